@@ -1,5 +1,5 @@
-"""Figures with the limit beside them. Each module ``NAME`` (``put_http`` for ``put-http``) has ``figures() -> Iterator[Figure]`` and a docstring that says
-what is measured, beside what, and how.
+"""Figures with the limit beside them. Each module ``NAME`` (``put_http`` for ``put-http``) has
+``figures() -> Iterator[Figure]`` and a docstring that says what is measured, beside what, and how.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def at_most(value: float) -> Limit:
 class Figure:
     """One measured figure, a median of interleaved runs.
 
-    ``ratio`` is figure / beside_figure where something was measured beside it, figure / limit where there is only a limit.
+    ``ratio`` is figure / beside_figure where something was measured beside it, figure / limit where
+    there is only a limit.
     """
 
     name: str
@@ -78,15 +79,20 @@ def benchmark_names() -> dict[str, str]:
         if not module.name.startswith("_"):
             imported = importlib.import_module(f"{__name__}.{module.name}")
             if hasattr(imported, "figures"):
-                found[module.name.replace("_", "-")] = (imported.__doc__ or "").strip().partition("\n")[0]
+                found[module.name.replace("_", "-")] = (
+                    (imported.__doc__ or "").strip().partition("\n")[0]
+                )
     return dict(sorted(found.items()))
 
 
 def run_benchmark(name: str) -> Iterator[Figure]:
-    """The figures of one benchmark, as they are measured. Raises KeyError for a name that does not exist."""
+    """The figures of one benchmark, as they are measured. Raises KeyError for a name that does not
+    exist."""
     if name not in benchmark_names():
         raise KeyError(name)
-    figures: Iterator[Figure] = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").figures()
+    figures: Iterator[Figure] = importlib.import_module(
+        f"{__name__}.{name.replace('-', '_')}"
+    ).figures()
     return figures
 
 

@@ -1,6 +1,8 @@
-"""``python -m benchmarks NAME… [--json]``; ``--all``; ``--list``. Exit codes: 0 measured, 1 failed, 2 used wrongly.
+"""``python -m benchmarks NAME… [--json]``; ``--all``; ``--list``. Exit codes: 0 measured, 1 failed,
+2 used wrongly.
 
-A name is spelled with hyphens or underscores. A figure beyond its limit is marked, but is no failure: a busy machine is not a broken program.
+A name is spelled with hyphens or underscores. A figure beyond its limit is marked, but is no
+failure: a busy machine is not a broken program.
 """
 
 from __future__ import annotations
@@ -17,16 +19,23 @@ _HEAD = f"{'figure':46} {'value':>12} {'unit':15} {'limit':>11} {'ratio':>7}  be
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the named benchmarks and prints a line per figure, as it is measured."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures cellfeed; every figure stands beside its limit.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measures cellfeed; every figure stands beside its limit.",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; see --list")
     parser.add_argument("--all", action="store_true", help="run every benchmark")
-    parser.add_argument("--list", action="store_true", help="print the names and what each measures")
+    parser.add_argument(
+        "--list", action="store_true", help="print the names and what each measures"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per figure")
     given = parser.parse_args(arguments)
     known = benchmark_names()
     if given.list:
         for name, about in known.items():
-            print(json.dumps({"name": name, "about": about}) if given.json else f"{name:20} {about}")
+            print(
+                json.dumps({"name": name, "about": about}) if given.json else f"{name:20} {about}"
+            )
         return 0
     names = list(known) if given.all else [name.replace("_", "-") for name in given.names]
     unknown = [name for name in names if name not in known]
@@ -40,12 +49,19 @@ def main(arguments: list[str] | None = None) -> int:
         for figure in run_benchmark(name):
             print(json.dumps(figure.as_json()) if given.json else _line(figure), flush=True)
     if not given.json:
-        print(f"load average {' '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores")
+        print(
+            f"load average {' '.join(f'{load:.1f}' for load in os.getloadavg())} on"
+            f" {os.cpu_count()} cores"
+        )
     return 0
 
 
 def _line(figure: Figure) -> str:
-    limit = f"{'≥' if figure.limit.at_least else '≤'} {figure.limit.value:,.10g}" if figure.limit else ""
+    limit = (
+        f"{'≥' if figure.limit.at_least else '≤'} {figure.limit.value:,.10g}"
+        if figure.limit
+        else ""
+    )
     ratio = "" if figure.ratio is None else f"{figure.ratio:.3f}"
     text = f"{figure.name:46} {figure.figure:>12,.2f} {figure.unit:15} {limit:>11} {ratio:>7}"
     if figure.beside_figure is not None:

@@ -1,4 +1,5 @@
-"""Datastores of taxi cells, embedded and on a MariaDB server, that the benchmarks of backups and of restores work on."""
+"""Datastores of taxi cells, embedded and on a MariaDB server, that the benchmarks of backups and of
+restores work on."""
 
 from __future__ import annotations
 
@@ -54,7 +55,11 @@ def clustered(server: MariaDB, cells: int) -> Iterator[Datastore]:
     """The same on one server."""
     with _servers(server) as servers:
         init_cluster(servers, even_map("trips", SHARDS, ["c1"]))
-    nodes = {"c1": {"a": lambda timeout_s: MySqlEngine(MySqlServer(server.url, timeout_s), "trips", SHARDS)}}
+    nodes = {
+        "c1": {
+            "a": lambda timeout_s: MySqlEngine(MySqlServer(server.url, timeout_s), "trips", SHARDS)
+        }
+    }
     with Datastore(ClusteredEngine("trips", SHARDS, nodes)) as store:
         _fill(store, cells)
         yield store
@@ -86,10 +91,19 @@ def measured(what: Callable[[], object]) -> float:
 
 
 def dump(server: MariaDB, file: Path) -> None:
-    """All databases of the datastore with ``mariadb-dump``, in one transaction, binary values as digits."""
+    """All databases of the datastore with ``mariadb-dump``, in one transaction, binary values as
+    digits."""
     names = ["trips_meta", *(f"trips_{shard:04d}" for shard in range(SHARDS))]
     with file.open("wb") as target:
-        command = ["mariadb-dump", *_address(server), "--single-transaction", "--hex-blob", "--skip-tz-utc", "--databases", *names]
+        command = [
+            "mariadb-dump",
+            *_address(server),
+            "--single-transaction",
+            "--hex-blob",
+            "--skip-tz-utc",
+            "--databases",
+            *names,
+        ]
         subprocess.run(command, stdout=target, check=True)
 
 
@@ -108,7 +122,10 @@ def _address(server: MariaDB) -> list[str]:
 def _fill(store: Datastore, cells: int) -> None:
     trips = taxi_cells(cells)
     if cells >= SAMPLES_MIN:
-        samples = [Sample(row_key.bytes, canonical_json.canonical(body)) for row_key, _, _, body in trips[:SAMPLES_WANTED]]
+        samples = [
+            Sample(row_key.bytes, canonical_json.canonical(body))
+            for row_key, _, _, body in trips[:SAMPLES_WANTED]
+        ]
         publish(store.engine.dictionaries, train("BASE", samples).dictionary, 0)
     for start in range(0, cells, BATCH):
         store.put_cells(trips[start : start + BATCH])

@@ -1,6 +1,8 @@
-"""Debezium on Kafka Connect as a peer: one standalone worker that copies the entity tables of a datastore's shards from MariaDB into topics of a broker.
+"""Debezium on Kafka Connect as a peer: one standalone worker that copies the entity tables of a
+datastore's shards from MariaDB into topics of a broker.
 
-Its jars come from Maven Central, pinned, as the broker's do; without Java, Maven or network there is no peer (:class:`JarsUnavailable` says why).
+Its jars come from Maven Central, pinned, as the broker's do; without Java, Maven or network there
+is no peer (:class:`JarsUnavailable` says why).
 """
 
 from __future__ import annotations
@@ -65,17 +67,28 @@ class Debezium:
             return 0
 
     def wait_rows(self, rows: int, timeout_s: float) -> float:
-        """When it had copied so many, by the monotonic clock. Raises RuntimeError when it ended, or not in time."""
+        """When it had copied so many, by the monotonic clock. Raises RuntimeError when it ended, or
+        not in time."""
         ends_s = time.monotonic() + timeout_s
-        with closing(Consumer({"bootstrap.servers": self.bootstrap, "group.id": "rows"})) as consumer:
+        with closing(
+            Consumer({"bootstrap.servers": self.bootstrap, "group.id": "rows"})
+        ) as consumer:
             while self._rows(consumer) < rows:
-                if time.monotonic() > ends_s or not self.process.is_running() or self.process.status() == psutil.STATUS_ZOMBIE:
-                    raise RuntimeError(f"Debezium did not copy {rows} rows: {self.log.read_text(errors='replace')[-2_000:]}")
+                if (
+                    time.monotonic() > ends_s
+                    or not self.process.is_running()
+                    or self.process.status() == psutil.STATUS_ZOMBIE
+                ):
+                    raise RuntimeError(
+                        f"Debezium did not copy {rows} rows:"
+                        f" {self.log.read_text(errors='replace')[-2_000:]}"
+                    )
                 time.sleep(_LOOK_EVERY_S)
         return time.monotonic()
 
     def wait_streaming(self, timeout_s: float) -> None:
-        """Until it follows the binary log: what is put from then on is copied. Raises RuntimeError when it ended, or not in time."""
+        """Until it follows the binary log: what is put from then on is copied. Raises RuntimeError
+        when it ended, or not in time."""
         ends_s = time.monotonic() + timeout_s
         while "Starting streaming" not in (said := self.log.read_text(errors="replace")):
             if time.monotonic() > ends_s or self.process.status() == psutil.STATUS_ZOMBIE:
@@ -97,15 +110,28 @@ def topics_of(shards: int, prefix: str = PREFIX) -> list[str]:
 
 def make_topics(bootstrap: str, shards: int) -> None:
     """As Connect makes them, so that a reader may be there before it."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # held until it has answered: its requests end with it
-    for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics_of(shards)]).values():
+    admin = AdminClient(
+        {"bootstrap.servers": bootstrap}
+    )  # held until it has answered: its requests end with it
+    for made in admin.create_topics(
+        [NewTopic(topic, 1, 1) for topic in topics_of(shards)]
+    ).values():
         made.result(START_TIMEOUT_S)
 
 
 def consume_changes(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """A process's body: reads change events; tells when it has the first, then when it received each, by the row key of the cell in it."""
-    consumer = Consumer({"bootstrap.servers": settings["bootstrap"], "group.id": "debezium-latency", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics_of(settings["shards"])])
+    """A process's body: reads change events; tells when it has the first, then when it received
+    each, by the row key of the cell in it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings["bootstrap"],
+            "group.id": "debezium-latency",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign(
+        [TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics_of(settings["shards"])]
+    )
     received: dict[str, float] = {}
     for taken in range(settings["records"]):
         while (message := consumer.poll(0.5)) is None and not stop.is_set():
@@ -124,9 +150,17 @@ def consume_changes(connection: Connection, stop: Event, settings: dict[str, Any
 
 
 @contextmanager
-def debezium(directory: Path, bootstrap: str, port: int, shards: int, settings: Mapping[str, str], prefix: str = PREFIX) -> Iterator[Debezium]:
-    """Connect with one connector on the MariaDB server at ``port`` (its root has no password). ``settings``: of the connector, beside those that it needs.
-    ``prefix``: of its topics, and of what it notes: one of another prefix knows nothing of it. Raises JarsUnavailable."""
+def debezium(
+    directory: Path,
+    bootstrap: str,
+    port: int,
+    shards: int,
+    settings: Mapping[str, str],
+    prefix: str = PREFIX,
+) -> Iterator[Debezium]:
+    """Connect with one connector on the MariaDB server at ``port`` (its root has no password).
+    ``settings``: of the connector, beside those that it needs. ``prefix``: of its topics, and of
+    what it notes: one of another prefix knows nothing of it. Raises JarsUnavailable."""
     class_path = class_path_of(f"debezium-{DEBEZIUM_VERSION}-connect-{CONNECT_VERSION}", _JARS)
     databases = [f"trips_{shard:04d}" for shard in range(shards)]
     connector = {
@@ -156,11 +190,23 @@ def debezium(directory: Path, bootstrap: str, port: int, shards: int, settings: 
         "offset.storage.file.filename": str(directory / f"{prefix}.offsets"),
         "listeners": f"http://127.0.0.1:{free_port()}",
     }
-    files = [_properties(directory / f"{prefix}-worker.properties", worker), _properties(directory / f"{prefix}-connector.properties", connector)]
+    files = [
+        _properties(directory / f"{prefix}-worker.properties", worker),
+        _properties(directory / f"{prefix}-connector.properties", connector),
+    ]
     log = directory / f"{prefix}.log"
     with log.open("wb") as out:
-        command = [shutil.which("java") or "java", *_HEAP, "-cp", class_path, "org.apache.kafka.connect.cli.ConnectStandalone", *files]
-        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory, env={**os.environ, "LC_ALL": "C"})
+        command = [
+            shutil.which("java") or "java",
+            *_HEAP,
+            "-cp",
+            class_path,
+            "org.apache.kafka.connect.cli.ConnectStandalone",
+            *files,
+        ]
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, cwd=directory, env={**os.environ, "LC_ALL": "C"}
+        )
         try:
             yield Debezium(psutil.Process(process.pid), bootstrap, topics_of(shards, prefix), log)
         finally:

@@ -1,4 +1,5 @@
-"""What the export benchmarks have in common: an exporter as a process, a broker, and readers of the topic."""
+"""What the export benchmarks have in common: an exporter as a process, a broker, and readers of the
+topic."""
 
 from __future__ import annotations
 
@@ -35,33 +36,54 @@ def export_of(bootstrap: str, name: str = TOPIC) -> Export:
 
 def make_topic(bootstrap: str) -> None:
     """As the exporter makes it, so that a reader may be there before it."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # held until it has answered: its requests end with it
-    admin.create_topics([NewTopic(TOPIC, SHARDS, 1, config=wanted_settings(export_of(bootstrap)))])[TOPIC].result(TIMEOUT_S)
+    admin = AdminClient(
+        {"bootstrap.servers": bootstrap}
+    )  # held until it has answered: its requests end with it
+    admin.create_topics([NewTopic(TOPIC, SHARDS, 1, config=wanted_settings(export_of(bootstrap)))])[
+        TOPIC
+    ].result(TIMEOUT_S)
 
 
 def wait_first_record(bootstrap: str, topic: str, timeout_s: float) -> float:
-    """When the topic had its first record, committed or not, by the monotonic clock. Raises TimeoutError."""
+    """When the topic had its first record, committed or not, by the monotonic clock. Raises
+    TimeoutError."""
     ends_s = time.monotonic() + timeout_s
-    with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "first-record"})) as consumer:
+    with closing(
+        Consumer({"bootstrap.servers": bootstrap, "group.id": "first-record"})
+    ) as consumer:
         while time.monotonic() < ends_s:
             if topic in consumer.list_topics(timeout=10).topics:
                 with suppress(KafkaException):  # it is being made just now
-                    if any(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1] for partition in range(SHARDS)):
+                    if any(
+                        consumer.get_watermark_offsets(
+                            TopicPartition(topic, partition), timeout=10
+                        )[1]
+                        for partition in range(SHARDS)
+                    ):
                         return time.monotonic()
             time.sleep(_LOOK_EVERY_S)
     raise TimeoutError(f"topic {topic} had no record within {timeout_s:.0f} s")
 
 
 def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """A process's body: exports until it is stopped; tells when ``cells`` have been exported, by the monotonic clock. ``config``: of an instance on MariaDB; an
-    embedded datastore in ``directory`` without. ``name``: of the export; each begins with the first cell."""
+    """A process's body: exports until it is stopped; tells when ``cells`` have been exported, by
+    the monotonic clock. ``config``: of an instance on MariaDB; an embedded datastore in
+    ``directory`` without. ``name``: of the export; each begins with the first cell."""
     config = settings.get("config")
-    datastore = open_datastore(load_config(Path(config)), Path(config).parent) if config else Datastore.open_embedded(Path(settings["directory"]))
+    datastore = (
+        open_datastore(load_config(Path(config)), Path(config).parent)
+        if config
+        else Datastore.open_embedded(Path(settings["directory"]))
+    )
     seen: list[ExportGroup] = []
 
     def tell() -> None:
         while not stop.is_set():
-            if seen and (context := seen[0].context) is not None and context.records >= settings["cells"]:
+            if (
+                seen
+                and (context := seen[0].context) is not None
+                and context.records >= settings["cells"]
+            ):
                 connection.send(time.monotonic())
                 return
             time.sleep(_LOOK_EVERY_S)
@@ -74,17 +96,27 @@ def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
             datastore,
             StoreCoordinator(datastore.state),
             "benchmark",
-            cast("threading.Event", stop),  # the event of another kind of process waits and is set like a thread's
+            cast(
+                "threading.Event", stop
+            ),  # the event of another kind of process waits and is set like a thread's
             on_look=lambda groups: seen.extend(groups) if not seen else None,
         )
 
 
 def consume_committed(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """A process's body: reads committed records; tells when it reads, then when it received each record, by key."""
+    """A process's body: reads committed records; tells when it reads, then when it received each
+    record, by key."""
     consumer = Consumer(
-        {"bootstrap.servers": settings["bootstrap"], "group.id": "export-latency", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        {
+            "bootstrap.servers": settings["bootstrap"],
+            "group.id": "export-latency",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
     )
-    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(SHARDS)])
+    consumer.assign(
+        [TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(SHARDS)]
+    )
     received: dict[str, float] = {}
     for taken in range(settings["records"]):
         while (message := consumer.poll(0.5)) is None and not stop.is_set():

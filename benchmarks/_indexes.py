@@ -1,4 +1,5 @@
-"""A datastore with an index of the article's shape, embedded or on a MariaDB server, and an index worker in a process of its own."""
+"""A datastore with an index of the article's shape, embedded or on a MariaDB server, and an index
+worker in a process of its own."""
 
 from __future__ import annotations
 
@@ -66,13 +67,25 @@ def trip(number: int) -> tuple[UUID, str, int, dict[str, Any]]:
     """A cell to put."""
     day, second = number // DRIVERS % 28 + 1, number % 86_400
     at = f"2019-03-{day:02d}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}Z"
-    return uuid5(_NAMESPACE, f"trip {number}"), "BASE", 1, {"driver": driver(number), "city": f"city {number % 7}", "at": at, "total_cents": number % 9_000}
+    return (
+        uuid5(_NAMESPACE, f"trip {number}"),
+        "BASE",
+        1,
+        {
+            "driver": driver(number),
+            "city": f"city {number % 7}",
+            "at": at,
+            "total_cents": number % 9_000,
+        },
+    )
 
 
 def fill(store: Datastore, count: int) -> None:
     """Puts so many trips."""
     for start in range(0, count, 5_000):
-        store.put_new_cells([new_cell(*trip(number)) for number in range(start, min(count, start + 5_000))])
+        store.put_new_cells(
+            [new_cell(*trip(number)) for number in range(start, min(count, start + 5_000))]
+        )
 
 
 def create(store: Datastore) -> IndexVersion:
@@ -85,7 +98,11 @@ def create(store: Datastore) -> IndexVersion:
 
 def wait_until_current(store: Datastore) -> None:
     """Until the index answers."""
-    wait_until(lambda: store.indexes.catalog.get(DEFINITION.table).current is not None, "the index is built", BUILD_TIMEOUT_S)
+    wait_until(
+        lambda: store.indexes.catalog.get(DEFINITION.table).current is not None,
+        "the index is built",
+        BUILD_TIMEOUT_S,
+    )
 
 
 def index_workers(place: str, count: int = 1) -> Sequence[Process]:
@@ -94,6 +111,9 @@ def index_workers(place: str, count: int = 1) -> Sequence[Process]:
 
 
 def _keep(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    with open_store(settings["place"]) as store, closing(StoreCoordinator(store.state)) as coordinator:
+    with (
+        open_store(settings["place"]) as store,
+        closing(StoreCoordinator(store.state)) as coordinator,
+    ):
         connection.send("ready")
         IndexWorker(store, coordinator, settings["name"]).run(cast("Any", stop))

@@ -1,4 +1,5 @@
-"""A MariaDB server of the benchmarks' own, durable as the product demands it, with its files in a temporary folder."""
+"""A MariaDB server of the benchmarks' own, durable as the product demands it, with its files in a
+temporary folder."""
 
 from __future__ import annotations
 
@@ -8,16 +9,25 @@ from contextlib import contextmanager
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 
-_OPTIONS = ("--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--max-connections=600")
+_OPTIONS = (
+    "--innodb-buffer-pool-size=256M",
+    "--innodb-log-file-size=256M",
+    "--max-connections=600",
+)
 _TABLES_OPEN = 10_000
 
 
 @contextmanager
 def mariadb(*, tables_open: int = _TABLES_OPEN) -> Iterator[MariaDB]:
-    """A server that runs, empty. ``tables_open``: how many tables it keeps open. Raises RuntimeError, with the reason, where none can be had."""
+    """A server that runs, empty. ``tables_open``: how many tables it keeps open. Raises
+    RuntimeError, with the reason, where none can be had."""
     if reason := local_mariadb.why_not():
         raise RuntimeError(reason)
-    caches = (f"--table-open-cache={tables_open}", f"--table-definition-cache={tables_open}", f"--innodb-open-files={tables_open}")
+    caches = (
+        f"--table-open-cache={tables_open}",
+        f"--table-definition-cache={tables_open}",
+        f"--innodb-open-files={tables_open}",
+    )
     options = (*_OPTIONS, *caches, f"--open-files-limit={3 * tables_open}")
     with local_mariadb.running(options) as server:
         yield server

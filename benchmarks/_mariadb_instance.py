@@ -1,4 +1,5 @@
-"""A whole instance over a cluster of MariaDB servers: ``cellfeed cluster init`` and ``cellfeed up``, as an operator starts it."""
+"""A whole instance over a cluster of MariaDB servers: ``cellfeed cluster init`` and
+``cellfeed up``, as an operator starts it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SHARDS = 16
 
 @dataclass
 class Instance:
-    """``servers``: the first one is the master. ``url``, ``bootstrap``: of its worker and its first gateway; ``gateways``: their names."""
+    """``servers``: the first one is the master. ``url``, ``bootstrap``: of its worker and its first
+    gateway; ``gateways``: their names."""
 
     servers: list[MariaDB]
     config: Path
@@ -56,28 +58,70 @@ class Instance:
 
 
 @contextmanager
-def mariadb_instance(*, nodes: int = 3, failover: str = "manual", semi_sync: bool = True, gateways: tuple[str, ...] = ("gateway",)) -> Iterator[Instance]:
-    """A master and the other ``nodes`` its minions. Started, empty; all gone at the end. Raises RuntimeError, with the reason, where no MariaDB can be had."""
+def mariadb_instance(
+    *,
+    nodes: int = 3,
+    failover: str = "manual",
+    semi_sync: bool = True,
+    gateways: tuple[str, ...] = ("gateway",),
+) -> Iterator[Instance]:
+    """A master and the other ``nodes`` its minions. Started, empty; all gone at the end. Raises
+    RuntimeError, with the reason, where no MariaDB can be had."""
     if reason := local_mariadb.why_not():
         raise RuntimeError(reason)
-    options = ("--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--max-connections=300")
+    options = (
+        "--innodb-buffer-pool-size=256M",
+        "--innodb-log-file-size=256M",
+        "--max-connections=300",
+    )
     with bare_servers(nodes, options) as servers, tempfile.TemporaryDirectory() as directory:
-        listed_nodes = [{"name": f"c1-{number}", "url": server.url} for number, server in enumerate(servers, 1)]
+        listed_nodes = [
+            {"name": f"c1-{number}", "url": server.url} for number, server in enumerate(servers, 1)
+        ]
         config, run_dir = Path(directory) / "config.yaml", Path(directory) / "run"
-        cluster = {"name": "c1", "nodes": listed_nodes, "failover": failover, "semi_sync": semi_sync and nodes > 1}
-        listed = [{"name": name, "port": 0, "registry_port": 0, "group_initial_delay_s": 0} for name in gateways]
-        config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [cluster]}, "workers": [{"port": 0}], "gateways": listed}))
+        cluster = {
+            "name": "c1",
+            "nodes": listed_nodes,
+            "failover": failover,
+            "semi_sync": semi_sync and nodes > 1,
+        }
+        listed = [
+            {"name": name, "port": 0, "registry_port": 0, "group_initial_delay_s": 0}
+            for name in gateways
+        ]
+        config.write_text(
+            json.dumps(
+                {
+                    "datastore": {"shards": SHARDS, "clusters": [cluster]},
+                    "workers": [{"port": 0}],
+                    "gateways": listed,
+                }
+            )
+        )
         _cellfeed("cluster", "init", "--config", str(config))
         _cellfeed("up", "--config", str(config), "--run-dir", str(run_dir), "--detach")
         try:
             running = RunDir(run_dir)
             url = f"http://127.0.0.1:{running.process('worker').ports['http']}"
-            yield Instance(servers, config, url, f"127.0.0.1:{running.process(gateways[0]).ports['kafka']}", running, gateways)
+            yield Instance(
+                servers,
+                config,
+                url,
+                f"127.0.0.1:{running.process(gateways[0]).ports['kafka']}",
+                running,
+                gateways,
+            )
         finally:
             _cellfeed("down", "--run-dir", str(run_dir))
 
 
 def _cellfeed(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "cellfeed.cli.main", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "cellfeed.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(f"cellfeed {' '.join(arguments)}: {done.stderr or done.stdout}")

@@ -1,7 +1,9 @@
-"""The parts of a system as processes of their own, as they run in earnest: a worker and a gateway over one embedded datastore, and clients of both.
+"""The parts of a system as processes of their own, as they run in earnest: a worker and a gateway
+over one embedded datastore, and clients of both.
 
-Each is started anew (spawned, so that nothing is shared with the process that measures) and ends with it, however that one ends. It imports what it runs, and
-nothing else: where memory is measured, it is that of the part alone.
+Each is started anew (spawned, so that nothing is shared with the process that measures) and ends
+with it, however that one ends. It imports what it runs, and nothing else: where memory is measured,
+it is that of the part alone.
 """
 
 from __future__ import annotations
@@ -18,23 +20,28 @@ from typing import Any, Self, cast
 import psutil
 
 START_TIMEOUT_S = 60.0
-"""From spawning a process to its first word: imports on a busy machine take seconds, a hang would take for ever."""
+"""From spawning a process to its first word: imports on a busy machine take seconds, a hang would
+take for ever."""
 
 STOP_TIMEOUT_S = 20.0
 """From asking a process to end to killing it."""
 
 Body = Callable[[Connection, Event, dict[str, Any]], None]
-"""What a process does: tells and is told things through the connection, ends when the event is set."""
+"""What a process does: tells and is told things through the connection, ends when the event is
+set."""
 
 
 class Process:
-    """``body(connection, stop, settings)`` in a spawned process; ``body`` must be a module's function. Use in a ``with``."""
+    """``body(connection, stop, settings)`` in a spawned process; ``body`` must be a module's
+    function. Use in a ``with``."""
 
     def __init__(self, body: Body, **settings: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         self.pipe, self._other_end = context.Pipe()
-        self._process = context.Process(target=_run, args=(body, self._other_end, self._stop, settings), daemon=True)
+        self._process = context.Process(
+            target=_run, args=(body, self._other_end, self._stop, settings), daemon=True
+        )
         self._usage: psutil.Process | None = None
 
     def __enter__(self) -> Self:
@@ -44,7 +51,8 @@ class Process:
         return self
 
     def told(self, timeout_s: float = START_TIMEOUT_S) -> Any:
-        """The next thing that the process tells. Raises TimeoutError, or EOFError when it ended without a word."""
+        """The next thing that the process tells. Raises TimeoutError, or EOFError when it ended
+        without a word."""
         if not self.pipe.poll(timeout_s):
             raise TimeoutError(f"process {self._process.pid} told nothing for {timeout_s} s")
         return self.pipe.recv()
@@ -126,6 +134,14 @@ def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) 
     from cellfeed.store.datastore import Datastore
 
     config = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0)
-    with Datastore.open_embedded(Path(settings["directory"]), shards=settings["shards"]) as datastore:
+    with Datastore.open_embedded(
+        Path(settings["directory"]), shards=settings["shards"]
+    ) as datastore:
         # The event of another kind of process waits and is set like a thread's.
-        run_gateway(datastore, StoreCoordinator(datastore.state), config, cast("threading.Event", stop), lambda port, _registry: connection.send(port))
+        run_gateway(
+            datastore,
+            StoreCoordinator(datastore.state),
+            config,
+            cast("threading.Event", stop),
+            lambda port, _registry: connection.send(port),
+        )

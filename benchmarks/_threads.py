@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 
 def in_threads(call: Callable[[int], None], count: int) -> float:
-    """Calls ``call(caller)`` in ``count`` threads, and returns the seconds until the last has ended. Raises the first error."""
+    """Calls ``call(caller)`` in ``count`` threads, and returns the seconds until the last has
+    ended. Raises the first error."""
     failures: list[BaseException] = []
 
     def guarded(caller: int) -> None:

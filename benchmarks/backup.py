@@ -1,7 +1,9 @@
-"""Backups, cells a second: of an embedded datastore beside SQLite's own online copy of the file, of a MariaDB server beside ``mariadb-dump``.
+"""Backups, cells a second: of an embedded datastore beside SQLite's own online copy of the file, of
+a MariaDB server beside ``mariadb-dump``.
 
-``CELLS`` taxi cells in 16 shards, bodies with a dictionary, nobody else at work. A backup decodes and digests every body; the peers copy pages, or write SQL,
-and check nothing. Runs are interleaved; the figures are medians. ``bytes a cell`` are those of the backup beside those of the SQLite file.
+``CELLS`` taxi cells in 16 shards, bodies with a dictionary, nobody else at work. A backup decodes
+and digests every body; the peers copy pages, or write SQL, and check nothing. Runs are interleaved;
+the figures are medians. ``bytes a cell`` are those of the backup beside those of the SQLite file.
 """
 
 from __future__ import annotations
@@ -29,19 +31,41 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_mariadb: bool = True) 
         file = directory / "store" / "trips" / CELLS_FILE
         ours, peer = list[float](), list[float]()
         for run in range(runs):
-            ours.append(cells / measured(lambda run=run: _backup(store, directory / f"backup-{run}", cells)))  # type: ignore[misc]
+            ours.append(
+                cells / measured(lambda run=run: _backup(store, directory / f"backup-{run}", cells))
+            )  # type: ignore[misc]
             peer.append(cells / measured(lambda run=run: _copy(file, directory / f"copy-{run}")))  # type: ignore[misc]
-        yield Figure("backup embedded", statistics.median(ours), "cells/s", "SQLite's online copy of the file", statistics.median(peer))
+        yield Figure(
+            "backup embedded",
+            statistics.median(ours),
+            "cells/s",
+            "SQLite's online copy of the file",
+            statistics.median(peer),
+        )
         size = backed_up(store, directory / "sized").manifest.bytes
-        yield Figure("backup bytes a cell", size / cells, "bytes", "the SQLite file", (directory / "copy-0").stat().st_size / cells)
+        yield Figure(
+            "backup bytes a cell",
+            size / cells,
+            "bytes",
+            "the SQLite file",
+            (directory / "copy-0").stat().st_size / cells,
+        )
     if not with_mariadb:
         return
     with folder() as directory, mariadb() as server, clustered(server, cells) as store:
         ours, peer = [], []
         for run in range(runs):
-            ours.append(cells / measured(lambda run=run: _backup(store, directory / f"backup-{run}", cells)))  # type: ignore[misc]
+            ours.append(
+                cells / measured(lambda run=run: _backup(store, directory / f"backup-{run}", cells))
+            )  # type: ignore[misc]
             peer.append(cells / measured(lambda: dump(server, directory / "dump.sql")))
-        yield Figure("backup MariaDB", statistics.median(ours), "cells/s", "mariadb-dump", statistics.median(peer))
+        yield Figure(
+            "backup MariaDB",
+            statistics.median(ours),
+            "cells/s",
+            "mariadb-dump",
+            statistics.median(peer),
+        )
 
 
 def _backup(store: Datastore, directory: Path, cells: int) -> Backup:

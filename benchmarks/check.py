@@ -1,7 +1,8 @@
-"""How fast `cellfeed check` looks at cells: every checksum, id, key and counter, and the database's own check, by one process.
+"""How fast `cellfeed check` looks at cells: every checksum, id, key and counter, and the database's
+own check, by one process.
 
-Embedded, and on one durable MariaDB server, each at a small size and at a large one. Beside it: a scan of the same logs by the engine, which compares checksums
-as well. Medians of interleaved runs.
+Embedded, and on one durable MariaDB server, each at a small size and at a large one. Beside it: a
+scan of the same logs by the engine, which compares checksums as well. Medians of interleaved runs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ RATE = at_least(200_000)
 STORES = ("embedded", "MariaDB")
 
 
-def figures(sizes: Sequence[int] = SIZES, runs: int = RUNS, stores: Sequence[str] = STORES) -> Iterator[Figure]:
+def figures(
+    sizes: Sequence[int] = SIZES, runs: int = RUNS, stores: Sequence[str] = STORES
+) -> Iterator[Figure]:
     """Measures; see the module."""
     for store in stores:
         for cells in sizes:
@@ -48,7 +51,14 @@ def figures(sizes: Sequence[int] = SIZES, runs: int = RUNS, stores: Sequence[str
                         if found != cells:
                             raise RuntimeError(f"{name}: {found} of {cells} cells were looked at")
             beside = statistics.median(rates["scan"])
-            yield Figure(f"check {store} {cells} cells", statistics.median(rates["check"]), "cells/s", "a scan of the logs", beside, RATE)
+            yield Figure(
+                f"check {store} {cells} cells",
+                statistics.median(rates["check"]),
+                "cells/s",
+                "a scan of the logs",
+                beside,
+                RATE,
+            )
 
 
 def _embedded(opened: ExitStack, cells: int) -> tuple[Callable[[], int], Callable[[], int]]:
@@ -66,7 +76,9 @@ def _embedded(opened: ExitStack, cells: int) -> tuple[Callable[[], int], Callabl
 
 def _mariadb(opened: ExitStack, cells: int) -> tuple[Callable[[], int], Callable[[], int]]:
     server = opened.enter_context(mariadb())
-    engine = opened.enter_context(closing(MySqlEngine(MySqlServer(server.url), "trips", SHARDS, create=True)))
+    engine = opened.enter_context(
+        closing(MySqlEngine(MySqlServer(server.url), "trips", SHARDS, create=True))
+    )
     _fill(Datastore(engine), cells)
 
     def check() -> int:
@@ -85,7 +97,12 @@ def _fill(datastore: Datastore, cells: int) -> None:
     trips = [body for *_, body in taxi_cells(min(cells, 50_000))]
     for start in range(0, cells, BATCH_CELLS_MAX):
         numbers = range(start, min(cells, start + BATCH_CELLS_MAX))
-        datastore.put_new_cells([new_cell(uuid5(NAMESPACE_URL, f"check-{n}"), "BASE", 1, trips[n % len(trips)]) for n in numbers])
+        datastore.put_new_cells(
+            [
+                new_cell(uuid5(NAMESPACE_URL, f"check-{n}"), "BASE", 1, trips[n % len(trips)])
+                for n in numbers
+            ]
+        )
 
 
 def _cells(found: Findings) -> int:

@@ -1,9 +1,12 @@
-"""Coordination of 4,096 shards, in ZooKeeper beside the store: saves of offsets per second, and moving shards to new members.
+"""Coordination of 4,096 shards, in ZooKeeper beside the store: saves of offsets per second, and
+moving shards to new members.
 
-``commits`` are what shard runs do: one offset under its claim in a transaction of its own, from 8 threads of one process, as a trigger worker has by default.
-``rebalance`` is the time from the join of 7 members to the first one until all 8 have claimed 512 shards each: dividing, giving back, claiming, reading the
-offsets, one member after the other as they come. One ZooKeeper server on loopback, with its log on this machine's disk; SQLite beside it.
-Without ZooKeeper on the machine there are the store's figures only.
+``commits`` are what shard runs do: one offset under its claim in a transaction of its own, from 8
+threads of one process, as a trigger worker has by default. ``rebalance`` is the time from the join
+of 7 members to the first one until all 8 have claimed 512 shards each: dividing, giving back,
+claiming, reading the offsets, one member after the other as they come. One ZooKeeper server on
+loopback, with its log on this machine's disk; SQLite beside it. Without ZooKeeper on the machine
+there are the store's figures only.
 """
 
 from __future__ import annotations
@@ -50,13 +53,30 @@ def figures(runs: int = RUNS, shards: int = SHARDS, commits: int = COMMITS) -> I
                 for name, url in urls.items():
                     group = f"{name}-{run}"
                     with closing(open_coordinator(url, datastore.state)) as coordinator:
-                        measured[name].append((_rebalance(coordinator, group, shards), _commits(coordinator, group, shards, commits)))
-        medians = {name: [statistics.median(each) for each in zip(*found, strict=True)] for name, found in measured.items()}
+                        measured[name].append(
+                            (
+                                _rebalance(coordinator, group, shards),
+                                _commits(coordinator, group, shards, commits),
+                            )
+                        )
+        medians = {
+            name: [statistics.median(each) for each in zip(*found, strict=True)]
+            for name, found in measured.items()
+        }
         beside = "the store (SQLite)"
         for name in [name for name in urls if name != "store"] or ["store"]:
             other = medians["store"] if name != "store" else [None, None]
-            yield Figure(f"coordination commits {name}", medians[name][1], "commits/s", beside, other[1])
-            yield Figure(f"coordination rebalance {name}", medians[name][0], "s", beside, other[0], at_most(REBALANCE_LIMIT_S))
+            yield Figure(
+                f"coordination commits {name}", medians[name][1], "commits/s", beside, other[1]
+            )
+            yield Figure(
+                f"coordination rebalance {name}",
+                medians[name][0],
+                "s",
+                beside,
+                other[0],
+                at_most(REBALANCE_LIMIT_S),
+            )
     finally:
         if server is not None:
             server.kill()
@@ -70,14 +90,27 @@ def _rebalance(coordinator: Coordinator, group: str, shards: int) -> float:
     coordinator.assign(first, balance(shards, ["m0"], {}))
     held: dict[str, dict[int, Claim]] = {"m0": coordinator.claim(first, "trips", range(shards))}
     assert len(held["m0"]) == shards
-    coordinator.commit_offsets(group, {("trips", shard): CommittedOffset(1) for shard in range(shards)}, claims=list(held["m0"].values())[:1])
+    coordinator.commit_offsets(
+        group,
+        {("trips", shard): CommittedOffset(1) for shard in range(shards)},
+        claims=list(held["m0"].values())[:1],
+    )
     begun_s = time.perf_counter()
-    sessions: list[Session] = [first, *(coordinator.join(group, f"m{number}", TTL_S) for number in range(1, MEMBERS))]
-    coordinator.assign(first, balance(shards, coordinator.members(group), coordinator.assignment(group)))
+    sessions: list[Session] = [
+        first,
+        *(coordinator.join(group, f"m{number}", TTL_S) for number in range(1, MEMBERS)),
+    ]
+    coordinator.assign(
+        first, balance(shards, coordinator.members(group), coordinator.assignment(group))
+    )
     assignment = coordinator.assignment(group)
     coordinator.release([claim for shard, claim in held["m0"].items() if assignment[shard] != "m0"])
     for session in sessions[1:]:
-        mine = [shard for shard, member in coordinator.assignment(group).items() if member == session.member]
+        mine = [
+            shard
+            for shard, member in coordinator.assignment(group).items()
+            if member == session.member
+        ]
         claims = coordinator.claim(session, "trips", mine)
         assert len(claims) == len(mine)
         coordinator.fetch_offsets(group, [("trips", shard) for shard in claims])
@@ -92,9 +125,13 @@ def _commits(coordinator: Coordinator, group: str, shards: int, commits: int) ->
     def save(number: int) -> None:
         for each in range(number, commits, THREADS):
             shard = each % shards
-            coordinator.commit_offsets(group, {("trips", shard): CommittedOffset(2 + each)}, claims=[claims[shard]])
+            coordinator.commit_offsets(
+                group, {("trips", shard): CommittedOffset(2 + each)}, claims=[claims[shard]]
+            )
 
-    coordinator.commit_offsets(group, {("trips", shard): CommittedOffset(1) for shard in range(shards)}, claims=[claims[0]])
+    coordinator.commit_offsets(
+        group, {("trips", shard): CommittedOffset(1) for shard in range(shards)}, claims=[claims[0]]
+    )
     with ThreadPoolExecutor(THREADS) as pool:
         begun_s = time.perf_counter()
         list(pool.map(save, range(THREADS)))

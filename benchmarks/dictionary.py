@@ -1,8 +1,11 @@
-"""Stored bytes of a body, and what encoding and decoding it costs, with codecs 1 to 3 on the taxi trips.
+"""Stored bytes of a body, and what encoding and decoding it costs, with codecs 1 to 3 on the taxi
+trips.
 
-One thread, CPU time, bodies in groups of ``GROUP_CELLS`` as a group commit has them; runs of codecs are interleaved, the figures are medians. The dictionary
-is trained as a worker trains it, on the first trips of the data set, and measured on the others, which it has not seen. Codec 3 stands beside codec 2, which it
-takes the place of; ``training`` is the CPU time of one dictionary, in the background of a worker, once for a column.
+One thread, CPU time, bodies in groups of ``GROUP_CELLS`` as a group commit has them; runs of codecs
+are interleaved, the figures are medians. The dictionary is trained as a worker trains it, on the
+first trips of the data set, and measured on the others, which it has not seen. Codec 3 stands
+beside codec 2, which it takes the place of; ``training`` is the CPU time of one dictionary, in the
+background of a worker, once for a column.
 """
 
 from __future__ import annotations
@@ -14,7 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks import Figure, Limit, at_most
 from benchmarks.put_http import taxi_cells
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_bodies, encode_with
+from cellfeed.store.cells.body_codec import (
+    CODEC_JSON_ZSTD,
+    CODEC_MSGPACK_ZLIB,
+    decode_body,
+    encode_bodies,
+    encode_with,
+)
 from cellfeed.store.cells.known_dictionaries import know
 from cellfeed.store.dictionaries.training import SAMPLES_WANTED, Sample, train
 
@@ -23,7 +32,8 @@ TRIPS = 6_433
 GROUP_CELLS = 500
 RUNS = 15
 BYTES = at_most(105)
-"""The zones of trips took 17 bytes off when values of 1 % of the row keys were kept. Values as frequent as those are names of drivers elsewhere."""
+"""The zones of trips took 17 bytes off when values of 1 % of the row keys were kept. Values as
+frequent as those are names of drivers elsewhere."""
 ENCODE_US = at_most(3.5)
 DECODE_US = at_most(0.8)
 """What a prototype came to on longer trips, 418 bytes of JSON."""
@@ -31,7 +41,10 @@ DECODE_US = at_most(0.8)
 
 def figures(runs: int = RUNS, trips: int = TRIPS) -> Iterator[Figure]:
     """Measures; see the module."""
-    samples = [Sample(row_key.bytes, canonical_json.canonical(body)) for row_key, _, _, body in taxi_cells(trips)]
+    samples = [
+        Sample(row_key.bytes, canonical_json.canonical(body))
+        for row_key, _, _, body in taxi_cells(trips)
+    ]
     trained_on = min(SAMPLES_WANTED, 2 * trips // 3)
     started_s = time.process_time()
     dictionary = know(train("BASE", samples[:trained_on]).dictionary)
@@ -43,7 +56,10 @@ def figures(runs: int = RUNS, trips: int = TRIPS) -> Iterator[Figure]:
         2: lambda group: encode_bodies(group, CODEC_JSON_ZSTD),
         3: lambda group: encode_with(dictionary, group),
     }
-    stored = {codec: [body for group in groups for body in encode(group)] for codec, encode in encoders.items()}
+    stored = {
+        codec: [body for group in groups for body in encode(group)]
+        for codec, encode in encoders.items()
+    }
     encoding: dict[int, list[float]] = {codec: [] for codec in encoders}
     decoding: dict[int, list[float]] = {codec: [] for codec in encoders}
     for _ in range(runs):
@@ -59,8 +75,18 @@ def figures(runs: int = RUNS, trips: int = TRIPS) -> Iterator[Figure]:
     yield Figure("dictionary bytes json", sum(map(len, bodies)) / len(bodies), "bytes/cell")
     sizes = {codec: sum(map(len, each)) / len(each) for codec, each in stored.items()}
     yield from _by_codec("bytes", sizes, "bytes/cell", BYTES)
-    yield from _by_codec("encode", {codec: statistics.median(each) for codec, each in encoding.items()}, "µs CPU/cell", ENCODE_US)
-    yield from _by_codec("decode", {codec: statistics.median(each) for codec, each in decoding.items()}, "µs CPU/cell", DECODE_US)
+    yield from _by_codec(
+        "encode",
+        {codec: statistics.median(each) for codec, each in encoding.items()},
+        "µs CPU/cell",
+        ENCODE_US,
+    )
+    yield from _by_codec(
+        "decode",
+        {codec: statistics.median(each) for codec, each in decoding.items()},
+        "µs CPU/cell",
+        DECODE_US,
+    )
     yield Figure("dictionary training", training_s, "s CPU")
 
 

@@ -1,9 +1,13 @@
-"""CPU of turning stored cells into Kafka record batches, and back, beside the libraries that do the same.
+"""CPU of turning stored cells into Kafka record batches, and back, beside the libraries that do the
+same.
 
-Taxi bodies, one process, CPU time; runs of both sides are interleaved and the figures are medians. ``avro values`` stands beside fastavro writing the same
-schema, ``record batch`` beside aiokafka's builder (Cython) appending the same keys and values, ``cells to batch`` is all of it from decoded bodies:
-keys, envelopes, framing, checksum. ``first read`` adds the decompression of the stored bodies. ``typed values`` are the shipped trips as column BASE
-has them, by the shipped schema, from canonical JSON: beside the envelope with the same bodies, and beside fastavro writing the same records from the same JSON.
+Taxi bodies, one process, CPU time; runs of both sides are interleaved and the figures are medians.
+``avro values`` stands beside fastavro writing the same schema, ``record batch`` beside aiokafka's
+builder (Cython) appending the same keys and values, ``cells to batch`` is all of it from decoded
+bodies: keys, envelopes, framing, checksum. ``first read`` adds the decompression of the stored
+bodies. ``typed values`` are the shipped trips as column BASE has them, by the shipped schema, from
+canonical JSON: beside the envelope with the same bodies, and beside fastavro writing the same
+records from the same JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +30,11 @@ from benchmarks import Figure
 from benchmarks.put_http import taxi_cells
 from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat, decode_envelope
 from cellfeed.bridge.events.formats import WIRE_HEAD
-from cellfeed.bridge.events.record_batch import decode_record_batches, encode_record_batch, frame_records
+from cellfeed.bridge.events.record_batch import (
+    decode_record_batches,
+    encode_record_batch,
+    frame_records,
+)
 from cellfeed.bridge.events.record_keys import record_keys
 from cellfeed.bridge.typed.body_schema import body_schema
 from cellfeed.bridge.typed.typed_column import TypedColumn
@@ -53,7 +61,10 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
     """Measures; see the module."""
     cells, bodies = _cells()
     keys, avro, as_json = record_keys([cell.row_key for cell in cells]), AvroFormat(1), JsonFormat()
-    values, json_values = avro.encode_many(SHARD, cells, keys, bodies), as_json.encode_many(SHARD, cells, keys, bodies)
+    values, json_values = (
+        avro.encode_many(SHARD, cells, keys, bodies),
+        as_json.encode_many(SHARD, cells, keys, bodies),
+    )
     covered = {"base_offset": FIRST_ID, "next_offset": FIRST_ID + CELLS, "leader_epoch": 0}
 
     def cells_to_batch() -> bytes:
@@ -61,9 +72,17 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
         return frame_records(cells, texts, avro.encode_many(SHARD, cells, texts, bodies), **covered)
 
     batch = cells_to_batch()
-    ours, theirs = _interleaved(runs, lambda: avro.encode_many(SHARD, cells, keys, bodies), lambda: _by_fastavro(cells, bodies))
+    ours, theirs = _interleaved(
+        runs,
+        lambda: avro.encode_many(SHARD, cells, keys, bodies),
+        lambda: _by_fastavro(cells, bodies),
+    )
     yield _rate("encoding avro values", ours, "fastavro, same schema", theirs)
-    ours, theirs = _interleaved(runs, lambda: frame_records(cells, keys, values, **covered), lambda: _by_aiokafka(cells, keys, values))
+    ours, theirs = _interleaved(
+        runs,
+        lambda: frame_records(cells, keys, values, **covered),
+        lambda: _by_aiokafka(cells, keys, values),
+    )
     yield _rate("encoding record batch", ours, "aiokafka's builder", theirs)
     yield from _typed(runs)
     measured = _interleaved(
@@ -75,17 +94,35 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
         lambda: [decode_envelope(value) for value in values],
         lambda: [decode_envelope(value) for value in json_values],
     )
-    names = ["cells to batch avro", "first read avro", "first read json", "read batch", "decode avro", "decode json"]
+    names = [
+        "cells to batch avro",
+        "first read avro",
+        "first read json",
+        "read batch",
+        "decode avro",
+        "decode json",
+    ]
     for name, seconds in zip(names, measured, strict=True):
         yield Figure(f"encoding {name}", seconds / CELLS * 1e6, "µs CPU/cell")
 
 
 def _typed(runs: int) -> Iterator[Figure]:
     bodies = [canonical_json.canonical(cell.body) for cell in _trips()]
-    cells = [StoredCell(FIRST_ID + n, row_key.bytes, "BASE", 1, FIRST_US, b"") for n, (row_key, _, _, _) in enumerate(taxi_cells(CELLS))]
+    cells = [
+        StoredCell(FIRST_ID + n, row_key.bytes, "BASE", 1, FIRST_US, b"")
+        for n, (row_key, _, _, _) in enumerate(taxi_cells(CELLS))
+    ]
     keys = record_keys([cell.row_key for cell in cells])
-    with TemporaryDirectory() as directory, Datastore.open_embedded(Path(directory), shards=1) as datastore:
-        version = register(datastore.state, "BASE", body_schema(cellfeed.schemas.avro_text("taxi_trip")), Settings())
+    with (
+        TemporaryDirectory() as directory,
+        Datastore.open_embedded(Path(directory), shards=1) as datastore,
+    ):
+        version = register(
+            datastore.state,
+            "BASE",
+            body_schema(cellfeed.schemas.avro_text("taxi_trip")),
+            Settings(),
+        )
         typed, envelope = TypedFormat(TypedColumn(datastore.state, "BASE")), AvroFormat(1)
         by_us, by_envelope, by_fastavro = _interleaved(
             runs,
@@ -93,7 +130,9 @@ def _typed(runs: int) -> Iterator[Figure]:
             lambda: envelope.encode_many(SHARD, cells, keys, bodies),
             lambda: _typed_by_fastavro(version, cells, bodies),
         )
-        if typed.encode_many(SHARD, cells, keys, bodies) != _typed_by_fastavro(version, cells, bodies):
+        if typed.encode_many(SHARD, cells, keys, bodies) != _typed_by_fastavro(
+            version, cells, bodies
+        ):
             raise AssertionError("fastavro writes other records than these")
     yield _rate("encoding typed values", by_us, "the envelope, same bodies", by_envelope)
     yield _rate("encoding typed values from JSON", by_us, "fastavro, same schema", by_fastavro)
@@ -101,18 +140,27 @@ def _typed(runs: int) -> Iterator[Figure]:
 
 def _trips() -> list[CellToPut]:
     """The shipped trips as column BASE has them."""
-    trips = [cells_of_trip(record.fields)[0] for record in read_records(shipped_csv(), FileFormat.CSV) if record.fields is not None]
+    trips = [
+        cells_of_trip(record.fields)[0]
+        for record in read_records(shipped_csv(), FileFormat.CSV)
+        if record.fields is not None
+    ]
     return trips[:CELLS]
 
 
-def _typed_by_fastavro(version: Version, cells: list[StoredCell], bodies: list[bytes]) -> list[bytes]:
+def _typed_by_fastavro(
+    version: Version, cells: list[StoredCell], bodies: list[bytes]
+) -> list[bytes]:
     schema = fastavro.parse_schema(json.loads(version.cell))
     values = []
     for cell, body_json in zip(cells, bodies, strict=True):
         out = io.BytesIO(WIRE_HEAD.pack(0, version.schema_id))
         out.seek(WIRE_HEAD.size)
         body = json.loads(body_json)
-        body["pickup"], body["dropoff"] = datetime.fromisoformat(body["pickup"]), datetime.fromisoformat(body["dropoff"])
+        body["pickup"], body["dropoff"] = (
+            datetime.fromisoformat(body["pickup"]),
+            datetime.fromisoformat(body["dropoff"]),
+        )
         record = {
             "row_key": UUID(bytes=cell.row_key),
             "column_name": cell.column_name,

@@ -1,9 +1,11 @@
-"""The first full read of a log in MariaDB through gateways that have read nothing yet: by one gateway process, and by two.
+"""The first full read of a log in MariaDB through gateways that have read nothing yet: by one
+gateway process, and by two.
 
-``CELLS`` taxi cells in 16 shards of a cluster of three. Before each read all gateways are ended and started anew. The client is confluent-kafka's
-``consume``; of two gateways each leads half of the partitions, so one client reads through both at once. ``CPU`` is that of the gateway's process per record:
-what one core can give at most is its inverse. Two gateways, a master and a client want five cores for themselves; with fewer, ``two ÷ one`` says how much of
-the machine was left.
+``CELLS`` taxi cells in 16 shards of a cluster of three. Before each read all gateways are ended and
+started anew. The client is confluent-kafka's ``consume``; of two gateways each leads half of the
+partitions, so one client reads through both at once. ``CPU`` is that of the gateway's process per
+record: what one core can give at most is its inverse. Two gateways, a master and a client want five
+cores for themselves; with fewer, ``two ÷ one`` says how much of the machine was left.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
     one: list[float] = []
     two: list[float] = []
     cpu_us: list[float] = []
-    with mariadb_instance(semi_sync=False, gateways=GATEWAYS) as instance, Client(instance.url, "trips", timeout_s=120) as client:
+    with (
+        mariadb_instance(semi_sync=False, gateways=GATEWAYS) as instance,
+        Client(instance.url, "trips", timeout_s=120) as client,
+    ):
         remaining = iter(taxi_cells(cells))
         while batch := list(islice(remaining, PUT_CELLS)):
             for result in client.put_cells(batch):
@@ -40,10 +45,28 @@ def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
             one.append(rate)
             cpu_us.append(us)
             two.append(_first_read(instance, GATEWAYS, cells)[0])
-    yield Figure("gateway-first-read MariaDB, one gateway", statistics.median(one), "records/s", limit=FIRST_READ)
-    yield Figure("gateway-first-read MariaDB, one gateway CPU", statistics.median(cpu_us), "µs/record")
-    yield Figure("gateway-first-read MariaDB, two gateways", statistics.median(two), "records/s", "one gateway", statistics.median(one))
-    yield Figure("gateway-first-read MariaDB, two ÷ one", statistics.median(two) / statistics.median(one), "×", limit=TWO_TO_ONE)
+    yield Figure(
+        "gateway-first-read MariaDB, one gateway",
+        statistics.median(one),
+        "records/s",
+        limit=FIRST_READ,
+    )
+    yield Figure(
+        "gateway-first-read MariaDB, one gateway CPU", statistics.median(cpu_us), "µs/record"
+    )
+    yield Figure(
+        "gateway-first-read MariaDB, two gateways",
+        statistics.median(two),
+        "records/s",
+        "one gateway",
+        statistics.median(one),
+    )
+    yield Figure(
+        "gateway-first-read MariaDB, two ÷ one",
+        statistics.median(two) / statistics.median(one),
+        "×",
+        limit=TWO_TO_ONE,
+    )
 
 
 def _first_read(instance: Instance, names: tuple[str, ...], cells: int) -> tuple[float, float]:
@@ -52,4 +75,6 @@ def _first_read(instance: Instance, names: tuple[str, ...], cells: int) -> tuple
     started = [instance.start_gateway(name) for name in names]
     before = sum(sum(process.cpu_times()[:2]) for _, process in started)
     rate = read_by_consume(started[0][0], cells)
-    return rate, (sum(sum(process.cpu_times()[:2]) for _, process in started) - before) / cells * 1e6
+    return rate, (
+        sum(sum(process.cpu_times()[:2]) for _, process in started) - before
+    ) / cells * 1e6

@@ -1,9 +1,13 @@
-"""What a gateway costs while nothing happens, without consumers and with 2,000 that wait for new cells, beside Apache Kafka with the same ones.
+"""What a gateway costs while nothing happens, without consumers and with 2,000 that wait for new
+cells, beside Apache Kafka with the same ones.
 
-Each consumer is a connection that sends what librdkafka sends while nothing comes: a Fetch of all 16 partitions of topic ``trips`` from their ends, at most
-half a second to wait, and when it is answered the next one. They are at the end of the log before the measuring begins. ``memory`` is the server's resident
-set; what the consumers take is the difference to the same server before they came, divided by their number. ``CPU`` is per cent of one core over ``SECONDS``.
-The broker is the JVM with its default collector and 512 MiB of heap, which it fills as it likes: its memory says little about single consumers.
+Each consumer is a connection that sends what librdkafka sends while nothing comes: a Fetch of all
+16 partitions of topic ``trips`` from their ends, at most half a second to wait, and when it is
+answered the next one. They are at the end of the log before the measuring begins. ``memory`` is the
+server's resident set; what the consumers take is the difference to the same server before they
+came, divided by their number. ``CPU`` is per cent of one core over ``SECONDS``. The broker is the
+JVM with its default collector and 512 MiB of heap, which it fills as it likes: its memory says
+little about single consumers.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ MEBIBYTE = 1 << 20
 
 
 class _Cost(NamedTuple):
-    """Of a server: resident bytes, and CPU in per cent of one core, without consumers and with them."""
+    """Of a server: resident bytes, and CPU in per cent of one core, without consumers and with
+    them."""
 
     rss_alone: int
     cpu_alone: float
@@ -43,7 +48,13 @@ class _Cost(NamedTuple):
 
 
 def figures(
-    consumers: int = CONSUMERS, clients: int = CLIENTS, seconds: float = SECONDS, cells: int = CELLS, settle_s: float = SETTLE_S, *, with_kafka: bool = True
+    consumers: int = CONSUMERS,
+    clients: int = CLIENTS,
+    seconds: float = SECONDS,
+    cells: int = CELLS,
+    settle_s: float = SETTLE_S,
+    *,
+    with_kafka: bool = True,
 ) -> Iterator[Figure]:
     """Measures; see the module."""
     each = consumers // clients
@@ -52,30 +63,73 @@ def figures(
         time.sleep(settle_s)
         rss_alone, cpu_alone = _watched(rss, cpu, seconds)
         with ExitStack() as waiting:
-            processes = [waiting.enter_context(Process(wait_idle, bootstrap=bootstrap, consumers=each, topic="trips")) for _ in range(clients)]
+            processes = [
+                waiting.enter_context(
+                    Process(wait_idle, bootstrap=bootstrap, consumers=each, topic="trips")
+                )
+                for _ in range(clients)
+            ]
             for process in processes:
                 process.told(READY_TIMEOUT_S)
             time.sleep(settle_s)
             return _Cost(rss_alone, cpu_alone, *_watched(rss, cpu, seconds))
 
     kafka: _Cost | None = None
-    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as logs, ExitStack() as running:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        tempfile.TemporaryDirectory() as logs,
+        ExitStack() as running,
+    ):
         fill(directory, cells)
         with Gateway(directory) as gateway:
             ours = cost(gateway.bootstrap, gateway.rss_bytes, gateway.cpu_seconds)
-            broker = _kafka_with_the_same(running, logs, gateway.bootstrap, cells) if with_kafka else None
+            broker = (
+                _kafka_with_the_same(running, logs, gateway.bootstrap, cells)
+                if with_kafka
+                else None
+            )
         if broker is not None:
-            kafka = cost(broker[0], lambda: int(broker[1].memory_info().rss), lambda: float(sum(broker[1].cpu_times()[:2])))
+            kafka = cost(
+                broker[0],
+                lambda: int(broker[1].memory_info().rss),
+                lambda: float(sum(broker[1].cpu_times()[:2])),
+            )
     beside = "Apache Kafka" if kafka else None
     case = f"{each * clients} consumers"
-    yield Figure("gateway-idle memory, 0 consumers", ours.rss_alone / MEBIBYTE, "MiB", beside, kafka and kafka.rss_alone / MEBIBYTE)
-    yield Figure(f"gateway-idle memory, {case}", ours.rss / MEBIBYTE, "MiB", beside, kafka and kafka.rss / MEBIBYTE)
-    yield Figure("gateway-idle memory per consumer", _each(ours, each * clients), "KiB", beside, kafka and max(_each(kafka, each * clients), 0.0))
-    yield Figure("gateway-idle CPU, 0 consumers", ours.cpu_alone, "% of a core", beside, kafka and kafka.cpu_alone)
+    yield Figure(
+        "gateway-idle memory, 0 consumers",
+        ours.rss_alone / MEBIBYTE,
+        "MiB",
+        beside,
+        kafka and kafka.rss_alone / MEBIBYTE,
+    )
+    yield Figure(
+        f"gateway-idle memory, {case}",
+        ours.rss / MEBIBYTE,
+        "MiB",
+        beside,
+        kafka and kafka.rss / MEBIBYTE,
+    )
+    yield Figure(
+        "gateway-idle memory per consumer",
+        _each(ours, each * clients),
+        "KiB",
+        beside,
+        kafka and max(_each(kafka, each * clients), 0.0),
+    )
+    yield Figure(
+        "gateway-idle CPU, 0 consumers",
+        ours.cpu_alone,
+        "% of a core",
+        beside,
+        kafka and kafka.cpu_alone,
+    )
     yield Figure(f"gateway-idle CPU, {case}", ours.cpu, "% of a core", beside, kafka and kafka.cpu)
 
 
-def _kafka_with_the_same(running: ExitStack, logs: str, gateway: str, cells: int) -> tuple[str, psutil.Process] | None:
+def _kafka_with_the_same(
+    running: ExitStack, logs: str, gateway: str, cells: int
+) -> tuple[str, psutil.Process] | None:
     try:
         bootstrap, broker = running.enter_context(kafka_broker_process(Path(logs)))
     except JarsUnavailable as error:

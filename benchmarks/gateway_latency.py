@@ -1,7 +1,8 @@
-"""Delivery of a new cell: from its acknowledgement to the consumer that has it, through an embedded store and through a MariaDB cluster.
+"""Delivery of a new cell: from its acknowledgement to the consumer that has it, through an embedded
+store and through a MariaDB cluster.
 
-The runs are those of ``put-to-consumer`` and ``mysql-put-to-consumer``: 500 single puts a second, spread evenly, confluent-kafka's ``poll`` at the other end;
-percentiles over all puts of all runs.
+The runs are those of ``put-to-consumer`` and ``mysql-put-to-consumer``: 500 single puts a second,
+spread evenly, confluent-kafka's ``poll`` at the other end; percentiles over all puts of all runs.
 """
 
 from __future__ import annotations
@@ -17,10 +18,24 @@ SECONDS = 10.0
 WARM_UP_S = 2.0
 RUNS = 2
 P99: Final = {"embedded": at_most(5.0), "MariaDB": at_most(20.0)}
-_RUN: Final[dict[str, Callable[[float], list[Passage]]]] = {"embedded": run_embedded, "MariaDB": run_mariadb}
+_RUN: Final[dict[str, Callable[[float], list[Passage]]]] = {
+    "embedded": run_embedded,
+    "MariaDB": run_mariadb,
+}
 
 
-def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S, stores: Sequence[str] = ("embedded", "MariaDB")) -> Iterator[Figure]:
+def figures(
+    seconds: float = SECONDS,
+    runs: int = RUNS,
+    warm_up_s: float = WARM_UP_S,
+    stores: Sequence[str] = ("embedded", "MariaDB"),
+) -> Iterator[Figure]:
     """Measures; see the module."""
     for store in stores:
-        yield from passage_figures(f"gateway-latency {store}", [_RUN[store](seconds) for _ in range(runs)], warm_up_s, None, P99[store])
+        yield from passage_figures(
+            f"gateway-latency {store}",
+            [_RUN[store](seconds) for _ in range(runs)],
+            warm_up_s,
+            None,
+            P99[store],
+        )

@@ -1,17 +1,23 @@
-"""The gateway read whole by C clients: for the first time (every block encoded), and again (kept blocks), beside Apache Kafka with the same records.
+"""The gateway read whole by C clients: for the first time (every block encoded), and again (kept
+blocks), beside Apache Kafka with the same records.
 
-``CELLS`` taxi cells in 16 shards of one embedded datastore, written once. Each run starts a gateway anew in a process of its own and reads topic ``trips``
-from it, each reader a new process and a new consumer: once for ``first read``, then ``KEPT_READS`` times for ``kept read``, interleaved with reads of a real
-broker (one node, loopback) that holds the same records uncompressed. So once with confluent-kafka's ``consume``, once with ``kcat`` where it is installed.
+``CELLS`` taxi cells in 16 shards of one embedded datastore, written once. Each run starts a gateway
+anew in a process of its own and reads topic ``trips`` from it, each reader a new process and a new
+consumer: once for ``first read``, then ``KEPT_READS`` times for ``kept read``, interleaved with
+reads of a real broker (one node, loopback) that holds the same records uncompressed. So once with
+confluent-kafka's ``consume``, once with ``kcat`` where it is installed.
 
-confluent-kafka: partitions are assigned, records come in calls of ``CONSUME_RECORDS``; the time goes from ``assign`` (the client knows the topic by
-then, no record is asked for yet) to the last record that the log held then: nothing is waited for at the end. The client may queue all of it: with
-its default of 64 MB it pauses whenever the queue is full, and then that pause is what would be measured. kcat: the whole command with its default
-settings from its start to its exit, records written to /dev/null; connecting and the last fetch, which waits in vain to learn that this is the end, included.
+confluent-kafka: partitions are assigned, records come in calls of ``CONSUME_RECORDS``; the time
+goes from ``assign`` (the client knows the topic by then, no record is asked for yet) to the last
+record that the log held then: nothing is waited for at the end. The client may queue all of it:
+with its default of 64 MB it pauses whenever the queue is full, and then that pause is what would be
+measured. kcat: the whole command with its default settings from its start to its exit, records
+written to /dev/null; connecting and the last fetch, which waits in vain to learn that this is the
+end, included.
 
-The kept blocks are the gateway's own default, which holds the whole log (202 of 256 MiB): a log that is larger is encoded anew by whoever reads it from
-its start.
-Where there is no Java or Maven the figures stand alone.
+The kept blocks are the gateway's own default, which holds the whole log (202 of 256 MiB): a log
+that is larger is encoded anew by whoever reads it from its start. Where there is no Java or Maven
+the figures stand alone.
 """
 
 from __future__ import annotations
@@ -56,7 +62,10 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_kafka: bool = True) ->
     with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
         fill(directory, cells)
         kafka = _kafka_with_the_same(running, directory, cells) if with_kafka else None
-        readers = {"consume": read_by_consume, **({"kcat": read_by_kcat} if shutil.which("kcat") else {})}
+        readers = {
+            "consume": read_by_consume,
+            **({"kcat": read_by_kcat} if shutil.which("kcat") else {}),
+        }
         for _ in range(runs):
             for name, read in readers.items():
                 with Gateway(directory) as gateway:
@@ -71,13 +80,26 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_kafka: bool = True) ->
     for name in readers:
         case = "" if name == "consume" else f", {name}"
         beside = "Apache Kafka, same records" if kafka else None
-        yield Figure(f"gateway-read first read{case}", medians[f"first, {name}"], "records/s", limit=FIRST_READ)
-        yield Figure(f"gateway-read kept read{case}", medians[f"kept, {name}"], "records/s", beside, medians.get(f"kafka, {name}"), KEPT_READ.get(name))
+        yield Figure(
+            f"gateway-read first read{case}",
+            medians[f"first, {name}"],
+            "records/s",
+            limit=FIRST_READ,
+        )
+        yield Figure(
+            f"gateway-read kept read{case}",
+            medians[f"kept, {name}"],
+            "records/s",
+            beside,
+            medians.get(f"kafka, {name}"),
+            KEPT_READ.get(name),
+        )
     yield Figure("gateway-read first read gateway CPU", statistics.median(gateway_us), "µs/record")
 
 
 def _kafka_with_the_same(running: ExitStack, directory: str, cells: int) -> str | None:
-    """A broker that holds what topic ``trips`` of the store in ``directory`` has; None where Kafka cannot be had."""
+    """A broker that holds what topic ``trips`` of the store in ``directory`` has; None where Kafka
+    cannot be had."""
     logs = Path(running.enter_context(tempfile.TemporaryDirectory()))
     try:
         bootstrap = running.enter_context(kafka_broker(logs))
@@ -100,7 +122,8 @@ def fill(directory: str, cells: int, shards: int = 16) -> None:
 
 
 def read_by_consume(bootstrap: str, records: int) -> float:
-    """Records a second to a new consumer in a new process. Raises RuntimeError unless it is given exactly ``records``."""
+    """Records a second to a new consumer in a new process. Raises RuntimeError unless it is given
+    exactly ``records``."""
     with Process(_consume, bootstrap=bootstrap, records=records) as reader:
         taken, seconds = reader.told(READ_TIMEOUT_S)
     if taken != records:
@@ -120,13 +143,23 @@ def _consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> N
             "max.partition.fetch.bytes": 4 << 20,
         }
     )
-    partitions = list(consumer.list_topics("trips", timeout=READ_TIMEOUT_S).topics["trips"].partitions)
-    ends = sum(consumer.get_watermark_offsets(TopicPartition("trips", partition), timeout=READ_TIMEOUT_S)[1] for partition in partitions)
+    partitions = list(
+        consumer.list_topics("trips", timeout=READ_TIMEOUT_S).topics["trips"].partitions
+    )
+    ends = sum(
+        consumer.get_watermark_offsets(TopicPartition("trips", partition), timeout=READ_TIMEOUT_S)[
+            1
+        ]
+        for partition in partitions
+    )
     taken = 0
     started = time.perf_counter()
-    consumer.assign([TopicPartition("trips", partition, OFFSET_BEGINNING) for partition in partitions])
+    consumer.assign(
+        [TopicPartition("trips", partition, OFFSET_BEGINNING) for partition in partitions]
+    )
     while taken < ends and not stop.is_set():
-        # A call returns when it has all it was asked for, or after its time-out: the last one asks for no more than there is.
+        # A call returns when it has all it was asked for, or after its time-out: the last one asks
+        # for no more than there is.
         messages = consumer.consume(min(CONSUME_RECORDS, ends - taken), timeout=1.0)
         for message in messages:
             if message.error():
@@ -138,7 +171,8 @@ def _consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> N
 
 
 def read_by_kcat(bootstrap: str, records: int) -> float:
-    """Records a second of a whole ``kcat`` command that reads the topic from its beginning to its end."""
+    """Records a second of a whole ``kcat`` command that reads the topic from its beginning to its
+    end."""
     command = ["kcat", "-b", bootstrap, "-C", "-t", "trips", "-o", "beginning", "-e", "-q"]
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=READ_TIMEOUT_S)

@@ -1,14 +1,19 @@
-"""Kept blocks beside Apache Kafka with the same records in its page cache: one partition and sixteen, to C, Python and Java clients.
+"""Kept blocks beside Apache Kafka with the same records in its page cache: one partition and
+sixteen, to C, Python and Java clients.
 
-``CELLS`` taxi cells in an embedded datastore of one shard, and of sixteen; a gateway that has encoded all of it before, and a broker (one node, loopback)
-that holds the same records uncompressed in the batches of a producer with ``linger.ms``. Each read is a new client in a process of its own; reads of the two
-are interleaved, and the rates are medians of ``RUNS``.
+``CELLS`` taxi cells in an embedded datastore of one shard, and of sixteen; a gateway that has
+encoded all of it before, and a broker (one node, loopback) that holds the same records uncompressed
+in the batches of a producer with ``linger.ms``. Each read is a new client in a process of its own;
+reads of the two are interleaved, and the rates are medians of ``RUNS``.
 
-``kcat``: librdkafka without any Python above it (C), the whole command from its start to its exit, its records written to /dev/null; the fetch that waits at
-the end waits 5 ms. ``confluent-kafka``: ``consume`` as in ``gateway-read``. ``java``: Kafka's own ``ConsumerPerformance``, its ``fetch.nMsg.sec``: from the
-assignment on, JVM warm-up included. Clients that are not installed are left out.
+``kcat``: librdkafka without any Python above it (C), the whole command from its start to its exit,
+its records written to /dev/null; the fetch that waits at the end waits 5 ms. ``confluent-kafka``:
+``consume`` as in ``gateway-read``. ``java``: Kafka's own ``ConsumerPerformance``, its
+``fetch.nMsg.sec``: from the assignment on, JVM warm-up included. Clients that are not installed are
+left out.
 
-``CPU``: microseconds of server per record, gateway beside broker, over all reads of all clients: on a busy machine it says more than the rates.
+``CPU``: microseconds of server per record, gateway beside broker, over all reads of all clients: on
+a busy machine it says more than the rates.
 """
 
 from __future__ import annotations
@@ -41,7 +46,13 @@ RATIOS: Final = {"kcat": 1.0, "confluent-kafka": 0.95, "java": 0.95}
 """Of the broker's rate."""
 
 
-def figures(cells: int = CELLS, runs: int = RUNS, partitions: tuple[int, ...] = PARTITIONS, *, with_java: bool = True) -> Iterator[Figure]:
+def figures(
+    cells: int = CELLS,
+    runs: int = RUNS,
+    partitions: tuple[int, ...] = PARTITIONS,
+    *,
+    with_java: bool = True,
+) -> Iterator[Figure]:
     """Measures; see the module."""
     readers: dict[str, Callable[[str, int], float]] = {"confluent-kafka": read_by_consume}
     if shutil.which("kcat"):
@@ -52,13 +63,23 @@ def figures(cells: int = CELLS, runs: int = RUNS, partitions: tuple[int, ...] = 
         try:
             kafka, broker = running.enter_context(kafka_broker_process(Path(logs)))
         except JarsUnavailable as error:
-            print(f"gateway-vs-kafka: without Apache Kafka there is nothing to compare with: {error}", file=sys.stderr)
+            print(
+                f"gateway-vs-kafka: without Apache Kafka there is nothing to compare with: {error}",
+                file=sys.stderr,
+            )
             return
         for count in partitions:
             yield from _compared(count, cells, runs, readers, kafka, broker)
 
 
-def _compared(partitions: int, cells: int, runs: int, readers: dict[str, Callable[[str, int], float]], kafka: str, broker: psutil.Process) -> Iterator[Figure]:
+def _compared(
+    partitions: int,
+    cells: int,
+    runs: int,
+    readers: dict[str, Callable[[str, int], float]],
+    kafka: str,
+    broker: psutil.Process,
+) -> Iterator[Figure]:
     case = "1 partition" if partitions == 1 else f"{partitions} partitions"
     ours: dict[str, list[float]] = defaultdict(list)
     theirs: dict[str, list[float]] = defaultdict(list)
@@ -79,9 +100,22 @@ def _compared(partitions: int, cells: int, runs: int, readers: dict[str, Callabl
     for name in readers:
         beside = statistics.median(theirs[name])
         limit: Limit = at_least(round(RATIOS[name] * beside))
-        yield Figure(f"gateway-vs-kafka {case}, {name}", statistics.median(ours[name]), "records/s", "Apache Kafka", beside, limit)
+        yield Figure(
+            f"gateway-vs-kafka {case}, {name}",
+            statistics.median(ours[name]),
+            "records/s",
+            "Apache Kafka",
+            beside,
+            limit,
+        )
     read_cells = cells * runs * len(readers)
-    yield Figure(f"gateway-vs-kafka {case}, CPU", cpu["gateway"] / read_cells * 1e6, "µs/record", "broker", cpu["broker"] / read_cells * 1e6)
+    yield Figure(
+        f"gateway-vs-kafka {case}, CPU",
+        cpu["gateway"] / read_cells * 1e6,
+        "µs/record",
+        "broker",
+        cpu["broker"] / read_cells * 1e6,
+    )
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
@@ -100,7 +134,20 @@ def _delete_topic(bootstrap: str) -> None:
 
 
 def _read_by_kcat(bootstrap: str, records: int) -> float:
-    command = ["kcat", "-b", bootstrap, "-C", "-t", "trips", "-o", "beginning", "-e", "-q", "-X", "fetch.wait.max.ms=5"]
+    command = [
+        "kcat",
+        "-b",
+        bootstrap,
+        "-C",
+        "-t",
+        "trips",
+        "-o",
+        "beginning",
+        "-e",
+        "-q",
+        "-X",
+        "fetch.wait.max.ms=5",
+    ]
     command += ["-X", "queued.max.messages.kbytes=1048576", "-X", "queued.min.messages=1000000"]
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=READ_TIMEOUT_S)
@@ -108,11 +155,39 @@ def _read_by_kcat(bootstrap: str, records: int) -> float:
 
 
 def _read_by_java(bootstrap: str, records: int) -> float:
-    command = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", kafka_class_path(), "org.apache.kafka.tools.ConsumerPerformance"]
-    command += ["--bootstrap-server", bootstrap, "--topic", "trips", "--messages", str(records), "--hide-header", "--timeout", "60000"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=READ_TIMEOUT_S, env={**os.environ, "LC_ALL": "C"})
-    # start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec
+    command = [
+        "java",
+        "-Xmx256m",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        "-cp",
+        kafka_class_path(),
+        "org.apache.kafka.tools.ConsumerPerformance",
+    ]
+    command += [
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        "trips",
+        "--messages",
+        str(records),
+        "--hide-header",
+        "--timeout",
+        "60000",
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=READ_TIMEOUT_S,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    # start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec,
+    # rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec
     told = [line for line in done.stdout.splitlines() if line.count(",") == 9]
     if not told or int(told[-1].split(",")[4]) < records:
-        raise RuntimeError(f"ConsumerPerformance did not read {records} records: {done.stdout[-500:]}{done.stderr[-500:]}")
+        raise RuntimeError(
+            f"ConsumerPerformance did not read {records} records:"
+            f" {done.stdout[-500:]}{done.stderr[-500:]}"
+        )
     return float(told[-1].split(",")[9])

@@ -1,7 +1,9 @@
-"""Building an index of cells that are there already, by two index workers, beside the same entries inserted with nothing around it.
+"""Building an index of cells that are there already, by two index workers, beside the same entries
+inserted with nothing around it.
 
-``index-build``: two workers that run, from the index's definition to where it answers queries; embedded, and on one durable MariaDB server. Beside it,
-embedded: Python's ``sqlite3`` putting ready made entries into the same tables, in transactions of the same size. Medians of the runs.
+``index-build``: two workers that run, from the index's definition to where it answers queries;
+embedded, and on one durable MariaDB server. Beside it, embedded: Python's ``sqlite3`` putting ready
+made entries into the same tables, in transactions of the same size. Medians of the runs.
 """
 
 from __future__ import annotations
@@ -14,7 +16,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import Figure, at_least
-from benchmarks._indexes import DEFINITION, SHARDS, STORES, create, fill, index_workers, open_store, place_of, trip, wait_until_current
+from benchmarks._indexes import (
+    DEFINITION,
+    SHARDS,
+    STORES,
+    create,
+    fill,
+    index_workers,
+    open_store,
+    place_of,
+    trip,
+    wait_until_current,
+)
 from cellfeed.bridge.indexes.groups import BATCH_CELLS
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.indexes import Entry
@@ -27,7 +40,9 @@ WORKERS = 2
 RATE = at_least(40_000)
 
 
-def figures(count: int = CELLS, runs: int = RUNS, stores: Sequence[str] = STORES) -> Iterator[Figure]:
+def figures(
+    count: int = CELLS, runs: int = RUNS, stores: Sequence[str] = STORES
+) -> Iterator[Figure]:
     """Measures; see the module."""
     for store in stores:
         rates, beside = [], []
@@ -35,7 +50,11 @@ def figures(count: int = CELLS, runs: int = RUNS, stores: Sequence[str] = STORES
             rates.append(_build(store, count))
             if store == "embedded":
                 beside.append(_inserts(count))
-        peer = ("the same entries, sqlite3 alone", statistics.median(beside)) if beside else (None, None)
+        peer = (
+            ("the same entries, sqlite3 alone", statistics.median(beside))
+            if beside
+            else (None, None)
+        )
         yield Figure(f"index-build {store}", statistics.median(rates), "cells/s", *peer, RATE)
 
 
@@ -51,14 +70,27 @@ def _build(kind: str, count: int) -> float:
 
 
 def _inserts(count: int) -> float:
-    with tempfile.TemporaryDirectory() as directory, Datastore.open_embedded(Path(directory), "trips", SHARDS) as store:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Datastore.open_embedded(Path(directory), "trips", SHARDS) as store,
+    ):
         version = IndexVersion(DEFINITION, 1, SHARDS)
         encoders = [(field.name, encoder(field.type)) for field in DEFINITION.fields]
         store.engine.indexes.create(version.table)
         ready = []
         for start in range(0, count, BATCH_CELLS):
             trips = [trip(number) for number in range(start, min(count, start + BATCH_CELLS))]
-            ready.append(version.by_shard(Entry(key.bytes, True, (1,), tuple(encode(body[name]) for name, encode in encoders)) for key, _, _, body in trips))
+            ready.append(
+                version.by_shard(
+                    Entry(
+                        key.bytes,
+                        True,
+                        (1,),
+                        tuple(encode(body[name]) for name, encode in encoders),
+                    )
+                    for key, _, _, body in trips
+                )
+            )
         begun_s = time.monotonic()
         for entries in ready:
             store.engine.indexes.apply(version.table, entries)

@@ -1,9 +1,11 @@
-"""From a put to its entry in the index, at a steady rate of single puts; and what one more index costs a put.
+"""From a put to its entry in the index, at a steady rate of single puts; and what one more index
+costs a put.
 
-``index-lag``: from when the put came back to when another process's entry is there; embedded and on one durable MariaDB server, with an index worker in a
-process of its own. One thread looks for all entries that are awaited, a millisecond after the last look: one for each would cost more than the index.
-``worker CPU`` is what the index worker used, so that the figure can be read on a busy machine. ``put cost``: the time of a put beside an index worker, beside
-the same without one.
+``index-lag``: from when the put came back to when another process's entry is there; embedded and on
+one durable MariaDB server, with an index worker in a process of its own. One thread looks for all
+entries that are awaited, a millisecond after the last look: one for each would cost more than the
+index. ``worker CPU`` is what the index worker used, so that the figure can be read on a busy
+machine. ``put cost``: the time of a put beside an index worker, beside the same without one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from benchmarks import Figure, at_most
-from benchmarks._indexes import STORES, create, index_workers, open_store, place_of, trip, wait_until_current
+from benchmarks._indexes import (
+    STORES,
+    create,
+    index_workers,
+    open_store,
+    place_of,
+    trip,
+    wait_until_current,
+)
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.indexes import Encoded
 from cellfeed.store.indexes.values import encoder
@@ -32,7 +42,9 @@ _ONE_IN = 10
 """Of so many puts one is looked for."""
 
 
-def figures(seconds: float = SECONDS, warm_up_s: float = WARM_UP_S, stores: Sequence[str] = STORES) -> Iterator[Figure]:
+def figures(
+    seconds: float = SECONDS, warm_up_s: float = WARM_UP_S, stores: Sequence[str] = STORES
+) -> Iterator[Figure]:
     """Measures; see the module."""
     for kind in stores:
         with place_of(kind) as place, open_store(place) as store, ExitStack() as running:
@@ -45,12 +57,22 @@ def figures(seconds: float = SECONDS, warm_up_s: float = WARM_UP_S, stores: Sequ
             puts, lags = _run(store, version, 2_000_000, seconds)
             worker_us = (worker.cpu_seconds() - before_s) / len(puts) * 1e6
             yield Figure(f"index-lag {kind} p50", lags[len(lags) // 2] * 1e3, "ms")
-            yield Figure(f"index-lag {kind} p99", lags[len(lags) * 99 // 100] * 1e3, "ms", limit=P99_MS[kind])
+            yield Figure(
+                f"index-lag {kind} p99", lags[len(lags) * 99 // 100] * 1e3, "ms", limit=P99_MS[kind]
+            )
             yield Figure(f"index-lag {kind} worker CPU", worker_us, "µs/cell")
-            yield Figure(f"index-lag {kind} put cost", statistics.median(puts) * 1e3, "ms", "without an index", statistics.median(bare) * 1e3)
+            yield Figure(
+                f"index-lag {kind} put cost",
+                statistics.median(puts) * 1e3,
+                "ms",
+                "without an index",
+                statistics.median(bare) * 1e3,
+            )
 
 
-def _run(store: Datastore, version: IndexVersion | None, first: int, seconds: float) -> tuple[list[float], list[float]]:
+def _run(
+    store: Datastore, version: IndexVersion | None, first: int, seconds: float
+) -> tuple[list[float], list[float]]:
     """How long the puts took, and the entries, in order."""
     puts: list[float] = []
     lags: list[float] = []
@@ -81,7 +103,11 @@ def _run(store: Datastore, version: IndexVersion | None, first: int, seconds: fl
             places = list(awaited)
             entries = store.engine.indexes.find(version.table, places) if places else []
             now_s = time.monotonic()
-            lags.extend(now_s - awaited.pop(place) for place, entry in zip(places, entries, strict=True) if entry is not None)
+            lags.extend(
+                now_s - awaited.pop(place)
+                for place, entry in zip(places, entries, strict=True)
+                if entry is not None
+            )
             time.sleep(_LOOK_S)
 
     threads = [threading.Thread(target=put, args=(caller,)) for caller in range(CALLERS)]

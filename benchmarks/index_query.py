@@ -1,7 +1,10 @@
-"""Queries of an index with a shard field and a range of time, through HTTP, from eight callers, beside reads of one cell by its key through the same worker.
+"""Queries of an index with a shard field and a range of time, through HTTP, from eight callers,
+beside reads of one cell by its key through the same worker.
 
-``index-query``: 20 rows of one driver, the worker in a process of its own, eight callers with a connection each in another; embedded and MariaDB.
-The callers send requests made beforehand and read the answers whole, no more: they share the cores with what is measured. ``worker CPU`` is the worker's.
+``index-query``: 20 rows of one driver, the worker in a process of its own, eight callers with a
+connection each in another; embedded and MariaDB. The callers send requests made beforehand and read
+the answers whole, no more: they share the cores with what is measured. ``worker CPU`` is the
+worker's.
 """
 
 from __future__ import annotations
@@ -19,7 +22,17 @@ from multiprocessing.synchronize import Event
 from typing import Any
 
 from benchmarks import Figure, at_least, at_most
-from benchmarks._indexes import STORES, create, driver, fill, index_workers, open_store, place_of, trip, wait_until_current
+from benchmarks._indexes import (
+    STORES,
+    create,
+    driver,
+    fill,
+    index_workers,
+    open_store,
+    place_of,
+    trip,
+    wait_until_current,
+)
 from benchmarks._processes import Process
 from cellfeed.store.http.server.worker import run_worker
 
@@ -34,7 +47,9 @@ RATE = at_least(2_000)
 P99_MS = at_most(10)
 
 
-def figures(count: int = CELLS, seconds: float = SECONDS, stores: Sequence[str] = STORES) -> Iterator[Figure]:
+def figures(
+    count: int = CELLS, seconds: float = SECONDS, stores: Sequence[str] = STORES
+) -> Iterator[Figure]:
     """Measures; see the module."""
     for kind in stores:
         with place_of(kind) as place, open_store(place) as store, ExitStack() as running:
@@ -47,41 +62,87 @@ def figures(count: int = CELLS, seconds: float = SECONDS, stores: Sequence[str] 
             served = running.enter_context(Process(_serve, place=place))
             port = served.told()
             keys = [trip(number)[0] for number in range(0, count, max(1, count // REQUESTS))]
-            reads, _, _ = _measure(served, port, seconds, [_request("GET", f"cell?row_key={key}&column_name=BASE&ref_key=1") for key in keys])
+            reads, _, _ = _measure(
+                served,
+                port,
+                seconds,
+                [_request("GET", f"cell?row_key={key}&column_name=BASE&ref_key=1") for key in keys],
+            )
             for mode in ("fresh", "fast"):
-                rate, times, worker_us = _measure(served, port, seconds, [_query(number, mode) for number in range(0, 7 * REQUESTS, 7)])
+                rate, times, worker_us = _measure(
+                    served,
+                    port,
+                    seconds,
+                    [_query(number, mode) for number in range(0, 7 * REQUESTS, 7)],
+                )
                 fresh = mode == "fresh"
-                yield Figure(f"index-query {kind} {mode} rate", rate, "queries/s", "reads of one cell", reads, RATE if fresh else None)
+                yield Figure(
+                    f"index-query {kind} {mode} rate",
+                    rate,
+                    "queries/s",
+                    "reads of one cell",
+                    reads,
+                    RATE if fresh else None,
+                )
                 yield Figure(f"index-query {kind} {mode} worker CPU", worker_us, "µs/query")
                 yield Figure(f"index-query {kind} {mode} p50", times[len(times) // 2] * 1e3, "ms")
-                yield Figure(f"index-query {kind} {mode} p99", times[len(times) * 99 // 100] * 1e3, "ms", limit=P99_MS if fresh else None)
+                yield Figure(
+                    f"index-query {kind} {mode} p99",
+                    times[len(times) * 99 // 100] * 1e3,
+                    "ms",
+                    limit=P99_MS if fresh else None,
+                )
 
 
 def _query(number: int, mode: str) -> bytes:
-    wanted = {"shard_value": driver(number), "where": [["at", ">=", "2019-03-05T00:00:00Z"]], "order_by": "at", "limit": ROWS, "mode": mode}
+    wanted = {
+        "shard_value": driver(number),
+        "where": [["at", ">=", "2019-03-05T00:00:00Z"]],
+        "order_by": "at",
+        "limit": ROWS,
+        "mode": mode,
+    }
     return _request("POST", "indexes/trips_by_driver/query", json.dumps(wanted).encode())
 
 
 def _request(method: str, path: str, body: bytes = b"") -> bytes:
-    head = f"{method} /v1/trips/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"{method} /v1/trips/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type:"
+        f" application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
-def _measure(served: Process, port: int, seconds: float, requests: list[bytes]) -> tuple[float, list[float], float]:
-    """Calls a second of all callers together, how long each took, in order, and the worker's CPU for each in microseconds."""
+def _measure(
+    served: Process, port: int, seconds: float, requests: list[bytes]
+) -> tuple[float, list[float], float]:
+    """Calls a second of all callers together, how long each took, in order, and the worker's CPU
+    for each in microseconds."""
     with Process(_call, port=port, seconds=seconds, requests=requests) as callers:
         callers.told()
         before_s = served.cpu_seconds()
         callers.pipe.send("go")
         times = callers.told(seconds + 60)
-        return len(times) / seconds, sorted(times), (served.cpu_seconds() - before_s) / len(times) * 1e6
+        return (
+            len(times) / seconds,
+            sorted(times),
+            (served.cpu_seconds() - before_s) / len(times) * 1e6,
+        )
 
 
 def _call(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """All callers in one thread: threads of their own would fight for the interpreter, and their times would tell of that."""
+    """All callers in one thread: threads of their own would fight for the interpreter, and their
+    times would tell of that."""
     chosen, times = random.Random(1), list[float]()
     with ExitStack() as open_sockets, selectors.DefaultSelector() as ready:
-        callers = [_Caller(open_sockets.enter_context(socket.create_connection(("127.0.0.1", settings["port"])))) for _ in range(CALLERS)]
+        callers = [
+            _Caller(
+                open_sockets.enter_context(
+                    socket.create_connection(("127.0.0.1", settings["port"]))
+                )
+            )
+            for _ in range(CALLERS)
+        ]
         connection.send("ready")
         connection.recv()
         end_s = time.monotonic() + settings["seconds"]
@@ -115,7 +176,8 @@ class _Caller:
         self.sock.sendall(request)
 
     def receive(self) -> float | None:
-        """Takes what is there: how long the request took once its answer is whole, else None. Raises RuntimeError for any answer but 200."""
+        """Takes what is there: how long the request took once its answer is whole, else None.
+        Raises RuntimeError for any answer but 200."""
         piece = self.sock.recv(1 << 16)
         if not piece:
             raise RuntimeError("the worker closed the connection")
@@ -124,8 +186,14 @@ class _Caller:
             head = self._answer[:head_bytes].lower()
             if not head.startswith(b"http/1.1 200"):
                 raise RuntimeError(self._answer[:300])
-            self._bytes = head_bytes + 4 + int(head.partition(b"content-length:")[2].partition(b"\r")[0])
-        return time.monotonic() - self._begun_s if self._bytes and len(self._answer) >= self._bytes else None
+            self._bytes = (
+                head_bytes + 4 + int(head.partition(b"content-length:")[2].partition(b"\r")[0])
+            )
+        return (
+            time.monotonic() - self._begun_s
+            if self._bytes and len(self._answer) >= self._bytes
+            else None
+        )
 
 
 def _serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
-"""The first full read of a log in MariaDB through the gateway, to confluent-kafka's ``consume``: scan, encoding and the way to the client.
+"""The first full read of a log in MariaDB through the gateway, to confluent-kafka's ``consume``:
+scan, encoding and the way to the client.
 
-``CELLS`` taxi cells in 16 shards of a cluster of three; every run reads through a gateway that has read nothing yet.
+``CELLS`` taxi cells in 16 shards of a cluster of three; every run reads through a gateway that has
+read nothing yet.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
     first: list[float] = []
     again: list[float] = []
     for _ in range(runs):
-        with mariadb_instance(semi_sync=False) as instance, Client(instance.url, "trips", timeout_s=120) as client:
+        with (
+            mariadb_instance(semi_sync=False) as instance,
+            Client(instance.url, "trips", timeout_s=120) as client,
+        ):
             remaining = iter(taxi_cells(cells))
             while batch := list(islice(remaining, PUT_CELLS)):
                 for result in client.put_cells(batch):

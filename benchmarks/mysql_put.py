@@ -1,14 +1,20 @@
-"""Puts to one durable MariaDB master, beside PyMySQL inserting the same rows with nothing around it.
+"""Puts to one durable MariaDB master, beside PyMySQL inserting the same rows with nothing around
+it.
 
-``mysql-put batch``: taxi bodies in calls of ``BATCH_CELLS`` from ``BATCH_CALLERS`` callers of a datastore in process. Beside it: multi-row INSERTs of the same
-rows, bodies encoded beforehand, through ``executemany``, the same unique key, transactions of the same size, an AUTO_INCREMENT key. Both go on where ``FILLED``
-such rows are already: while a table is small, InnoDB makes its file longer by a page a time, and a store of 64 tables would be measured by that.
-``mysql-put single``: one cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through the writer. ``callers`` are threads; ``coroutines``
-are callers in one event loop, as a worker's requests are. Beside both: an autocommit INSERT per cell through PyMySQL from as many threads, a connection each,
-rows and bodies ready made, into one table that has ``FILLED`` rows and more, ids by AUTO_INCREMENT, which a tailer cannot follow without missing cells: what
-one would write first. All callers are in one process, here and beside.
-``mysql-put HTTP``: one cell a call from 64 and from 256 threads of this process through the product's client, to a worker in a process of its own.
-Runs are interleaved; the figures are medians. What was made beforehand is kept from Python's collector of cycles, for all of them.
+``mysql-put batch``: taxi bodies in calls of ``BATCH_CELLS`` from ``BATCH_CALLERS`` callers of a
+datastore in process. Beside it: multi-row INSERTs of the same rows, bodies encoded beforehand,
+through ``executemany``, the same unique key, transactions of the same size, an AUTO_INCREMENT key.
+Both go on where ``FILLED`` such rows are already: while a table is small, InnoDB makes its file
+longer by a page a time, and a store of 64 tables would be measured by that. ``mysql-put single``:
+one cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through the writer.
+``callers`` are threads; ``coroutines`` are callers in one event loop, as a worker's requests are.
+Beside both: an autocommit INSERT per cell through PyMySQL from as many threads, a connection each,
+rows and bodies ready made, into one table that has ``FILLED`` rows and more, ids by AUTO_INCREMENT,
+which a tailer cannot follow without missing cells: what one would write first. All callers are in
+one process, here and beside. ``mysql-put HTTP``: one cell a call from 64 and from 256 threads of
+this process through the product's client, to a worker in a process of its own. Runs are
+interleaved; the figures are medians. What was made beforehand is kept from Python's collector of
+cycles, for all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +51,8 @@ from tests.services.local_mariadb import MariaDB
 
 SHARDS = 64
 BATCH_CELLS = 5_000
-"""The most that one transaction takes: with 64 shards still fewer than a hundred rows per statement."""
+"""The most that one transaction takes: with 64 shards still fewer than a hundred rows per
+statement."""
 BATCH_CALLERS = 3
 """Some prepare the next call while another's is being written."""
 CELLS = 50_000
@@ -55,14 +62,19 @@ SINGLE_SECONDS = 2.0
 BATCH_RATE = at_least(40_000)
 
 _TABLE = (
-    "CREATE TABLE beside.cell (added_id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, row_key BINARY(16) NOT NULL, column_name VARBINARY(128) NOT NULL, "
-    "ref_key BIGINT NOT NULL, body MEDIUMBLOB NOT NULL, UNIQUE KEY triple (row_key, column_name, ref_key))"
+    "CREATE TABLE beside.cell (added_id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, row_key"
+    " BINARY(16) NOT NULL, column_name VARBINARY(128) NOT NULL, ref_key BIGINT NOT NULL, body"
+    " MEDIUMBLOB NOT NULL, UNIQUE KEY triple (row_key, column_name, ref_key))"
 )
 _INSERT = "INSERT INTO beside.cell (row_key, column_name, ref_key, body) VALUES (%s, %s, %s, %s)"
 
 
 def figures(
-    count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECONDS, callers: Sequence[int] = (64, 256), filled: int = FILLED
+    count: int = CELLS,
+    runs: int = RUNS,
+    single_s: float = SINGLE_SECONDS,
+    callers: Sequence[int] = (64, 256),
+    filled: int = FILLED,
 ) -> Iterator[Figure]:
     """Measures; see the module."""
     trips = [body for *_, body in taxi_cells(count)]
@@ -77,33 +89,68 @@ def figures(
             if run >= fills:
                 rates.append(rate)
                 beside.append(raw_rate)
-        yield Figure("mysql-put batch", statistics.median(rates), "cells/s", "PyMySQL executemany, rows ready made", statistics.median(beside), BATCH_RATE)
+        yield Figure(
+            "mysql-put batch",
+            statistics.median(rates),
+            "cells/s",
+            "PyMySQL executemany, rows ready made",
+            statistics.median(beside),
+            BATCH_RATE,
+        )
         for at_once in callers:
             yield from _single_figures(server, trips, at_once, runs, single_s)
         for at_once in callers:
             yield from _http_figures(server, trips, at_once, runs, single_s)
 
 
-def _single_figures(server: MariaDB, trips: Sequence[dict[str, Any]], callers: int, runs: int, single_s: float) -> Iterator[Figure]:
+def _single_figures(
+    server: MariaDB, trips: Sequence[dict[str, Any]], callers: int, runs: int, single_s: float
+) -> Iterator[Figure]:
     threads, coroutines = _Runs(), _Runs()
     beside: list[float] = []
     for run in range(runs):
         with _datastore(server) as datastore:
-            threads.add(_single_run(_renamed(trips, f"threads-{callers}-{run}"), callers, single_s, lambda _: lambda cell: datastore.put_cell(*cell)))
-            coroutines.add(_coroutine_run(_renamed(trips, f"coroutines-{callers}-{run}"), callers, single_s, datastore))
-        beside.append(_raw_single_run(server, _renamed(trips, f"single-{callers}-{run}"), callers, single_s))
+            threads.add(
+                _single_run(
+                    _renamed(trips, f"threads-{callers}-{run}"),
+                    callers,
+                    single_s,
+                    lambda _: lambda cell: datastore.put_cell(*cell),
+                )
+            )
+            coroutines.add(
+                _coroutine_run(
+                    _renamed(trips, f"coroutines-{callers}-{run}"), callers, single_s, datastore
+                )
+            )
+        beside.append(
+            _raw_single_run(server, _renamed(trips, f"single-{callers}-{run}"), callers, single_s)
+        )
     for found, kind in (threads, "callers"), (coroutines, "coroutines"):
         case = f"mysql-put single, {callers} {kind}"
-        yield Figure(f"{case} rate", statistics.median(found.rates), "cells/s", "autocommit INSERTs, as many connections", statistics.median(beside))
+        yield Figure(
+            f"{case} rate",
+            statistics.median(found.rates),
+            "cells/s",
+            "autocommit INSERTs, as many connections",
+            statistics.median(beside),
+        )
         yield from _percentiles(case, found.latencies)
 
 
-def _http_figures(server: MariaDB, trips: Sequence[dict[str, Any]], callers: int, runs: int, single_s: float) -> Iterator[Figure]:
+def _http_figures(
+    server: MariaDB, trips: Sequence[dict[str, Any]], callers: int, runs: int, single_s: float
+) -> Iterator[Figure]:
     found = _Runs()
     for run in range(runs):
-        with Process(_serve, url=server.url) as worker, Client(f"http://127.0.0.1:{worker.told()}", "trips") as client:
+        with (
+            Process(_serve, url=server.url) as worker,
+            Client(f"http://127.0.0.1:{worker.told()}", "trips") as client,
+        ):
             cells = _renamed(trips, f"http-{callers}-{run}")
-            found.add(_single_run(cells, callers, single_s, lambda _: lambda cell: client.put_cell(*cell)))
+            found.add(
+                _single_run(cells, callers, single_s, lambda _: lambda cell: client.put_cell(*cell))
+            )
     case = f"mysql-put HTTP single, {callers} callers"
     yield Figure(f"{case} rate", statistics.median(found.rates), "cells/s")
     yield from _percentiles(case, found.latencies)
@@ -127,7 +174,7 @@ def _percentiles(case: str, latencies: Sequence[float]) -> Iterator[Figure]:
     yield Figure(f"{case} p99", ordered[len(ordered) * 99 // 100] * 1e3, "ms")
 
 
-# --- ours --------------------------------------------------------------------------------------------------------------------
+# --- ours -----------------------------------------------------------------------------------------
 
 
 def _open(server: MariaDB) -> MySqlEngine:
@@ -155,8 +202,14 @@ def _serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
         run_worker(datastore, stop=stop, on_started=connection.send)
 
 
-def _single_run(cells: Sequence[Put], callers: int, single_s: float, put_of: Callable[[int], Callable[[Put], object]]) -> tuple[list[float], float]:
-    """Seconds of every put, and cells per second; ``put_of(caller)`` gives what that caller calls."""
+def _single_run(
+    cells: Sequence[Put],
+    callers: int,
+    single_s: float,
+    put_of: Callable[[int], Callable[[Put], object]],
+) -> tuple[list[float], float]:
+    """Seconds of every put, and cells per second; ``put_of(caller)`` gives what that caller
+    calls."""
     latencies: list[float] = []
     lock = threading.Lock()
     puts = [put_of(caller) for caller in range(callers)]
@@ -180,8 +233,11 @@ def _single_run(cells: Sequence[Put], callers: int, single_s: float, put_of: Cal
     return latencies, len(latencies) / seconds
 
 
-def _coroutine_run(cells: Sequence[Put], callers: int, single_s: float, datastore: Datastore) -> tuple[list[float], float]:
-    """As :func:`_single_run`; the callers are coroutines of one event loop, which wait for their commits as a worker's requests do."""
+def _coroutine_run(
+    cells: Sequence[Put], callers: int, single_s: float, datastore: Datastore
+) -> tuple[list[float], float]:
+    """As :func:`_single_run`; the callers are coroutines of one event loop, which wait for their
+    commits as a worker's requests do."""
     latencies: list[float] = []
     shares = [cells[caller::callers] for caller in range(callers)]
 
@@ -208,7 +264,8 @@ def _coroutine_run(cells: Sequence[Put], callers: int, single_s: float, datastor
 
 @contextmanager
 def _kept_from_collector() -> Iterator[None]:
-    """A hundred thousand rows lie ready: the collector would go through them again and again, and find nothing."""
+    """A hundred thousand rows lie ready: the collector would go through them again and again, and
+    find nothing."""
     gc.collect()
     gc.freeze()
     try:
@@ -217,7 +274,7 @@ def _kept_from_collector() -> Iterator[None]:
         gc.unfreeze()
 
 
-# --- beside ------------------------------------------------------------------------------------------------------------------
+# --- beside ---------------------------------------------------------------------------------------
 
 
 def _raw(server: MariaDB) -> pymysql.connections.Connection[Any]:
@@ -233,7 +290,10 @@ def _empty_table(server: MariaDB) -> None:
 def _raw_rows(cells: Sequence[Put]) -> list[tuple[bytes, bytes, int, bytes]]:
     checked = [new_cell(*cell) for cell in cells]
     bodies = encode_bodies([cell.body_json for cell in checked])
-    return [(cell.row_key, cell.column_name.encode(), cell.ref_key, body) for cell, body in zip(checked, bodies, strict=True)]
+    return [
+        (cell.row_key, cell.column_name.encode(), cell.ref_key, body)
+        for cell, body in zip(checked, bodies, strict=True)
+    ]
 
 
 def _raw_batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
@@ -248,12 +308,20 @@ def _raw_batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
 def _raw_single_run(server: MariaDB, cells: Sequence[Put], callers: int, single_s: float) -> float:
     rows = {cell[0]: row for cell, row in zip(cells, _raw_rows(cells), strict=True)}
     with ExitStack() as opened:
-        cursors = [opened.enter_context(opened.enter_context(closing(_raw(server))).cursor()) for _ in range(callers)]
-        _, rate = _single_run(cells, callers, single_s, lambda caller: lambda cell: cursors[caller].execute(_INSERT, rows[cell[0]]))
+        cursors = [
+            opened.enter_context(opened.enter_context(closing(_raw(server))).cursor())
+            for _ in range(callers)
+        ]
+        _, rate = _single_run(
+            cells,
+            callers,
+            single_s,
+            lambda caller: lambda cell: cursors[caller].execute(_INSERT, rows[cell[0]]),
+        )
     return rate
 
 
-# --- both --------------------------------------------------------------------------------------------------------------------
+# --- both -----------------------------------------------------------------------------------------
 
 
 def _renamed(trips: Sequence[dict[str, Any]], name: str) -> list[Put]:

@@ -1,7 +1,9 @@
-"""A datastore of thousands of shards on one MariaDB server: to make it, to start the server, to open it, memory, puts and scans over all shards.
+"""A datastore of thousands of shards on one MariaDB server: to make it, to start the server, to
+open it, memory, puts and scans over all shards.
 
-Two databases more than shards; the server's table caches are set to hold them all. ``first`` figures are those right after the server has started, when no
-table is open yet; the others follow on the same tables. Times are wall clock, one run; memory is the server's resident set.
+Two databases more than shards; the server's table caches are set to hold them all. ``first``
+figures are those right after the server has started, when no table is open yet; the others follow
+on the same tables. Times are wall clock, one run; memory is the server's resident set.
 """
 
 from __future__ import annotations
@@ -29,27 +31,78 @@ SCANS = 300
 _NAMESPACE = UUID(int=4096)
 
 
-def figures(shards: int = SHARDS, singles: int = SINGLE_PUTS, scans: int = SCANS) -> Iterator[Figure]:
+def figures(
+    shards: int = SHARDS, singles: int = SINGLE_PUTS, scans: int = SCANS
+) -> Iterator[Figure]:
     """Measures; see the module."""
     case = "mysql-shards"
     rows = _one_cell_per_shard(shards)
     with mariadb(tables_open=max(400, 3 * shards)) as server:
-        yield Figure(f"{case} create", _seconds(lambda: _open(server, shards, create=True).close()), "s", limit=at_most(60))
+        yield Figure(
+            f"{case} create",
+            _seconds(lambda: _open(server, shards, create=True).close()),
+            "s",
+            limit=at_most(60),
+        )
         server.stop()
         yield Figure(f"{case} server start", _seconds(server.start), "s", limit=at_most(5))
-        yield Figure(f"{case} first open with checks", _seconds(lambda: _open(server, shards).close()), "s", limit=at_most(5))
-        yield Figure(f"{case} open with checks", _seconds(lambda: _open(server, shards).close()), "s", limit=at_most(2))
+        yield Figure(
+            f"{case} first open with checks",
+            _seconds(lambda: _open(server, shards).close()),
+            "s",
+            limit=at_most(5),
+        )
+        yield Figure(
+            f"{case} open with checks",
+            _seconds(lambda: _open(server, shards).close()),
+            "s",
+            limit=at_most(2),
+        )
         with closing(_open(server, shards)) as engine:
-            yield Figure(f"{case} first put of a cell to each", _seconds(lambda: engine.put(rows[0])), "s", limit=at_most(15))
-            yield Figure(f"{case} put of a cell to each", _seconds(lambda: engine.put(rows[1])), "s", limit=at_most(5))
-            yield Figure(f"{case} single put p50", _median_ms([partial(engine.put, [cell]) for cell in rows[2][:singles]]), "ms")
-            yield Figure(f"{case} scan of a shard p50", _median_ms([partial(engine.scan, shard, 0, 100) for shard in range(min(shards, scans))]), "ms")
-            yield Figure(f"{case} heads of all", _median_ms([engine.heads] * 5), "ms", limit=at_most(100))
-            yield Figure(f"{case} has anything changed", _median_ms([engine.change_token] * 20), "ms", limit=at_most(20))
+            yield Figure(
+                f"{case} first put of a cell to each",
+                _seconds(lambda: engine.put(rows[0])),
+                "s",
+                limit=at_most(15),
+            )
+            yield Figure(
+                f"{case} put of a cell to each",
+                _seconds(lambda: engine.put(rows[1])),
+                "s",
+                limit=at_most(5),
+            )
+            yield Figure(
+                f"{case} single put p50",
+                _median_ms([partial(engine.put, [cell]) for cell in rows[2][:singles]]),
+                "ms",
+            )
+            yield Figure(
+                f"{case} scan of a shard p50",
+                _median_ms(
+                    [partial(engine.scan, shard, 0, 100) for shard in range(min(shards, scans))]
+                ),
+                "ms",
+            )
+            yield Figure(
+                f"{case} heads of all", _median_ms([engine.heads] * 5), "ms", limit=at_most(100)
+            )
+            yield Figure(
+                f"{case} has anything changed",
+                _median_ms([engine.change_token] * 20),
+                "ms",
+                limit=at_most(20),
+            )
         assert server.process is not None
-        yield Figure(f"{case} server memory", psutil.Process(server.process.pid).memory_info().rss / 1e6, "MB", limit=at_most(1_500))
+        yield Figure(
+            f"{case} server memory",
+            psutil.Process(server.process.pid).memory_info().rss / 1e6,
+            "MB",
+            limit=at_most(1_500),
+        )
         server.kill()
-        yield Figure(f"{case} server start after kill -9", _seconds(server.start), "s", limit=at_most(15))
+        yield Figure(
+            f"{case} server start after kill -9", _seconds(server.start), "s", limit=at_most(15)
+        )
 
 
 def _open(server: MariaDB, shards: int, *, create: bool = False) -> MySqlEngine:

@@ -1,4 +1,5 @@
-"""How long writes stand still when the master is killed (kill -9) and the supervisor promotes a minion: from the kill to the next acknowledged put."""
+"""How long writes stand still when the master is killed (kill -9) and the supervisor promotes a
+minion: from the kill to the next acknowledged put."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
 
 
 def _run() -> float:
-    with mariadb_instance(failover="automatic") as instance, Client(instance.url, "trips", timeout_s=1.0) as client:
+    with (
+        mariadb_instance(failover="automatic") as instance,
+        Client(instance.url, "trips", timeout_s=1.0) as client,
+    ):
         for _ in range(50):
             client.put_cell(uuid4(), "BASE", 1, {})
         time.sleep(2.0)  # the supervisor has looked

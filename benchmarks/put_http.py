@@ -1,10 +1,11 @@
 """Puts through HTTP to the embedded store, beside sqlite3 inserting the same rows.
 
-``put-http batch``: taxi bodies in calls of ``BATCH_CELLS`` cells from ``BATCH_CALLERS`` callers, worker and client each in a process of its own, durable
-(synchronous=FULL) on both sides. Beside it: Python's ``sqlite3`` inserting the same rows, ready made, with the same unique key, in
-transactions of the same size, in one process with nothing around it. Runs are interleaved; the figures are medians.
-``put-http single``: one cell a call, from 1 and from 64 callers.
-``worker CPU`` is what the worker process used, so that the figure can be read on a busy machine.
+``put-http batch``: taxi bodies in calls of ``BATCH_CELLS`` cells from ``BATCH_CALLERS`` callers,
+worker and client each in a process of its own, durable (synchronous=FULL) on both sides. Beside it:
+Python's ``sqlite3`` inserting the same rows, ready made, with the same unique key, in transactions
+of the same size, in one process with nothing around it. Runs are interleaved; the figures are
+medians. ``put-http single``: one cell a call, from 1 and from 64 callers. ``worker CPU`` is what
+the worker process used, so that the figure can be read on a busy machine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ BATCH_CELLS = 2_000
 BATCH_CALLERS = 3
 """Some prepare the next call while another's is being written."""
 CELLS = 77_196
-"""Twelve times the taxi trips of the data set, each time under other row keys: so many that the first and last calls, which overlap with none, weigh little."""
+"""Twelve times the taxi trips of the data set, each time under other row keys: so many that the
+first and last calls, which overlap with none, weigh little."""
 RUNS = 5
 SINGLE_SECONDS = 3.0
 BATCH_RATE = at_least(40_000)
@@ -39,7 +41,9 @@ BATCH_RATE = at_least(40_000)
 Put = tuple[UUID, str, int, dict[str, Any]]
 
 
-def figures(count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECONDS) -> Iterator[Figure]:
+def figures(
+    count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECONDS
+) -> Iterator[Figure]:
     """Measures; see the module."""
     cells = taxi_cells(count)
     rates, beside, cpu_us = [], [], []
@@ -48,7 +52,14 @@ def figures(count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECON
         rates.append(rate)
         cpu_us.append(cpu)
         beside.append(_sqlite_run(cells))
-    yield Figure("put-http batch", statistics.median(rates), "cells/s", "sqlite3, same rows and transactions", statistics.median(beside), BATCH_RATE)
+    yield Figure(
+        "put-http batch",
+        statistics.median(rates),
+        "cells/s",
+        "sqlite3, same rows and transactions",
+        statistics.median(beside),
+        BATCH_RATE,
+    )
     yield Figure("put-http batch worker CPU", statistics.median(cpu_us), "µs/cell")
     for callers in (1, 64):
         seconds, rate = _single_run(cells, callers, single_s)
@@ -60,11 +71,16 @@ def figures(count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECON
 
 
 def taxi_cells(count: int) -> list[Put]:
-    """Cells of the NYC taxi trips that the product ships, repeated under new row keys until there are ``count``."""
+    """Cells of the NYC taxi trips that the product ships, repeated under new row keys until there
+    are ``count``."""
     path = Path(__file__).parent.parent / "cellfeed" / "data" / "taxis.csv"
     with path.open(newline="") as lines:
-        trips = [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)]
-    return [(uuid5(NAMESPACE_URL, f"taxi-{n}"), "BASE", 1, trips[n % len(trips)]) for n in range(count)]
+        trips = [
+            {name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)
+        ]
+    return [
+        (uuid5(NAMESPACE_URL, f"taxi-{n}"), "BASE", 1, trips[n % len(trips)]) for n in range(count)
+    ]
 
 
 def _value(text: str) -> object:
@@ -76,7 +92,11 @@ def _value(text: str) -> object:
 
 def _batch_run(cells: Sequence[Put]) -> tuple[float, float]:
     batches = [cells[start : start + BATCH_CELLS] for start in range(0, len(cells), BATCH_CELLS)]
-    with tempfile.TemporaryDirectory() as directory, Worker(directory) as worker, Client(worker.url, "trips") as client:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Worker(directory) as worker,
+        Client(worker.url, "trips") as client,
+    ):
         client.put_cells(cells[:1])
         cpu_before = worker.cpu_seconds()
 
@@ -96,14 +116,18 @@ def _sqlite_run(cells: Sequence[Put]) -> float:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(
-            "CREATE TABLE cell (added_id INTEGER PRIMARY KEY, row_key BLOB, column_name TEXT, ref_key INTEGER, body BLOB, "
-            "UNIQUE (row_key, column_name, ref_key))"
+            "CREATE TABLE cell (added_id INTEGER PRIMARY KEY, row_key BLOB, column_name TEXT,"
+            " ref_key INTEGER, body BLOB, UNIQUE (row_key, column_name, ref_key))"
         )
-        rows = [(None, key.bytes, column, ref, json.dumps(body)) for key, column, ref, body in cells]
+        rows = [
+            (None, key.bytes, column, ref, json.dumps(body)) for key, column, ref, body in cells
+        ]
         started = time.perf_counter()
         for start in range(0, len(rows), BATCH_CELLS):
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?)", rows[start : start + BATCH_CELLS])
+            connection.executemany(
+                "INSERT INTO cell VALUES (?, ?, ?, ?, ?)", rows[start : start + BATCH_CELLS]
+            )
             connection.execute("COMMIT")
         seconds = time.perf_counter() - started
         connection.close()
@@ -114,7 +138,11 @@ def _single_run(cells: Sequence[Put], callers: int, single_s: float) -> tuple[li
     taken = iter(cells)
     lock = threading.Lock()
     latencies: list[float] = []
-    with tempfile.TemporaryDirectory() as directory, Worker(directory) as worker, Client(worker.url, "trips") as client:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Worker(directory) as worker,
+        Client(worker.url, "trips") as client,
+    ):
         ends = time.perf_counter() + single_s
 
         def call(_caller: int) -> None:

@@ -1,13 +1,16 @@
 """From a put's acknowledgement to a Kafka consumer that has the cell, at 500 puts a second.
 
-Worker, gateway, consumer and the putting program are four processes over one embedded store; what is put is durable before it is acknowledged.
-``PUTS_PER_S`` single puts a second are spread evenly over ``CALLERS`` callers of one ``Client``: put *n* is due at *n* / ``PUTS_PER_S``, and none is left
-out when one is late; ``rate`` is what was reached. The consumer is confluent-kafka's ``poll`` over all partitions with its own default settings.
+Worker, gateway, consumer and the putting program are four processes over one embedded store; what
+is put is durable before it is acknowledged. ``PUTS_PER_S`` single puts a second are spread evenly
+over ``CALLERS`` callers of one ``Client``: put *n* is due at *n* / ``PUTS_PER_S``, and none is left
+out when one is late; ``rate`` is what was reached. The consumer is confluent-kafka's ``poll`` over
+all partitions with its own default settings.
 
-``latency`` goes from the moment the caller has the acknowledgement to the moment ``poll`` gives the record, both on the machine's monotonic clock. It can
-be below zero: followers are woken when the cell is committed, while the acknowledgement is still on its way. ``from start`` goes from
-the start of the put, so it holds the put itself, which stands beside it as ``put``. The first ``WARM_UP_S`` seconds are not counted. Percentiles are over
-all puts of all runs.
+``latency`` goes from the moment the caller has the acknowledgement to the moment ``poll`` gives the
+record, both on the machine's monotonic clock. It can be below zero: followers are woken when the
+cell is committed, while the acknowledgement is still on its way. ``from start`` goes from the start
+of the put, so it holds the put itself, which stands beside it as ``put``. The first ``WARM_UP_S``
+seconds are not counted. Percentiles are over all puts of all runs.
 """
 
 from __future__ import annotations
@@ -33,12 +36,14 @@ SECONDS = 12.0
 WARM_UP_S = 2.0
 RUNS = 3
 CALLERS = 16
-"""Enough that a put which waits for a slow fsync does not keep the next one from starting when it is due."""
+"""Enough that a put which waits for a slow fsync does not keep the next one from starting when it
+is due."""
 
 P50 = at_most(5.0)
 P99 = at_most(20.0)
 ARRIVAL_TIMEOUT_S = 30.0
-"""From the last acknowledgement to the last record; a cell that has not come by then is lost, and the run fails."""
+"""From the last acknowledgement to the last record; a cell that has not come by then is lost, and
+the run fails."""
 
 
 class Passage(NamedTuple):
@@ -49,15 +54,23 @@ class Passage(NamedTuple):
     received: float
 
 
-def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S) -> Iterator[Figure]:
+def figures(
+    seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S
+) -> Iterator[Figure]:
     """Measures; see the module."""
-    yield from passage_figures("put-to-consumer", [run_embedded(seconds) for _ in range(runs)], warm_up_s, P50, P99)
+    yield from passage_figures(
+        "put-to-consumer", [run_embedded(seconds) for _ in range(runs)], warm_up_s, P50, P99
+    )
 
 
-def passage_figures(name: str, runs: list[list[Passage]], warm_up_s: float, p50: Limit | None, p99: Limit) -> Iterator[Figure]:
+def passage_figures(
+    name: str, runs: list[list[Passage]], warm_up_s: float, p50: Limit | None, p99: Limit
+) -> Iterator[Figure]:
     """The figures of runs, each in the order of its puts' starts."""
     rates = [len(run) / (run[-1].started - run[0].started) for run in runs]
-    passages = [passage for run in runs for passage in run if passage.started - run[0].started >= warm_up_s]
+    passages = [
+        passage for run in runs for passage in run if passage.started - run[0].started >= warm_up_s
+    ]
     latency = sorted((passage.received - passage.acknowledged) * 1e3 for passage in passages)
     from_start = sorted((passage.received - passage.started) * 1e3 for passage in passages)
     put = sorted((passage.acknowledged - passage.started) * 1e3 for passage in passages)
@@ -70,7 +83,8 @@ def passage_figures(name: str, runs: list[list[Passage]], warm_up_s: float, p50:
 
 
 def run_embedded(seconds: float) -> list[Passage]:
-    """The passages of one run in the order of their starts. Raises RuntimeError when a cell that was acknowledged did not come."""
+    """The passages of one run in the order of their starts. Raises RuntimeError when a cell that
+    was acknowledged did not come."""
     cells = taxi_cells(int(PUTS_PER_S * seconds))
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -87,8 +101,14 @@ def run_embedded(seconds: float) -> list[Passage]:
         received: dict[str, float] = consumer.told(ARRIVAL_TIMEOUT_S)
     lost = [key for key in sent if key not in received]
     if lost:
-        raise RuntimeError(f"{len(lost)} acknowledged cells did not come within {ARRIVAL_TIMEOUT_S} s, {lost[0]} among them")
-    return sorted(Passage(started, acknowledged, received[key]) for key, (started, acknowledged) in sent.items())
+        raise RuntimeError(
+            f"{len(lost)} acknowledged cells did not come within {ARRIVAL_TIMEOUT_S} s, {lost[0]}"
+            " among them"
+        )
+    return sorted(
+        Passage(started, acknowledged, received[key])
+        for key, (started, acknowledged) in sent.items()
+    )
 
 
 def put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, float]]:
@@ -126,11 +146,22 @@ def put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, float
 def consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     """Tells when it reads, then when it received each record, by key.
 
-    It begins at the beginning, so that nothing depends on when its first fetch comes. The warm-up has the first trip's key, whose own record comes later.
+    It begins at the beginning, so that nothing depends on when its first fetch comes. The warm-up
+    has the first trip's key, whose own record comes later.
     """
-    consumer = Consumer({"bootstrap.servers": settings["bootstrap"], "group.id": "put-to-consumer", "enable.auto.commit": False})
-    partitions = list(consumer.list_topics("trips", timeout=ARRIVAL_TIMEOUT_S).topics["trips"].partitions)
-    consumer.assign([TopicPartition("trips", partition, OFFSET_BEGINNING) for partition in partitions])
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings["bootstrap"],
+            "group.id": "put-to-consumer",
+            "enable.auto.commit": False,
+        }
+    )
+    partitions = list(
+        consumer.list_topics("trips", timeout=ARRIVAL_TIMEOUT_S).topics["trips"].partitions
+    )
+    consumer.assign(
+        [TopicPartition("trips", partition, OFFSET_BEGINNING) for partition in partitions]
+    )
     received: dict[str, float] = {}
     for taken in range(settings["records"]):
         while (message := consumer.poll(0.5)) is None and not stop.is_set():

@@ -1,7 +1,9 @@
-"""Restores, cells a second: into an embedded datastore beside ``sqlite3`` inserting the same rows, into a MariaDB server beside ``mariadb`` loading a dump.
+"""Restores, cells a second: into an embedded datastore beside ``sqlite3`` inserting the same rows,
+into a MariaDB server beside ``mariadb`` loading a dump.
 
-``CELLS`` taxi cells in 16 shards, bodies with a dictionary. A restore checks the backup's files, loads, reads all of it back and compares the digests before it
-opens the datastore; the peers check nothing. Runs are interleaved; the figures are medians.
+``CELLS`` taxi cells in 16 shards, bodies with a dictionary. A restore checks the backup's files,
+loads, reads all of it back and compares the digests before it opens the datastore; the peers check
+nothing. Runs are interleaved; the figures are medians.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks import Figure
-from benchmarks._backups import SHARDS, backed_up, clustered, dump, embedded, folder, load, measured, servers_of
+from benchmarks._backups import (
+    SHARDS,
+    backed_up,
+    clustered,
+    dump,
+    embedded,
+    folder,
+    load,
+    measured,
+    servers_of,
+)
 from benchmarks._mariadb import mariadb
 from cellfeed.bridge.backups.kept_state import restored
 from cellfeed.store.backups.check import check_files, read_state
@@ -40,8 +52,21 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_mariadb: bool = True) 
         for run in range(runs):
             with SqliteTarget(directory / f"restored-{run}" / "trips", "trips", SHARDS) as target:
                 ours.append(cells / measured(lambda target=target: _restore(backup, target)))  # type: ignore[misc]
-            peer.append(cells / measured(lambda run=run: _insert(directory / "store" / "trips" / CELLS_FILE, directory / f"inserted-{run}")))  # type: ignore[misc]
-        yield Figure("restore embedded", statistics.median(ours), "cells/s", "sqlite3 inserting the rows", statistics.median(peer))
+            peer.append(
+                cells
+                / measured(
+                    lambda run=run: _insert(
+                        directory / "store" / "trips" / CELLS_FILE, directory / f"inserted-{run}"
+                    )
+                )
+            )  # type: ignore[misc]
+        yield Figure(
+            "restore embedded",
+            statistics.median(ours),
+            "cells/s",
+            "sqlite3 inserting the rows",
+            statistics.median(peer),
+        )
         if not with_mariadb:
             return
         with mariadb() as server:
@@ -54,7 +79,13 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_mariadb: bool = True) 
                     ours.append(cells / measured(lambda into=into: _restore(backup, into)))  # type: ignore[misc]
                 local_mariadb.drop_all_databases(server)
                 peer.append(cells / measured(lambda: load(server, directory / "dump.sql")))
-            yield Figure("restore MariaDB", statistics.median(ours), "cells/s", "mariadb loading a dump", statistics.median(peer))
+            yield Figure(
+                "restore MariaDB",
+                statistics.median(ours),
+                "cells/s",
+                "mariadb loading a dump",
+                statistics.median(peer),
+            )
 
 
 def _restore(backup: Backup, target: Target) -> None:
@@ -62,12 +93,18 @@ def _restore(backup: Backup, target: Target) -> None:
     if wrong := check_files(chain):
         raise RuntimeError(wrong[0])
     now_us = time.time_ns() // 1000
-    restore_backup(plan(chain, restored(read_state(backup), now_us), [], {}, now_us, "measured"), target)
+    restore_backup(
+        plan(chain, restored(read_state(backup), now_us), [], {}, now_us, "measured"), target
+    )
 
 
 def _insert(source: Path, target: Path) -> None:
-    """The rows of the cells' table into one like it, as durable as the product's, 5,000 in a transaction."""
-    with closing(sqlite3.connect(source)) as reading, closing(sqlite3.connect(target, isolation_level=None)) as writing:
+    """The rows of the cells' table into one like it, as durable as the product's, 5,000 in a
+    transaction."""
+    with (
+        closing(sqlite3.connect(source)) as reading,
+        closing(sqlite3.connect(target, isolation_level=None)) as writing,
+    ):
         writing.execute("PRAGMA journal_mode=WAL")
         writing.execute("PRAGMA synchronous=FULL")
         [(table,)] = reading.execute("SELECT sql FROM sqlite_schema WHERE name = 'cell'")

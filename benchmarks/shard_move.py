@@ -1,9 +1,12 @@
-"""A shard of ``CELLS`` taxi trips moved from one MariaDB cluster to another and back, while one caller puts cells to it.
+"""A shard of ``CELLS`` taxi trips moved from one MariaDB cluster to another and back, while one
+caller puts cells to it.
 
-``shard-move copy``: cells a second that the copy of the log comes to, raw rows with all their keys, committed durably on the target. Beside it: one
-``INSERT … SELECT`` of the same rows into a table of the same form on the source's own server, which never leaves it.
-``shard-move fence``: from the moment at which the shard takes no puts until processes can learn where it is. ``shard-move longest put``: what the caller saw.
-Moves and statements are interleaved; the figures are medians, the worst fence beside them.
+``shard-move copy``: cells a second that the copy of the log comes to, raw rows with all their keys,
+committed durably on the target. Beside it: one ``INSERT … SELECT`` of the same rows into a table of
+the same form on the source's own server, which never leaves it. ``shard-move fence``: from the
+moment at which the shard takes no puts until processes can learn where it is.
+``shard-move longest put``: what the caller saw. Moves and statements are interleaved; the figures
+are medians, the worst fence beside them.
 """
 
 from __future__ import annotations
@@ -42,12 +45,22 @@ def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
     """Measures; see the module."""
     with ExitStack() as stack:
         servers = {"c1": stack.enter_context(mariadb()), "c2": stack.enter_context(mariadb())}
-        clusters = {name: ClusterServers(name, "trips", 1, {"a": MySqlServer(server.url)}, semi_sync=False) for name, server in servers.items()}
+        clusters = {
+            name: ClusterServers(name, "trips", 1, {"a": MySqlServer(server.url)}, semi_sync=False)
+            for name, server in servers.items()
+        }
         divided = even_map("trips", 1, ["c1"])  # one map, as one history
         for cluster in clusters.values():
             stack.callback(cluster.close)
             init_cluster(cluster, divided)
-        openers = {name: {"a": lambda timeout_s, url=server.url: MySqlEngine(MySqlServer(url, timeout_s), "trips", 1)} for name, server in servers.items()}
+        openers = {
+            name: {
+                "a": lambda timeout_s, url=server.url: MySqlEngine(
+                    MySqlServer(url, timeout_s), "trips", 1
+                )
+            }
+            for name, server in servers.items()
+        }
         datastore = stack.enter_context(Datastore(ClusteredEngine("trips", 1, openers)))
         puts = taxi_cells(cells)
         for start in range(0, cells, _BATCH):
@@ -63,7 +76,14 @@ def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
                 done.append(move_shard(clusters, 0, target, datastore.engine.dictionaries.complete))
             longest.append(caller.longest_s)
         rate = statistics.median(each.cells / each.copy_s for each in done)
-        yield Figure("shard-move copy", rate, "cells/s", "INSERT … SELECT on one server", statistics.median(beside), COPY_RATE)
+        yield Figure(
+            "shard-move copy",
+            rate,
+            "cells/s",
+            "INSERT … SELECT on one server",
+            statistics.median(beside),
+            COPY_RATE,
+        )
         fences = [each.fence_s or 0.0 for each in done]
         yield Figure("shard-move fence p50", statistics.median(fences), "s", limit=FENCE)
         yield Figure("shard-move fence worst", max(fences), "s", limit=FENCE)
@@ -96,7 +116,11 @@ class _Caller:
 
 
 def _insert_select(server: MariaDB) -> float:
-    server.sql("DROP DATABASE IF EXISTS beside", "CREATE DATABASE beside", "CREATE TABLE beside.cell LIKE trips_0000.cell")
+    server.sql(
+        "DROP DATABASE IF EXISTS beside",
+        "CREATE DATABASE beside",
+        "CREATE TABLE beside.cell LIKE trips_0000.cell",
+    )
     began_s = time.monotonic()
     server.sql("INSERT INTO beside.cell SELECT * FROM trips_0000.cell")
     took_s = time.monotonic() - began_s

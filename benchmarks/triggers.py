@@ -1,19 +1,25 @@
-"""Triggers: cells per second through a function that does nothing, put to call, take-over after kill -9, and moving 4,096 shards to new members.
+"""Triggers: cells per second through a function that does nothing, put to call, take-over after
+kill -9, and moving 4,096 shards to new members.
 
-Over the embedded store; each worker is a process of its own, as in earnest, with 8 threads. Take-over and rebalancing with coordination in the store and, where
-it is on the machine, in a ZooKeeper on loopback; the rest with coordination in the store.
+Over the embedded store; each worker is a process of its own, as in earnest, with 8 threads.
+Take-over and rebalancing with coordination in the store and, where it is on the machine, in a
+ZooKeeper on loopback; the rest with coordination in the store.
 
-``throughput``: a log that is there already, taxi trips over 16 shards, from the moment the worker begins to the moment its offsets are saved at the end:
-joining, claiming and saving are in it. Of a function that takes the row key; beside it one that takes the cell and decodes its body, and one that takes
-batches.
+``throughput``: a log that is there already, taxi trips over 16 shards, from the moment the worker
+begins to the moment its offsets are saved at the end: joining, claiming and saving are in it. Of a
+function that takes the row key; beside it one that takes the cell and decodes its body, and one
+that takes batches.
 
-``latency``: as ``put-to-consumer`` measures it, at the same rate of single puts through HTTP, from the acknowledgement to the function's first line.
+``latency``: as ``put-to-consumer`` measures it, at the same rate of single puts through HTTP, from
+the acknowledgement to the function's first line.
 
-``take-over``: two workers, one is killed (``kill -9``), then cells are put into all shards; from the kill until all of them have run and their offsets are
-saved. A lease, or ZooKeeper's session, has to run out first.
+``take-over``: two workers, one is killed (``kill -9``), then cells are put into all shards; from
+the kill until all of them have run and their offsets are saved. A lease, or ZooKeeper's session,
+has to run out first.
 
-``rebalance``: 7 workers join one that has all 4,096 shards, with leases or sessions of 10 s (a worker looks at its assignment four times in one); from their
-joining until all 8 hold claims of 512 each. The processes are there already, so that their start is not in it.
+``rebalance``: 7 workers join one that has all 4,096 shards, with leases or sessions of 10 s (a
+worker looks at its assignment four times in one); from their joining until all 8 hold claims of 512
+each. The processes are there already, so that their start is not in it.
 """
 
 from __future__ import annotations
@@ -88,22 +94,58 @@ def figures(
                 measured.append(_throughput(directory, kind, cells))
     medians = {kind: statistics.median(measured) for kind, measured in rates.items()}
     yield Figure("triggers throughput", medians["row key"], "cells/s", limit=THROUGHPUT)
-    yield Figure("triggers throughput with bodies", medians["cell"], "cells/s", "without", medians["row key"], THROUGHPUT)
-    yield Figure("triggers throughput in batches", medians["batch"], "cells/s", "one by one", medians["cell"], THROUGHPUT)
-    yield from passage_figures("triggers latency", [_latency(seconds) for _ in range(runs)], warm_up_s, P50, P99)
+    yield Figure(
+        "triggers throughput with bodies",
+        medians["cell"],
+        "cells/s",
+        "without",
+        medians["row key"],
+        THROUGHPUT,
+    )
+    yield Figure(
+        "triggers throughput in batches",
+        medians["batch"],
+        "cells/s",
+        "one by one",
+        medians["cell"],
+        THROUGHPUT,
+    )
+    yield from passage_figures(
+        "triggers latency", [_latency(seconds) for _ in range(runs)], warm_up_s, P50, P99
+    )
     with _coordinations() as urls:
         for name, url in urls.items():
             take_overs = [_take_over(_own(url, f"take-over-{run}"), lease_s) for run in range(runs)]
             limit = at_most(lease_s * (1 if url == "store" else SESSION_PER_LEASE) + NOTICED_S)
-            yield Figure(f"triggers take-over {name}", statistics.median(take_overs), "s", "worst", max(take_overs), limit)
+            yield Figure(
+                f"triggers take-over {name}",
+                statistics.median(take_overs),
+                "s",
+                "worst",
+                max(take_overs),
+                limit,
+            )
         for name, url in urls.items():
-            took = [_rebalance(_own(url, f"rebalance-{run}"), shards, members, rebalance_lease_s) for run in range(runs)]
-            limit = at_most(rebalance_lease_s * (1 if url == "store" else SESSION_PER_LEASE) + NOTICED_S)
-            yield Figure(f"triggers rebalance {name}", statistics.median(took), "s", "worst", max(took), limit)
+            took = [
+                _rebalance(_own(url, f"rebalance-{run}"), shards, members, rebalance_lease_s)
+                for run in range(runs)
+            ]
+            limit = at_most(
+                rebalance_lease_s * (1 if url == "store" else SESSION_PER_LEASE) + NOTICED_S
+            )
+            yield Figure(
+                f"triggers rebalance {name}",
+                statistics.median(took),
+                "s",
+                "worst",
+                max(took),
+                limit,
+            )
 
 
 def _own(url: str, run: str) -> str:
-    """A place of a run's own: a chroot in ZooKeeper; in the store each run has a datastore of its own."""
+    """A place of a run's own: a chroot in ZooKeeper; in the store each run has a datastore of its
+    own."""
     return url if url == "store" else f"{url}/{run}"
 
 
@@ -122,7 +164,7 @@ def _coordinations() -> Iterator[dict[str, str]]:
             server.kill()
 
 
-# --- throughput --------------------------------------------------------------------------------------------------------------
+# --- throughput -----------------------------------------------------------------------------------
 
 
 def _fill(directory: Path, cells: int) -> None:
@@ -131,7 +173,10 @@ def _fill(directory: Path, cells: int) -> None:
 
 
 def _throughput(directory: str, kind: str, cells: int) -> float:
-    with Datastore.open_embedded(Path(directory)) as datastore, Process(_work, directory=directory, kind=kind) as worker:
+    with (
+        Datastore.open_embedded(Path(directory)) as datastore,
+        Process(_work, directory=directory, kind=kind) as worker,
+    ):
         coordinator = StoreCoordinator(datastore.state)
         begun_s: float = worker.told()
         deadline_s = time.monotonic() + ARRIVAL_TIMEOUT_S
@@ -168,17 +213,23 @@ def _work(connection: Connection, stop: Event, settings: dict[str, Any]) -> None
         _run([_program(settings["kind"], lambda _: None)], datastore, "worker", stop)
 
 
-def _run(program: list[Trigger], datastore: Datastore, name: str, stop: Event, lease_s: float = LEASE_S) -> None:
+def _run(
+    program: list[Trigger], datastore: Datastore, name: str, stop: Event, lease_s: float = LEASE_S
+) -> None:
     _run_by("store", program, datastore, name, stop, lease_s)
 
 
-def _run_by(url: str, program: list[Trigger], datastore: Datastore, name: str, stop: Event, lease_s: float) -> None:
+def _run_by(
+    url: str, program: list[Trigger], datastore: Datastore, name: str, stop: Event, lease_s: float
+) -> None:
     with closing(open_coordinator(url, datastore.state)) as coordinator:
         # The event of another kind of process waits and is set like a thread's.
-        run_trigger_worker(program, datastore, coordinator, name, cast("threading.Event", stop), lease_s=lease_s)
+        run_trigger_worker(
+            program, datastore, coordinator, name, cast("threading.Event", stop), lease_s=lease_s
+        )
 
 
-# --- latency -----------------------------------------------------------------------------------------------------------------
+# --- latency --------------------------------------------------------------------------------------
 
 
 def _latency(seconds: float) -> list[Passage]:
@@ -195,7 +246,10 @@ def _latency(seconds: float) -> list[Passage]:
         receiver.told()
         sent = put_evenly(client, cells)
         received: dict[str, float] = receiver.told(ARRIVAL_TIMEOUT_S)
-    return sorted(Passage(started, acknowledged, received[key]) for key, (started, acknowledged) in sent.items())
+    return sorted(
+        Passage(started, acknowledged, received[key])
+        for key, (started, acknowledged) in sent.items()
+    )
 
 
 def _receive(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
@@ -214,7 +268,7 @@ def _receive(connection: Connection, stop: Event, settings: dict[str, Any]) -> N
         _run([_program("row key", receive)], datastore, "receiver", stop)
 
 
-# --- take-over ---------------------------------------------------------------------------------------------------------------
+# --- take-over ------------------------------------------------------------------------------------
 
 
 def _take_over(url: str, lease_s: float) -> float:
@@ -224,8 +278,16 @@ def _take_over(url: str, lease_s: float) -> float:
         Datastore.open_embedded(Path(directory)) as datastore,
         closing(open_coordinator(url, datastore.state)) as eyes,
     ):
-        settings = {"directory": directory, "url": url, "shards": datastore.shards, "lease_s": lease_s}
-        with Process(_stand, name="victim", **settings) as victim, Process(_stand, name="heir", **settings) as heir:
+        settings = {
+            "directory": directory,
+            "url": url,
+            "shards": datastore.shards,
+            "lease_s": lease_s,
+        }
+        with (
+            Process(_stand, name="victim", **settings) as victim,
+            Process(_stand, name="heir", **settings) as heir,
+        ):
             for process in (victim, heir):
                 process.told()
                 process.pipe.send("join")
@@ -236,9 +298,16 @@ def _take_over(url: str, lease_s: float) -> float:
             for key, column, ref_key, body in taxi_cells(400):
                 result = datastore.put_cell(key, column, ref_key, body)
                 ends[result.shard or 0] = (result.added_id or 0) + 1
-            while any(offset.offset < ends[shard] for (_, shard), offset in eyes.fetch_offsets("row key").items() if shard in ends):
+            while any(
+                offset.offset < ends[shard]
+                for (_, shard), offset in eyes.fetch_offsets("row key").items()
+                if shard in ends
+            ):
                 if time.monotonic() > killed_s + ARRIVAL_TIMEOUT_S:
-                    raise RuntimeError(f"the shards of a killed worker are not taken over within {ARRIVAL_TIMEOUT_S} s")
+                    raise RuntimeError(
+                        "the shards of a killed worker are not taken over within"
+                        f" {ARRIVAL_TIMEOUT_S} s"
+                    )
                 time.sleep(0.01)
             return time.monotonic() - killed_s
 
@@ -254,13 +323,22 @@ def _await_division(eyes: Coordinator, wanted: dict[str, int]) -> None:
 
 def _stand(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     """Tells that it is there, and joins when it is told to."""
-    with Datastore.open_embedded(Path(settings["directory"]), shards=settings["shards"]) as datastore:
+    with Datastore.open_embedded(
+        Path(settings["directory"]), shards=settings["shards"]
+    ) as datastore:
         connection.send("there")
         connection.recv()
-        _run_by(settings["url"], [_program("row key", lambda _: None)], datastore, settings["name"], stop, settings["lease_s"])
+        _run_by(
+            settings["url"],
+            [_program("row key", lambda _: None)],
+            datastore,
+            settings["name"],
+            stop,
+            settings["lease_s"],
+        )
 
 
-# --- rebalancing -------------------------------------------------------------------------------------------------------------
+# --- rebalancing ----------------------------------------------------------------------------------
 
 
 def _rebalance(url: str, shards: int, members: int, lease_s: float) -> float:
@@ -270,7 +348,14 @@ def _rebalance(url: str, shards: int, members: int, lease_s: float) -> float:
         datastore = stack.enter_context(Datastore.open_embedded(Path(directory), shards=shards))
         eyes = stack.enter_context(closing(open_coordinator(url, datastore.state)))
         names = [f"m{number}" for number in range(members)]
-        processes = [stack.enter_context(Process(_stand, directory=directory, url=url, shards=shards, name=name, lease_s=lease_s)) for name in names]
+        processes = [
+            stack.enter_context(
+                Process(
+                    _stand, directory=directory, url=url, shards=shards, name=name, lease_s=lease_s
+                )
+            )
+            for name in names
+        ]
         for process in processes:
             process.told()
         processes[0].pipe.send("join")

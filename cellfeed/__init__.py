@@ -1,8 +1,10 @@
 """cellfeed: a sharded store of immutable cells whose every shard is a Kafka partition.
 
-The public names: :func:`connect` to a running instance, :class:`Client`, :class:`Cell`, :func:`trigger` for functions that are called for every new cell, with
-:class:`RetryPolicy` for their errors, :class:`TimedOut` and :class:`ProcessEnded` for what a function cannot raise itself.
-They are imported when they are asked for: pytest loads a module of this package in every project, whether it is used there or not.
+The public names: :func:`connect` to a running instance, :class:`Client`, :class:`Cell`,
+:func:`trigger` for functions that are called for every new cell, with :class:`RetryPolicy` for
+their errors, :class:`TimedOut` and :class:`ProcessEnded` for what a function cannot raise itself.
+They are imported when they are asked for: pytest loads a module of this package in every project,
+whether it is used there or not.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ if TYPE_CHECKING:
     from cellfeed.store.http.client import Client
 
 __version__ = "0.1.0"
-__all__ = ["Cell", "Client", "ProcessEnded", "RetryPolicy", "TimedOut", "__version__", "connect", "trigger"]
+__all__ = [
+    "Cell",
+    "Client",
+    "ProcessEnded",
+    "RetryPolicy",
+    "TimedOut",
+    "__version__",
+    "connect",
+    "trigger",
+]
 
 _HOMES: Final = {
     "Cell": "cellfeed.store.cells.cell",
@@ -29,8 +40,14 @@ _HOMES: Final = {
 }
 
 
-def connect(urls: str | list[str] = "http://127.0.0.1:7420", datastore: str = "trips", *, timeout_s: float = 20.0) -> Client:
-    """A client of a datastore's HTTP workers; with several urls it goes on when one of them is away."""
+def connect(
+    urls: str | list[str] = "http://127.0.0.1:7420",
+    datastore: str = "trips",
+    *,
+    timeout_s: float = 20.0,
+) -> Client:
+    """A client of a datastore's HTTP workers; with several urls it goes on when one of them is
+    away."""
     from cellfeed.store.http.client import Client
 
     return Client([urls] if isinstance(urls, str) else urls, datastore, timeout_s=timeout_s)

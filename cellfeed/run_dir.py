@@ -41,8 +41,9 @@ class ProcessEntry(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What a process says of itself once it serves. ``began_s``, seconds from the machine's start, tells it from another process that was given the
-    same pid later, and stays true when somebody sets the clock."""
+    """What a process says of itself once it serves. ``began_s``, seconds from the machine's start,
+    tells it from another process that was given the same pid later, and stays true when somebody
+    sets the clock."""
 
     pid: int
     began_s: float
@@ -65,7 +66,13 @@ class RunDir:
         self._processes = self.path / "processes.json"
 
     def make(self) -> None:
-        for folder in (self.path, self.path / "ready", self.path / "missing", self.path / "troubles", self.path / "logs"):
+        for folder in (
+            self.path,
+            self.path / "ready",
+            self.path / "missing",
+            self.path / "troubles",
+            self.path / "logs",
+        ):
             folder.mkdir(parents=True, exist_ok=True)
 
     def inside(self, directory: str) -> Path:
@@ -75,10 +82,11 @@ class RunDir:
     def log(self, name: str) -> Path:
         return self.path / "logs" / f"{name}.log"
 
-    # --- processes.json ----------------------------------------------------------------------------------------------------
+    # --- processes.json ---------------------------------------------------------------------------
 
     def processes(self) -> list[ProcessEntry]:
-        """What was started last; empty when nothing was. Raises InvalidRequest for a file that is not one."""
+        """What was started last; empty when nothing was. Raises InvalidRequest for a file that is
+        not one."""
         try:
             return msgspec.json.decode(self._processes.read_bytes(), type=list[ProcessEntry])
         except FileNotFoundError:
@@ -90,18 +98,25 @@ class RunDir:
         for entry in self.processes():
             if entry.name == name:
                 return entry
-        raise NotFound(f"{self.path} has no process {name!r}; it has {', '.join(entry.name for entry in self.processes()) or 'none'}")
+        raise NotFound(
+            f"{self.path} has no process {name!r}; it has"
+            f" {', '.join(entry.name for entry in self.processes()) or 'none'}"
+        )
 
     def record(self, entry: ProcessEntry) -> None:
         """Adds or replaces one entry; safe against another ``cellfeed`` doing the same."""
         with self._locked("processes.lock"):
             entries = self.processes()
-            place = next((index for index, old in enumerate(entries) if old.name == entry.name), None)
+            place = next(
+                (index for index, old in enumerate(entries) if old.name == entry.name), None
+            )
             if place is None:
                 entries.append(entry)
             else:
                 entries[place] = entry
-            _replace(self._processes, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n")
+            _replace(
+                self._processes, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n"
+            )
         self._missing(entry.name).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
@@ -110,7 +125,7 @@ class RunDir:
         for name in self.missing():
             self._missing(name).unlink(missing_ok=True)
 
-    # --- what could not be started -----------------------------------------------------------------------------------------
+    # --- what could not be started ----------------------------------------------------------------
 
     def say_missing(self, name: str, reason: str) -> None:
         """Notes that a process is to run and could not be started; :meth:`record` ends it."""
@@ -127,27 +142,39 @@ class RunDir:
     def _missing(self, name: str) -> Path:
         return self.path / "missing" / name
 
-    # --- loops that died ---------------------------------------------------------------------------------------------------
+    # --- loops that died --------------------------------------------------------------------------
 
     def say_troubles(self, name: str, loops: Sequence[LoopTrouble]) -> None:
         """Called by a process when one of its loops dies, or a dead one is closed."""
-        _replace(self.path / "troubles" / f"{name}.json", msgspec.json.encode(Troubles(os.getpid(), list(loops))))
+        _replace(
+            self.path / "troubles" / f"{name}.json",
+            msgspec.json.encode(Troubles(os.getpid(), list(loops))),
+        )
 
     def troubles(self, name: str) -> list[str]:
-        """Loops of the running process of that name that are dead, or died a short while ago. What a process before it said counts no more."""
+        """Loops of the running process of that name that are dead, or died a short while ago. What
+        a process before it said counts no more."""
         try:
-            said = msgspec.json.decode((self.path / "troubles" / f"{name}.json").read_bytes(), type=Troubles)
+            said = msgspec.json.decode(
+                (self.path / "troubles" / f"{name}.json").read_bytes(), type=Troubles
+            )
         except (FileNotFoundError, msgspec.MsgspecError):
             return []
         process, now_s = self._running(name), time.monotonic()
-        return [str(each) for each in said.loops if not each.is_over(now_s)] if process is not None and process.pid == said.pid else []
+        return (
+            [str(each) for each in said.loops if not each.is_over(now_s)]
+            if process is not None and process.pid == said.pid
+            else []
+        )
 
-    # --- ready files -------------------------------------------------------------------------------------------------------
+    # --- ready files ------------------------------------------------------------------------------
 
     def say_ready(self, name: str, ports: dict[str, int], pid: int | None = None) -> None:
         """Called by a process once it serves, or with the pid of one that cannot say so itself."""
         process = psutil.Process(pid)
-        _replace(self._ready(name), msgspec.json.encode(Ready(process.pid, _began_s(process), ports)))
+        _replace(
+            self._ready(name), msgspec.json.encode(Ready(process.pid, _began_s(process), ports))
+        )
 
     def ready(self, name: str) -> Ready | None:
         try:
@@ -165,7 +192,8 @@ class RunDir:
         return configured or (ready.ports.get(which, 0) if ready else 0)
 
     def stop_process(self, name: str) -> bool:
-        """SIGTERM, and SIGKILL when it does not end in time; False when it had to be killed. Never touches another process that has its pid now."""
+        """SIGTERM, and SIGKILL when it does not end in time; False when it had to be killed. Never
+        touches another process that has its pid now."""
         process = self._running(name)
         if process is None:
             return True
@@ -186,7 +214,10 @@ class RunDir:
             return None
         try:
             process = psutil.Process(ready.pid)
-            if abs(_began_s(process) - ready.began_s) < 0.05 and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                abs(_began_s(process) - ready.began_s) < 0.05
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 return process
         except psutil.NoSuchProcess:
             pass
@@ -195,16 +226,20 @@ class RunDir:
     def _ready(self, name: str) -> Path:
         return self.path / "ready" / f"{name}.json"
 
-    # --- locks -------------------------------------------------------------------------------------------------------------
+    # --- locks ------------------------------------------------------------------------------------
 
     @contextmanager
     def supervised(self) -> Iterator[None]:
-        """Held by the one ``cellfeed up`` of this directory. Raises InvalidRequest when another one runs."""
+        """Held by the one ``cellfeed up`` of this directory. Raises InvalidRequest when another one
+        runs."""
         with (self.path / "supervisor.lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InvalidRequest(f"an instance runs in {self.path} already; end it with: cellfeed down --run-dir {self.path}") from None
+                raise InvalidRequest(
+                    f"an instance runs in {self.path} already; end it with: cellfeed down --run-dir"
+                    f" {self.path}"
+                ) from None
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -230,7 +265,8 @@ class RunDir:
 
 
 def _began_s(process: psutil.Process) -> float:
-    # psutil adds the time of boot by the wall clock, which moves when the clock is set; taken off again, clock ticks since boot are left.
+    # psutil adds the time of boot by the wall clock, which moves when the clock is set; taken off
+    # again, clock ticks since boot are left.
     return process.create_time() - psutil.boot_time()
 
 

@@ -1,8 +1,10 @@
 """Signals that end a command which starts processes: it leaves none behind.
 
-A signal raises SystemExit wherever the command is just then, so that it ends what it has started. Two places are not good for that. While a process is being
-started nobody has a record of it yet, so it would stay behind: there the signal waits (:func:`uninterrupted`). And what is raised inside a destructor or a
-callback of a library may be swallowed there: so whoever waits for something asks as well (:func:`raise_if_asked`).
+A signal raises SystemExit wherever the command is just then, so that it ends what it has started.
+Two places are not good for that. While a process is being started nobody has a record of it yet, so
+it would stay behind: there the signal waits (:func:`uninterrupted`). And what is raised inside a
+destructor or a callback of a library may be swallowed there: so whoever waits for something asks as
+well (:func:`raise_if_asked`).
 """
 
 from __future__ import annotations
@@ -13,16 +15,21 @@ from contextlib import contextmanager
 
 
 class _Asked:
-    """Of this process; signals are handled in its main thread. ``number``: the signal that has come. ``waits``: whether it is to wait."""
+    """Of this process; signals are handled in its main thread. ``number``: the signal that has
+    come. ``waits``: whether it is to wait."""
 
     number: int | None = None
     waits = False
 
 
 def end_at_signals() -> list[signal.Signals]:
-    """From now on SIGTERM, Ctrl-C and a closed terminal end this command as SystemExit, so that it ends what it has started. Returns the signals;
-    one that is ignored stays so (``nohup``)."""
-    signals = [number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    """From now on SIGTERM, Ctrl-C and a closed terminal end this command as SystemExit, so that it
+    ends what it has started. Returns the signals; one that is ignored stays so (``nohup``)."""
+    signals = [
+        number
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
 
     def end(number: int, _frame: object) -> None:
         # Once: a second signal must not cut off the ending of what was started.
@@ -45,7 +52,8 @@ def raise_if_asked() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """A signal that comes meanwhile is answered at the end of it. For moments only, and not one inside the other."""
+    """A signal that comes meanwhile is answered at the end of it. For moments only, and not one
+    inside the other."""
     _Asked.waits = True
     try:
         yield

@@ -1,7 +1,8 @@
-"""One digest per shard from each place that holds a datastore's cells, and whether they agree (I17).
+"""One digest per shard from each place that holds a datastore's cells, and whether they agree
+(I17).
 
-Places go on growing while they are read. So the places are first asked how far each shard is; the digests are then taken of the cells below the
-smallest of these ids, which every place has.
+Places go on growing while they are read. So the places are first asked how far each shard is; the
+digests are then taken of the cells below the smallest of these ids, which every place has.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from cellfeed.store.errors import DataDamaged, Unavailable
 from cellfeed.store.limits import SCAN_CELLS_MAX
 
 SILENCE_MAX_S: Final = 30.0
-"""How long a topic may send nothing before its end is reached: longer than a client's own retries after a lost connection."""
+"""How long a topic may send nothing before its end is reached: longer than a client's own retries
+after a lost connection."""
 
 DAMAGE_MAX: Final = 100
-"""Places of one shard with lost or damaged cells that are named; `cellfeed check` counts the others."""
+"""Places of one shard with lost or damaged cells that are named; `cellfeed check` counts the
+others."""
 
 _SCAN_CELLS: Final = min(2_000, SCAN_CELLS_MAX)
 _CONSUME_RECORDS: Final = 5_000
@@ -56,7 +59,8 @@ class Place(Protocol):
     def name(self) -> str: ...
 
     def first_ids(self) -> dict[int, int]:
-        """Per shard the added_id that the log of this place starts with, as it was trimmed; 0 for a shard left out."""
+        """Per shard the added_id that the log of this place starts with, as it was trimmed; 0 for a
+        shard left out."""
         ...
 
     def next_ids(self) -> dict[int, int]:
@@ -64,8 +68,9 @@ class Place(Protocol):
         ...
 
     def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
-        """The digest of every shard of ``ids``, of the cells with the added_ids given there. Adds to ``erased`` the cells that have no body here; those that it
-        has already go into the digest as such, whatever this place has of them still."""
+        """The digest of every shard of ``ids``, of the cells with the added_ids given there. Adds
+        to ``erased`` the cells that have no body here; those that it has already go into the digest
+        as such, whatever this place has of them still."""
         ...
 
 
@@ -81,7 +86,8 @@ class StorePlace:
         self.damaged: dict[int, list[range]] = {}
         """By shard the ids whose cells are damaged."""
         self.unread_from: dict[int, int] = {}
-        """By shard the id from which on nothing was read, for more than ``DAMAGE_MAX`` places before it are damaged."""
+        """By shard the id from which on nothing was read, for more than ``DAMAGE_MAX`` places
+        before it are damaged."""
 
     def first_ids(self) -> dict[int, int]:
         return {shard: head.log_start for shard, head in self._store.heads().items()}
@@ -103,8 +109,12 @@ class StorePlace:
                 if named is None or named.shard != shard or named.ids.start < location:
                     raise
                 if named.ids.start > location:
-                    # First what lies before it, in ever smaller pieces: behind a gap a piece reaches further than its ids.
-                    limit, location = min(limit // 2, named.ids.start - location), location if limit > 1 else named.ids.start
+                    # First what lies before it, in ever smaller pieces: behind a gap a piece
+                    # reaches further than its ids.
+                    limit, location = (
+                        min(limit // 2, named.ids.start - location),
+                        location if limit > 1 else named.ids.start,
+                    )
                     limit = max(limit, 1)
                     continue
                 if (places := places + 1) > DAMAGE_MAX:
@@ -119,7 +129,9 @@ class StorePlace:
             for cell in piece.cells:
                 if cell.added_id < ids.stop:
                     body = erased.body(shard, cell.added_id, cell.body_json)
-                    digest.add(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, body)
+                    digest.add(
+                        cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, body
+                    )
                     gaps.add(cell.added_id, cell.column_name, body)
             if not piece.cells:
                 break
@@ -134,16 +146,25 @@ class StorePlace:
 
 
 class TopicPlace:
-    """A topic with a cell in every record: of a gateway, or of a Kafka cluster. Reads by assignment and commits no offsets."""
+    """A topic with a cell in every record: of a gateway, or of a Kafka cluster. Reads by assignment
+    and commits no offsets."""
 
-    def __init__(self, bootstrap: str, topic: str, *, name: str = "gateway", consumer_config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        name: str = "gateway",
+        consumer_config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = name
         self._bootstrap = bootstrap
         self._topic = topic
         self._config = dict(consumer_config or {})
 
     def first_ids(self) -> dict[int, int]:
-        """Nothing: offsets of a cluster's topic are no ids, and a gateway's log starts where the store's does."""
+        """Nothing: offsets of a cluster's topic are no ids, and a gateway's log starts where the
+        store's does."""
         return {}
 
     def next_ids(self) -> dict[int, int]:
@@ -167,7 +188,9 @@ class TopicPlace:
             }
         )
         try:
-            consumer.assign([TopicPartition(self._topic, shard, OFFSET_BEGINNING) for shard in sorted(unread)])
+            consumer.assign(
+                [TopicPartition(self._topic, shard, OFFSET_BEGINNING) for shard in sorted(unread)]
+            )
             self._read(consumer, ids, digests, unread, erased)
         except KafkaException as error:
             raise Unavailable(f"reading {self._topic} from {self._bootstrap}: {error}") from error
@@ -175,14 +198,24 @@ class TopicPlace:
             consumer.close()
         return digests
 
-    def _read(self, consumer: Consumer, ids: Mapping[int, range], digests: Mapping[int, ShardDigest], unread: set[int], erased: Erased) -> None:
+    def _read(
+        self,
+        consumer: Consumer,
+        ids: Mapping[int, range],
+        digests: Mapping[int, ShardDigest],
+        unread: set[int],
+        erased: Erased,
+    ) -> None:
         silence_s = 0.0
         while unread:
             records = consumer.consume(_CONSUME_RECORDS, _CONSUME_WAIT_S)
             # Counted in waits, not by a clock: a machine that was asleep has not been waiting.
             silence_s = 0.0 if records else silence_s + _CONSUME_WAIT_S
             if silence_s >= SILENCE_MAX_S:
-                raise Unavailable(f"{self._topic} at {self._bootstrap} sent nothing for {SILENCE_MAX_S:.0f} s, shards {sorted(unread)[:10]} not read whole")
+                raise Unavailable(
+                    f"{self._topic} at {self._bootstrap} sent nothing for {SILENCE_MAX_S:.0f} s,"
+                    f" shards {sorted(unread)[:10]} not read whole"
+                )
             for record in records:
                 shard, error = record.partition(), record.error()
                 if shard is None or shard not in unread:
@@ -191,13 +224,21 @@ class TopicPlace:
                     if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (librdkafka's public name for it)
                         unread.discard(shard)
                     elif not error.retriable():
-                        raise Unavailable(f"reading partition {shard} of {self._topic}: {error.str()}")
+                        raise Unavailable(
+                            f"reading partition {shard} of {self._topic}: {error.str()}"
+                        )
                     continue
                 cell = cell_of_message(record)
                 if cell.shard != shard:
-                    raise DataDamaged(f"partition {shard} of {self._topic}, offset {record.offset()}: a cell of shard {cell.shard}")
+                    raise DataDamaged(
+                        f"partition {shard} of {self._topic}, offset {record.offset()}: a cell of"
+                        f" shard {cell.shard}"
+                    )
                 if cell.added_id in ids[shard]:
-                    _add(digests[shard], cell._replace(body_json=erased.body(shard, cell.added_id, cell.body_json)))
+                    _add(
+                        digests[shard],
+                        cell._replace(body_json=erased.body(shard, cell.added_id, cell.body_json)),
+                    )
                 if cell.added_id + 1 >= ids[shard].stop:
                     unread.discard(shard)
 
@@ -218,14 +259,20 @@ class WarehousePlace:
         return self._table.next_ids()
 
     def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
-        return self._table.digests({shard: each.stop for shard, each in ids.items()}, {shard: each.start for shard, each in ids.items()}, erased.body)
+        return self._table.digests(
+            {shard: each.stop for shard, each in ids.items()},
+            {shard: each.start for shard, each in ids.items()},
+            erased.body,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ShardVerdict:
-    """One shard in all places: the digest of its cells from ``from_id`` on, below ``below_id``, and their number, by place; and how far each place was in
-    all. ``from_id``: where the log starts; what was trimmed is not compared. Of the store: ``missing``, ids that its log lacks and no restore left out;
-    ``damaged``, ids whose cells are damaged; ``unread_from``, where it was read no further, for so much before it is damaged."""
+    """One shard in all places: the digest of its cells from ``from_id`` on, below ``below_id``, and
+    their number, by place; and how far each place was in all. ``from_id``: where the log starts;
+    what was trimmed is not compared. Of the store: ``missing``, ids that its log lacks and no
+    restore left out; ``damaged``, ids whose cells are damaged; ``unread_from``, where it was read
+    no further, for so much before it is damaged."""
 
     shard: int
     from_id: int
@@ -254,8 +301,8 @@ class ShardVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a comparison found. ``equal`` says that nothing differs; ``level`` that moreover no place lacked the newest cells; ``whole`` that the store's logs
-    have no gaps."""
+    """What a comparison found. ``equal`` says that nothing differs; ``level`` that moreover no
+    place lacked the newest cells; ``whole`` that the store's logs have no gaps."""
 
     places: list[str]
     shards: list[ShardVerdict] = field(default_factory=list)
@@ -304,10 +351,12 @@ class VerifyReport:
 
 
 def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> VerifyReport:
-    """Compares all places, shard by shard. Raises what a place raises when it cannot be read; DataDamaged when one holds what is no cell.
+    """Compares all places, shard by shard. Raises what a place raises when it cannot be read;
+    DataDamaged when one holds what is no cell.
 
-    The places that forget what is erased at once, a store or a gateway, come first: what a topic of a Kafka cluster or a table has of it still does not count.
-    With one place the report is that place's digests. ``shards``: those to look at; all that any place has, when left out.
+    The places that forget what is erased at once, a store or a gateway, come first: what a topic of
+    a Kafka cluster or a table has of it still does not count. With one place the report is that
+    place's digests. ``shards``: those to look at; all that any place has, when left out.
     """
     names = [place.name for place in places]
     if len(set(names)) != len(names):
@@ -319,7 +368,12 @@ def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> Veri
     begin = {shard: max(first.get(shard, 0) for first in starts) for shard in wanted}
     erased = Erased()
     store = next((place for place in places if isinstance(place, StorePlace)), None)
-    digests = {place.name: place.digests({shard: range(begin[shard], until[shard]) for shard in wanted}, erased) for place in places}
+    digests = {
+        place.name: place.digests(
+            {shard: range(begin[shard], until[shard]) for shard in wanted}, erased
+        )
+        for place in places
+    }
     return VerifyReport(
         names,
         [

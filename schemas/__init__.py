@@ -10,13 +10,22 @@ from typing import Any
 
 @cache
 def avro_text(name: str) -> str:
-    """The text of an Avro schema, for example ``cell_envelope``. Raises FileNotFoundError for an unknown name."""
-    return resources.files("cellfeed.schemas").joinpath("avro", f"{name}.avsc").read_text(encoding="utf-8")
+    """The text of an Avro schema, for example ``cell_envelope``. Raises FileNotFoundError for an
+    unknown name."""
+    return (
+        resources.files("cellfeed.schemas")
+        .joinpath("avro", f"{name}.avsc")
+        .read_text(encoding="utf-8")
+    )
 
 
 def avro_names() -> list[str]:
     """The names of all Avro schemas that are shipped, sorted."""
-    return sorted(file.name.removesuffix(".avsc") for file in resources.files("cellfeed.schemas").joinpath("avro").iterdir() if file.name.endswith(".avsc"))
+    return sorted(
+        file.name.removesuffix(".avsc")
+        for file in resources.files("cellfeed.schemas").joinpath("avro").iterdir()
+        if file.name.endswith(".avsc")
+    )
 
 
 def load_avro(name: str) -> dict[str, Any]:
@@ -27,5 +36,9 @@ def load_avro(name: str) -> dict[str, Any]:
 
 def load_json_schema(name: str) -> dict[str, Any]:
     """A JSON Schema as Python objects, for example ``config``."""
-    schema: dict[str, Any] = json.loads(resources.files("cellfeed.schemas").joinpath("json", f"{name}.schema.json").read_text(encoding="utf-8"))
+    schema: dict[str, Any] = json.loads(
+        resources.files("cellfeed.schemas")
+        .joinpath("json", f"{name}.schema.json")
+        .read_text(encoding="utf-8")
+    )
     return schema

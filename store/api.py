@@ -1,10 +1,13 @@
-"""The calls of a datastore: the same in process (:class:`cellfeed.store.datastore.Datastore`) and over HTTP (:class:`cellfeed.store.http.client.Client`).
+"""The calls of a datastore: the same in process (:class:`cellfeed.store.datastore.Datastore`) and
+over HTTP (:class:`cellfeed.store.http.client.Client`).
 
-One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Names follow Uber's "Designing Schemaless" (2016): ``put_cell``,
-``get_cell``, ``get_cell_latest``, ``get_cells_for_shard``.
+One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Names follow Uber's
+"Designing Schemaless" (2016): ``put_cell``, ``get_cell``, ``get_cell_latest``,
+``get_cells_for_shard``.
 
-Every call raises the errors of :mod:`cellfeed.store.errors`. The single put raises its error; the batch returns a result per item, so that one bad or
-conflicting cell never hides what became of the others.
+Every call raises the errors of :mod:`cellfeed.store.errors`. The single put raises its error; the
+batch returns a result per item, so that one bad or conflicting cell never hides what became of the
+others.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from cellfeed.store.engines.contract.values import Head, Replica
 
 RowKey = UUID | str
 Location = int | datetime
-"""Where to read a shard's log from: the next added_id to read, or an aware datetime (the first cell at or after it)."""
+"""Where to read a shard's log from: the next added_id to read, or an aware datetime (the first cell
+at or after it)."""
 
 ReadFrom = Replica | Literal["master", "minion"]
-"""Where a read of cells by their keys goes first. ``master``: it sees every cell whose put was acknowledged. ``minion``: it takes the load off the master, and
-cells come with ``stale`` set, because a later one may not have arrived there; what the minions do not have is asked of the master. While the master is away a
-minion answers either. On storage without minions both are the same."""
+"""Where a read of cells by their keys goes first. ``master``: it sees every cell whose put was
+acknowledged. ``minion``: it takes the load off the master, and cells come with ``stale`` set,
+because a later one may not have arrived there; what the minions do not have is asked of the master.
+While the master is away a minion answers either. On storage without minions both are the same."""
 
 
 class CellToPut(NamedTuple):
@@ -39,7 +44,8 @@ class CellToPut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardCells:
-    """A piece of a shard's log and the location to go on from. ``cells`` is empty at the end of the log."""
+    """A piece of a shard's log and the location to go on from. ``cells`` is empty at the end of the
+    log."""
 
     shard: int
     cells: list[Cell]
@@ -49,8 +55,9 @@ class ShardCells:
 
 @dataclass(frozen=True, slots=True)
 class ErasedRow:
-    """What an erasure came to. ``cells``: bodies that were taken away now; ``shard``, ``added_id``: where the log tells of it. ``kept``: copies that nobody
-    reads, and which may still have bodies of the row, each with the command that drops it."""
+    """What an erasure came to. ``cells``: bodies that were taken away now; ``shard``, ``added_id``:
+    where the log tells of it. ``kept``: copies that nobody reads, and which may still have bodies
+    of the row, each with the command that drops it."""
 
     shard: int
     added_id: int
@@ -59,7 +66,8 @@ class ErasedRow:
 
 
 class CellStore(Protocol):
-    """What :class:`~cellfeed.store.datastore.Datastore` and :class:`~cellfeed.store.http.client.Client` both are."""
+    """What :class:`~cellfeed.store.datastore.Datastore` and
+    :class:`~cellfeed.store.http.client.Client` both are."""
 
     @property
     def name(self) -> str:
@@ -69,40 +77,63 @@ class CellStore(Protocol):
     @property
     def shards(self) -> int: ...
 
-    def put_cell(self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]) -> PutResult:
-        """Writes one cell; returns ``stored`` or ``exists``. Raises CellConflict, InvalidRequest, Unavailable (see ``definite``) …"""
+    def put_cell(
+        self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]
+    ) -> PutResult:
+        """Writes one cell; returns ``stored`` or ``exists``. Raises CellConflict, InvalidRequest,
+        Unavailable (see ``definite``) …"""
         ...
 
-    def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
-        """Writes many; a result per item, in order. Never raises for one item; raises when the call as a whole is refused."""
+    def put_cells(
+        self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]
+    ) -> list[PutResult]:
+        """Writes many; a result per item, in order. Never raises for one item; raises when the call
+        as a whole is refused."""
         ...
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:
-        """Takes the bodies of all cells of a row away, for good; their places in the log stay, and one more cell there tells of it. From then on the row is
-        found by no key, and puts to it are refused (RowErased). Again it does nothing, or ends what was broken off. OutcomeUnknown: it is on record, and a
-        worker ends it by itself; repeat it to know when it is done. Any other error: nothing was done."""
+        """Takes the bodies of all cells of a row away, for good; their places in the log stay, and
+        one more cell there tells of it. From then on the row is found by no key, and puts to it are
+        refused (RowErased). Again it does nothing, or ends what was broken off. OutcomeUnknown: it
+        is on record, and a worker ends it by itself; repeat it to know when it is done. Any other
+        error: nothing was done."""
         ...
 
-    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None: ...
+    def get_cell(
+        self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master"
+    ) -> Cell | None: ...
 
-    def get_cell_latest(self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master") -> Cell | None: ...
+    def get_cell_latest(
+        self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master"
+    ) -> Cell | None: ...
 
     def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
         """The latest cell of every column of the row; empty when there is none."""
         ...
 
-    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]: ...
+    def get_cells(
+        self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master"
+    ) -> list[Cell | None]: ...
 
-    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]: ...
+    def get_cells_latest(
+        self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master"
+    ) -> list[Cell | None]: ...
 
-    def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]: ...
+    def get_rows(
+        self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master"
+    ) -> list[dict[str, Cell]]: ...
 
-    def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
-        """At most ``limit`` cells from ``location`` on, in added_id order, below the watermark. Raises Trimmed from below the log start, which
-        ``heads`` tells; a moment from before it is the log start."""
+    def get_cells_for_shard(
+        self, shard_no: int, location: Location = 0, limit: int = 1000
+    ) -> ShardCells:
+        """At most ``limit`` cells from ``location`` on, in added_id order, below the watermark.
+        Raises Trimmed from below the log start, which ``heads`` tells; a moment from before it is
+        the log start."""
         ...
 
-    def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:
+    def get_cells_for_shards(
+        self, locations: Mapping[int, Location], limit: int = 1000
+    ) -> dict[int, ShardCells]:
         """:meth:`get_cells_for_shard` for many shards; ``limit`` counts cells per shard."""
         ...
 

@@ -1,4 +1,5 @@
-"""The checks of arguments that a datastore, its client and its indexes share. Each raises the error that names the value."""
+"""The checks of arguments that a datastore, its client and its indexes share. Each raises the error
+that names the value."""
 
 from __future__ import annotations
 
@@ -12,16 +13,29 @@ from cellfeed.store.limits import ADDED_ID_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
 
 
 def check_datastore_name(name: object) -> str:
-    """A datastore's name: it is a Kafka topic, a folder and part of a database's name. Raises InvalidRequest."""
-    if isinstance(name, str) and 0 < len(name) <= 48 and name.isascii() and name[0].isalpha() and name.replace("_", "a").isalnum() and name.islower():
+    """A datastore's name: it is a Kafka topic, a folder and part of a database's name. Raises
+    InvalidRequest."""
+    if (
+        isinstance(name, str)
+        and 0 < len(name) <= 48
+        and name.isascii()
+        and name[0].isalpha()
+        and name.replace("_", "a").isalnum()
+        and name.islower()
+    ):
         return name
-    raise InvalidRequest(f"datastore name {ascii(name)[:80]} must be 1 to 48 of a-z, 0-9 and _, beginning with a letter")
+    raise InvalidRequest(
+        f"datastore name {ascii(name)[:80]} must be 1 to 48 of a-z, 0-9 and _, beginning with a"
+        " letter"
+    )
 
 
 def check_key_count(keys: Sequence[object]) -> None:
     """Raises InvalidRequest when a batch read asks for more than ``READ_KEYS_MAX`` keys."""
     if len(keys) > READ_KEYS_MAX:
-        raise InvalidRequest(f"a read of {len(keys)} keys; at most {READ_KEYS_MAX} are allowed in one call")
+        raise InvalidRequest(
+            f"a read of {len(keys)} keys; at most {READ_KEYS_MAX} are allowed in one call"
+        )
 
 
 def check_read_from(read_from: object) -> Replica:
@@ -29,7 +43,9 @@ def check_read_from(read_from: object) -> Replica:
     try:
         return Replica(read_from)  # type: ignore[arg-type]  # whatever it is, an unknown value is refused
     except ValueError:
-        raise InvalidRequest(f"read_from {ascii(read_from)[:80]} must be {' or '.join(map(repr, map(str, Replica)))}") from None
+        raise InvalidRequest(
+            f"read_from {ascii(read_from)[:80]} must be {' or '.join(map(repr, map(str, Replica)))}"
+        ) from None
 
 
 def check_scan_limit(limit: object) -> int:
@@ -45,4 +61,7 @@ def check_location(location: object) -> Location:
         return location
     if isinstance(location, datetime) and location.tzinfo is not None:
         return location
-    raise InvalidLocation(f"location {ascii(location)[:80]} must be an added_id (0 to {ADDED_ID_MAX}) or a datetime with a time zone")
+    raise InvalidLocation(
+        f"location {ascii(location)[:80]} must be an added_id (0 to {ADDED_ID_MAX}) or a datetime"
+        " with a time zone"
+    )

@@ -1,12 +1,16 @@
 """The one way to run a loop beside the caller: no thread or task that matters ends unseen.
 
-A loop is a function that returns when it is to end. Any error that leaves it is logged with its traceback. A loop that may be restarted then runs again after
-a pause, which doubles with each death up to ``PAUSE_MAX_S`` and begins small again after ``STEADY_S`` without one. A loop that may not is dead.
+A loop is a function that returns when it is to end. Any error that leaves it is logged with its
+traceback. A loop that may be restarted then runs again after a pause, which doubles with each death
+up to ``PAUSE_MAX_S`` and begins small again after ``STEADY_S`` without one. A loop that may not is
+dead.
 
-What is not well is reported at once: ``/health/ready`` answers 503 while a loop is dead, or dies again and again (:func:`troubles`), and ``cellfeed status``
-shows it (:func:`when_changed`). A dead loop stays in the report until its owner closes it.
+What is not well is reported at once: ``/health/ready`` answers 503 while a loop is dead, or dies
+again and again (:func:`troubles`), and ``cellfeed status`` shows it (:func:`when_changed`). A dead
+loop stays in the report until its owner closes it.
 
-A :class:`BaseException` that is no :class:`Exception` ends any loop for good: it stands for the end of the process or of the task.
+A :class:`BaseException` that is no :class:`Exception` ends any loop for good: it stands for the end
+of the process or of the task.
 
 After a ``fork()`` the child has no loops: its threads are the parent's. So its report begins empty.
 """
@@ -27,13 +31,15 @@ from cellfeed.store import forks
 
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 5.0
-"""Between a loop's death and its next run, in seconds: long enough that a loop that cannot live costs nothing, short enough for a server that restarts."""
+"""Between a loop's death and its next run, in seconds: long enough that a loop that cannot live
+costs nothing, short enough for a server that restarts."""
 
 STEADY_S: Final = 30.0
 """A loop that has run so long since its last death is well again, in seconds."""
 
 DEATHS_REPORTED: Final = 3
-"""From so many deaths without a steady run between them on, the process is not ready: one may be an accident, this is a defect."""
+"""From so many deaths without a steady run between them on, the process is not ready: one may be an
+accident, this is a defect."""
 
 TRACE_EVERY_S: Final = 5.0
 """How often the traceback of one loop is logged, in seconds; between them deaths are counted."""
@@ -42,7 +48,8 @@ _log = logging.getLogger("cellfeed.background")
 
 
 class LoopTrouble(msgspec.Struct, frozen=True):
-    """A loop that has died. ``died_at_s``: when it did last, in seconds of the machine's monotonic clock, which all processes of a host share."""
+    """A loop that has died. ``died_at_s``: when it did last, in seconds of the machine's monotonic
+    clock, which all processes of a host share."""
 
     loop: str
     reason: str
@@ -71,19 +78,28 @@ class _Loop:
         self._traced_at_s = float("-inf")
 
     def died(self, error: BaseException) -> float | None:
-        """Logs and reports an end. Returns after how many seconds the loop runs again; None when it does not."""
+        """Logs and reports an end. Returns after how many seconds the loop runs again; None when it
+        does not."""
         now_s = time.monotonic()
         before = self.trouble
         if before is None or now_s - before.died_at_s > STEADY_S:
             before, self._pause_s = None, PAUSE_FIRST_S
         is_dead = not (self._restarts and isinstance(error, Exception))
         deaths = before.deaths + 1 if before else 1
-        self.trouble = LoopTrouble(self.name, f"{type(error).__name__}: {error}", deaths, is_dead, now_s)
+        self.trouble = LoopTrouble(
+            self.name, f"{type(error).__name__}: {error}", deaths, is_dead, now_s
+        )
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, PAUSE_MAX_S)
         if is_dead or now_s - self._traced_at_s >= TRACE_EVERY_S:
             self._traced_at_s = now_s
             what = "is not started again" if is_dead else f"runs again in {pause_s:g} s"
-            _log.error("the loop %s has ended by an error (%d times in a row), and %s", self.name, deaths, what, exc_info=error)
+            _log.error(
+                "the loop %s has ended by an error (%d times in a row), and %s",
+                self.name,
+                deaths,
+                what,
+                exc_info=error,
+            )
         _registry.report(self)
         return None if is_dead else pause_s
 
@@ -113,7 +129,11 @@ class _Registry:
     def found(self) -> list[LoopTrouble]:
         now_s = time.monotonic()
         with self.lock:
-            return [loop.trouble for loop in self.in_trouble if loop.trouble is not None and not loop.trouble.is_over(now_s)]
+            return [
+                loop.trouble
+                for loop in self.in_trouble
+                if loop.trouble is not None and not loop.trouble.is_over(now_s)
+            ]
 
     def _tell(self) -> None:
         if self.changed is not None:
@@ -146,15 +166,24 @@ def troubles() -> list[str]:
 
 
 def when_changed(report: Callable[[Sequence[LoopTrouble]], object]) -> None:
-    """Has ``report`` called with :func:`all_troubles` whenever a loop dies or a dead one is closed, in any thread. One reporter for each process."""
+    """Has ``report`` called with :func:`all_troubles` whenever a loop dies or a dead one is closed,
+    in any thread. One reporter for each process."""
     _registry.changed = report
 
 
 class SupervisedThread:
-    """A loop on a thread of its own, a daemon. ``run`` is called in it. ``restarts``: whether ``run`` may be called again after an error; whatever state it
-    shares must allow that. ``died`` is called in the thread when the loop is dead."""
+    """A loop on a thread of its own, a daemon. ``run`` is called in it. ``restarts``: whether
+    ``run`` may be called again after an error; whatever state it shares must allow that. ``died``
+    is called in the thread when the loop is dead."""
 
-    def __init__(self, name: str, run: Callable[[], object], *, restarts: bool = True, died: Callable[[str], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], object],
+        *,
+        restarts: bool = True,
+        died: Callable[[str], object] = lambda _: None,
+    ) -> None:
         self.name = name
         self._run, self._died = run, died
         self._loop = _Loop(name, restarts=restarts)
@@ -170,8 +199,8 @@ class SupervisedThread:
         return self._thread.is_alive()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Waits for the end, for which the owner has given the sign; a loop that waits to be restarted ends now. In a forked child there is nothing to wait
-        for."""
+        """Waits for the end, for which the owner has given the sign; a loop that waits to be
+        restarted ends now. In a forked child there is nothing to wait for."""
         if self._generation != forks.generation:
             return
         self._closing.set()
@@ -195,7 +224,8 @@ class SupervisedThread:
 
 
 async def keep_running(name: str, run: Callable[[], Awaitable[object]]) -> None:
-    """As :class:`SupervisedThread` for a task of an event loop: awaits ``run`` until it returns, or the task is cancelled."""
+    """As :class:`SupervisedThread` for a task of an event loop: awaits ``run`` until it returns, or
+    the task is cancelled."""
     loop = _Loop(name, restarts=True)
     try:
         while True:

@@ -1,4 +1,5 @@
-"""A datastore in process: the calls of :mod:`cellfeed.store.api` over a storage engine, with group commit."""
+"""A datastore in process: the calls of :mod:`cellfeed.store.api` over a storage engine, with group
+commit."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from uuid import UUID
 
 from cellfeed.store import forks
 from cellfeed.store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
-from cellfeed.store.arguments import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
+from cellfeed.store.arguments import (
+    check_datastore_name,
+    check_key_count,
+    check_location,
+    check_read_from,
+    check_scan_limit,
+)
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC, cell_from_stored, is_erased
 from cellfeed.store.cells.cell import (
     Cell,
@@ -56,14 +63,20 @@ from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.limits import PUT_TIMEOUT_S, SCAN_DECODED_BYTES_MAX
 from cellfeed.store.wakeups import Poker
 
-declare("datastore.erase.noted", "datastore.erase.told", "datastore.erase.taken_out", "datastore.erase.before_end")
+declare(
+    "datastore.erase.noted",
+    "datastore.erase.told",
+    "datastore.erase.taken_out",
+    "datastore.erase.before_end",
+)
 
 
 T = TypeVar("T")
 
 
 class Datastore:
-    """:class:`cellfeed.store.api.CellStore` in process. Any number of threads may call it, and any number of processes may open the same storage."""
+    """:class:`cellfeed.store.api.CellStore` in process. Any number of threads may call it, and any
+    number of processes may open the same storage."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -76,8 +89,11 @@ class Datastore:
         self._when_erased: list[Callable[[UUID], object]] = []
 
     @classmethod
-    def open_embedded(cls, directory: Path, name: str = "trips", shards: int = 16, *, codec: int = DEFAULT_CODEC) -> Datastore:
-        """Opens, or makes, an embedded datastore under ``directory/name``. Raises ProtectData when it was made with another shard count."""
+    def open_embedded(
+        cls, directory: Path, name: str = "trips", shards: int = 16, *, codec: int = DEFAULT_CODEC
+    ) -> Datastore:
+        """Opens, or makes, an embedded datastore under ``directory/name``. Raises ProtectData when
+        it was made with another shard count."""
         check_datastore_name(name)
         return cls(SqliteEngine(Path(directory) / name, name, shards, codec=codec))
 
@@ -90,31 +106,38 @@ class Datastore:
         return self.engine.shards
 
     def history(self) -> History:
-        """Whose cells these are, and of which history they are restored (:mod:`cellfeed.store.histories`)."""
+        """Whose cells these are, and of which history they are restored
+        (:mod:`cellfeed.store.histories`)."""
         return self.engine.history
 
     @property
     def history_id(self) -> str:
-        """The identity of this history (:mod:`cellfeed.store.histories`): another one after every restore. Empty where the storage has none."""
+        """The identity of this history (:mod:`cellfeed.store.histories`): another one after every
+        restore. Empty where the storage has none."""
         return self.engine.history.history_id
 
     @property
     def origin_id(self) -> str:
-        """The first history of the lineage. Restores keep it, so it names the datastore to whoever acts outside of it. Empty where the storage has none."""
+        """The first history of the lineage. Restores keep it, so it names the datastore to whoever
+        acts outside of it. Empty where the storage has none."""
         return self.engine.history.origin_id
 
     @property
     def state(self) -> StateTable:
         return self.engine.state
 
-    # --- writing ---------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
-    def put_cell(self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]) -> PutResult:
+    def put_cell(
+        self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]
+    ) -> PutResult:
         cell = new_cell(row_key, column_key, ref_key, body)
         [result] = self._await(self.submit([cell]))
         return result.or_raise()
 
-    def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
+    def put_cells(
+        self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]
+    ) -> list[PutResult]:
         checked: list[NewCell | PutResult] = [_checked(item, self.shards) for item in cells]
         accepted = [cell for cell in checked if isinstance(cell, NewCell)]
         written = iter(self.put_new_cells(accepted))
@@ -122,15 +145,21 @@ class Datastore:
 
     def put_new_cells(self, cells: Sequence[NewCell]) -> list[PutResult]:
         """As :meth:`put_cells`, for cells that were checked before."""
-        return put_in_batches(cells, lambda batch: self._await(self.submit(batch)), lambda cell: shard_of(cell.row_key, self.shards))
+        return put_in_batches(
+            cells,
+            lambda batch: self._await(self.submit(batch)),
+            lambda cell: shard_of(cell.row_key, self.shards),
+        )
 
     def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
-        """Queues checked cells for the next group commit without waiting; see :meth:`cellfeed.store.commit.per_cluster.Writers.submit`."""
+        """Queues checked cells for the next group commit without waiting; see
+        :meth:`cellfeed.store.commit.per_cluster.Writers.submit`."""
         return self._writers.submit(cells, then)
 
     def train_dictionaries(self) -> None:
-        """From now on columns without a dictionary get one, trained from the cells that this process writes, in a thread of its own. Those that are there
-        are used whether or not this was called. Calling it again does nothing."""
+        """From now on columns without a dictionary get one, trained from the cells that this
+        process writes, in a thread of its own. Those that are there are used whether or not this
+        was called. Calling it again does nothing."""
         if self._trainer is None:
             self._trainer = DictionaryTrainer(self.engine.dictionaries)
             self._trainer.start()
@@ -145,12 +174,19 @@ class Datastore:
         except TimeoutError:
             # Still waiting in the queue: it can be taken back, and then nothing was written.
             if answer.cancel():
-                raise StorageUnavailable(f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s") from None
-            raise OutcomeUnknown(f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether they were written") from None
+                raise StorageUnavailable(
+                    f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s"
+                ) from None
+            raise OutcomeUnknown(
+                f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether"
+                " they were written"
+            ) from None
 
     def trim(self, shard: int, below: int) -> int:
-        """One step of a trim (E15), of which readers are told at once; repeated until it returns ``below``. Where there are indexes, groups or exports,
-        :class:`cellfeed.bridge.trimming.trim.Trimming` is the way: it asks first who still needs the cells, and takes them out of the indexes."""
+        """One step of a trim (E15), of which readers are told at once; repeated until it returns
+        ``below``. Where there are indexes, groups or exports,
+        :class:`cellfeed.bridge.trimming.trim.Trimming` is the way: it asks first who still needs
+        the cells, and takes them out of the indexes."""
         start = self.engine.trim(check_shard(shard, self.shards), below)
         self._poker.poke()
         return start
@@ -163,10 +199,14 @@ class Datastore:
             return self.end_erasure(key, version)
         except (Unavailable, StaleWriter) as error:
             # It is on record, so nobody can say that nothing will come of it.
-            raise OutcomeUnknown(f"row {key} is not erased, or in part; a worker goes on with it by itself, or erase it again: {error}") from error
+            raise OutcomeUnknown(
+                f"row {key} is not erased, or in part; a worker goes on with it by itself, or erase"
+                f" it again: {error}"
+            ) from error
 
     def end_erasure(self, row_key: UUID, version: int) -> ErasedRow:
-        """An erasure that is on record, with that version of its note (:mod:`cellfeed.store.erasures`)."""
+        """An erasure that is on record, with that version of its note
+        (:mod:`cellfeed.store.erasures`)."""
         try:
             erased = self._erase(row_key)
         except CellfeedError as error:
@@ -179,7 +219,8 @@ class Datastore:
 
     def _erase(self, row_key: UUID) -> ErasedRow:
         key = row_key.bytes
-        # The log is told first, then the indexes, then the bodies go: they alone say where the entries are.
+        # The log is told first, then the indexes, then the bodies go: they alone say where the
+        # entries are.
         self.engine.erase(key, 0)
         self._poker.poke()
         failpoint("datastore.erase.told")
@@ -197,60 +238,92 @@ class Datastore:
         return ErasedRow(step.shard, step.added_id, cells, list(step.kept))
 
     def when_erased(self, forget: Callable[[UUID], object]) -> None:
-        """Has every erasure end with ``forget(row_key)``: for what is kept beside the log and speaks of a row. It is called again when the row is erased
-        again."""
+        """Has every erasure end with ``forget(row_key)``: for what is kept beside the log and
+        speaks of a row. It is called again when the row is erased again."""
         self._when_erased.append(forget)
 
-    # --- reading ---------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
-    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None:
+    def get_cell(
+        self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master"
+    ) -> Cell | None:
         return self.get_cells([(row_key, column_key, ref_key)], read_from=read_from)[0]
 
-    def get_cell_latest(self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master") -> Cell | None:
+    def get_cell_latest(
+        self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master"
+    ) -> Cell | None:
         return self.get_cells_latest([(row_key, column_key)], read_from=read_from)[0]
 
     def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
         return self.get_rows([row_key], read_from=read_from)[0]
 
-    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
+    def get_cells(
+        self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master"
+    ) -> list[Cell | None]:
         check_key_count(triples)
-        wanted = [Triple(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key)) for row_key, column, ref_key in triples]
+        wanted = [
+            Triple(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key))
+            for row_key, column, ref_key in triples
+        ]
         return self._cells(wanted, self.engine.get, read_from)
 
-    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
+    def get_cells_latest(
+        self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master"
+    ) -> list[Cell | None]:
         check_key_count(keys)
         wanted = [(check_row_key(row_key), check_column_name(column)) for row_key, column in keys]
         return self._cells(wanted, self.engine.latest, read_from)
 
-    def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]:
+    def get_rows(
+        self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master"
+    ) -> list[dict[str, Cell]]:
         page = self.get_rows_page(row_keys, read_from=read_from)
         rows = page.rows
         while page.next_row is not None:
             first = page.next_row
-            page = self.get_rows_page(row_keys[first:], read_from=read_from, after_column=page.after_column).moved(first)
+            page = self.get_rows_page(
+                row_keys[first:], read_from=read_from, after_column=page.after_column
+            ).moved(first)
             rows = with_page(rows, page.rows, first)
         return rows
 
-    def get_cells_page(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
-        """:meth:`get_cells` of the first of these keys: with the cell that brings the answer to ``READ_BYTES_MAX`` it ends. At least one."""
+    def get_cells_page(
+        self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master"
+    ) -> list[Cell | None]:
+        """:meth:`get_cells` of the first of these keys: with the cell that brings the answer to
+        ``READ_BYTES_MAX`` it ends. At least one."""
         check_key_count(triples)
-        wanted = [Triple(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key)) for row_key, column, ref_key in triples]
+        wanted = [
+            Triple(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key))
+            for row_key, column, ref_key in triples
+        ]
         return [_cell(found) for found in self.engine.get(wanted, check_read_from(read_from))]
 
-    def get_cells_latest_page(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
+    def get_cells_latest_page(
+        self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master"
+    ) -> list[Cell | None]:
         """:meth:`get_cells_latest` of the first of these keys, likewise."""
         check_key_count(keys)
         wanted = [(check_row_key(row_key), check_column_name(column)) for row_key, column in keys]
         return [_cell(found) for found in self.engine.latest(wanted, check_read_from(read_from))]
 
-    def get_rows_page(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master", after_column: str = "") -> RowsPage:
-        """:meth:`get_rows` of the first of these rows, likewise, of the first one the columns behind ``after_column``. The last row may go on
-        in the next page."""
+    def get_rows_page(
+        self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master", after_column: str = ""
+    ) -> RowsPage:
+        """:meth:`get_rows` of the first of these rows, likewise, of the first one the columns
+        behind ``after_column``. The last row may go on in the next page."""
         check_key_count(row_keys)
         after = check_column_name(after_column) if after_column else ""
-        found = self.engine.row([check_row_key(row_key) for row_key in row_keys], check_read_from(read_from), after)
+        found = self.engine.row(
+            [check_row_key(row_key) for row_key in row_keys], check_read_from(read_from), after
+        )
         rows = [
-            {each.cell.column_name: cell_from_stored(each.shard, each.cell, stale=each.stale) for each in row if not is_erased(each.cell.body)} for row in found
+            {
+                each.cell.column_name: cell_from_stored(each.shard, each.cell, stale=each.stale)
+                for each in row
+                if not is_erased(each.cell.body)
+            }
+            for row in found
         ]
         page = Page()
         page.take([each.cell.body for row in found for each in row])
@@ -258,7 +331,12 @@ class Datastore:
             return RowsPage(rows, len(rows) - 1, found[-1][-1].cell.column_name)
         return RowsPage(rows, len(rows) if len(rows) < len(row_keys) else None)
 
-    def _cells(self, wanted: list[T], read: Callable[[Sequence[T], Replica], list[LocatedCell | None]], read_from: ReadFrom) -> list[Cell | None]:
+    def _cells(
+        self,
+        wanted: list[T],
+        read: Callable[[Sequence[T], Replica], list[LocatedCell | None]],
+        read_from: ReadFrom,
+    ) -> list[Cell | None]:
         """All of them: page by page, so that no more than a page is held twice."""
         replica = check_read_from(read_from)
         cells: list[Cell | None] = []
@@ -266,7 +344,9 @@ class Datastore:
             cells += map(_cell, read(wanted[len(cells) :], replica))
         return cells
 
-    def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
+    def get_cells_for_shard(
+        self, shard_no: int, location: Location = 0, limit: int = 1000
+    ) -> ShardCells:
         check_scan_limit(limit)
         return self._piece(shard_no, location, limit, SCAN_DECODED_BYTES_MAX)
 
@@ -278,16 +358,22 @@ class Datastore:
         except Trimmed:
             if isinstance(location, int):
                 raise
-            start = self._next_added_id(shard_no, location)  # the moment's place was trimmed since it was looked for: the log begins behind it now
+            # the moment's place was trimmed since it was looked for: the log begins behind it now
+            start = self._next_added_id(shard_no, location)
             stored = self.engine.scan(shard_no, start, limit)
         stored = within_scan(stored, bytes_max)
         # The head is read after the cells, so it is never behind those that come with it.
         head = self.engine.heads([shard_no])[shard_no]
         next_location = stored[-1].added_id + 1 if stored else start
-        return ShardCells(shard_no, [cell_from_stored(shard_no, cell) for cell in stored], next_location, head)
+        return ShardCells(
+            shard_no, [cell_from_stored(shard_no, cell) for cell in stored], next_location, head
+        )
 
-    def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000, *, bytes_max: int = sys.maxsize) -> dict[int, ShardCells]:
-        """As the protocol's. Raises AnswerTooLarge when a cell of each shard is more than ``bytes_max``, decoded."""
+    def get_cells_for_shards(
+        self, locations: Mapping[int, Location], limit: int = 1000, *, bytes_max: int = sys.maxsize
+    ) -> dict[int, ShardCells]:
+        """As the protocol's. Raises AnswerTooLarge when a cell of each shard is more than
+        ``bytes_max``, decoded."""
         check_scan_limit(limit)
         pieces: dict[int, ShardCells] = {}
         decoded_bytes = 0
@@ -297,7 +383,10 @@ class Datastore:
             pieces[shard] = piece = self._piece(shard, location, limit if left else 1, left)
             decoded_bytes += sum(len(cell.body_json) for cell in piece.cells)
             if decoded_bytes > bytes_max:
-                raise AnswerTooLarge(f"a cell of each of {len(locations)} shards is more than {bytes_max} bytes: ask for fewer shards at once")
+                raise AnswerTooLarge(
+                    f"a cell of each of {len(locations)} shards is more than {bytes_max} bytes: ask"
+                    " for fewer shards at once"
+                )
         return pieces
 
     def heads(self) -> dict[int, Head]:
@@ -308,29 +397,40 @@ class Datastore:
 
     def _next_added_id(self, shard: int, location: Location) -> int:
         checked = check_location(location)
-        return checked if isinstance(checked, int) else self.engine.locate(shard, microseconds(checked))
+        return (
+            checked
+            if isinstance(checked, int)
+            else self.engine.locate(shard, microseconds(checked))
+        )
 
-    # --- indexes ---------------------------------------------------------------------------------------------------------
+    # --- indexes ----------------------------------------------------------------------------------
 
     @property
     def indexes(self) -> Indexes:
         """The secondary indexes of this datastore."""
         return self._indexes
 
-    def query_index(self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Unpack[QueryOptions]) -> IndexPage:
-        """Rows whose fields meet all filters, of the shard value given (or of each of a list of them).
+    def query_index(
+        self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Unpack[QueryOptions]
+    ) -> IndexPage:
+        """Rows whose fields meet all filters, of the shard value given (or of each of a list of
+        them).
 
-        ``where``: ``(field, operator, value)`` with ``= != < <= > >= in``; a missing field meets none. ``order_by``: a field, then the row key; ``cursor``:
-        what the page before said, everything else unchanged. ``fields``: those wanted (all); ``columns``: column names, or ``"*"``, whose latest cells come
-        with the rows. ``mode``: ``fresh`` (checked against the current cells) or ``fast``. ``wait_for``: ``(shard, added_id)`` of a put, or a list of
-        them, that the index must have come past, within ``wait_s`` seconds. Raises InvalidRequest, NotFound, StorageUnavailable.
+        ``where``: ``(field, operator, value)`` with ``= != < <= > >= in``; a missing field meets
+        none. ``order_by``: a field, then the row key; ``cursor``: what the page before said,
+        everything else unchanged. ``fields``: those wanted (all); ``columns``: column names, or
+        ``"*"``, whose latest cells come with the rows. ``mode``: ``fresh`` (checked against the
+        current cells) or ``fast``. ``wait_for``: ``(shard, added_id)`` of a put, or a list of them,
+        that the index must have come past, within ``wait_s`` seconds. Raises InvalidRequest,
+        NotFound, StorageUnavailable.
         """
         return self.indexes.query(name, shard_value, where, **how)
 
-    # --- life ------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Writes what was submitted, then closes the storage. In a forked child nothing is closed: all of it is the parent's."""
+        """Writes what was submitted, then closes the storage. In a forked child nothing is closed:
+        all of it is the parent's."""
         if self._generation != forks.generation:
             return
         self._writers.close()
@@ -349,7 +449,10 @@ class Datastore:
 def _checked(item: object, shards: int) -> NewCell | PutResult:
     try:
         if not isinstance(item, tuple) or len(item) != 4:
-            raise InvalidRequest(f"a cell to put is a tuple (row_key, column_key, ref_key, body), not {ascii(item)[:80]}")
+            raise InvalidRequest(
+                "a cell to put is a tuple (row_key, column_key, ref_key, body), not"
+                f" {ascii(item)[:80]}"
+            )
         return new_cell(*item)
     except CellfeedError as error:
         return PutResult(Outcome.FAILED, _shard_of_refused(item, shards), error=error)
@@ -357,11 +460,19 @@ def _checked(item: object, shards: int) -> NewCell | PutResult:
 
 def _shard_of_refused(item: object, shards: int) -> int | None:
     try:
-        return shard_of(check_row_key(item[0]), shards) if isinstance(item, tuple) and len(item) == 4 else None
+        return (
+            shard_of(check_row_key(item[0]), shards)
+            if isinstance(item, tuple) and len(item) == 4
+            else None
+        )
     except InvalidRowKey:
         return None
 
 
 def _cell(found: LocatedCell | None) -> Cell | None:
     """What a read by key gives: an erased cell is not there. The log alone shows its place."""
-    return cell_from_stored(found.shard, found.cell, stale=found.stale) if found and not is_erased(found.cell.body) else None
+    return (
+        cell_from_stored(found.shard, found.cell, stale=found.stale)
+        if found and not is_erased(found.cell.body)
+        else None
+    )

@@ -1,25 +1,34 @@
-"""Erasures that were asked for and are not done yet: on record in the state table, and ended by every worker without being told.
+"""Erasures that were asked for and are not done yet: on record in the state table, and ended by
+every worker without being told.
 
-An erasure is many commits (:meth:`cellfeed.store.datastore.Datastore.erase_row`), on several clusters. Between the first and the last one the row takes no puts, but
-bodies of it may be there, and may be read. So it is noted before the first commit, and the note goes behind the last one. Whatever dies or is away in between,
-the note is there, and :class:`ErasureJob` begins the erasure again, which takes what is left. Nobody has to remember that somebody's data was to go.
+An erasure is many commits (:meth:`cellfeed.store.datastore.Datastore.erase_row`), on several
+clusters. Between the first and the last one the row takes no puts, but bodies of it may be there,
+and may be read. So it is noted before the first commit, and the note goes behind the last one.
+Whatever dies or is away in between, the note is there, and :class:`ErasureJob` begins the erasure
+again, which takes what is left. Nobody has to remember that somebody's data was to go.
 
-Whoever works at an erasure has written the note last: a note goes only from the version that its writer knows, so one that was asked for anew stays. Two that
-work at the same one do each other no harm, the steps themselves are for any number; the note only keeps workers from doing the same thing all at once.
+Whoever works at an erasure has written the note last: a note goes only from the version that its
+writer knows, so one that was asked for anew stays. Two that work at the same one do each other no
+harm, the steps themselves are for any number; the note only keeps workers from doing the same thing
+all at once.
 
 What a kill leaves:
 
     before the note              nothing: the row as it was, and the caller was told nothing
     between note and last step   the note: the job ends the erasure
-    before the note goes         the note of an erasure that is done: the job finds nothing left to do, and takes the note away
+    before the note goes         the note of an erasure that is done: the job finds nothing left to
+                                 do, and takes the note away
 
-An erasure that was refused with nothing done (a master is away, the shard is being moved) stays on record as well, and is done when that is over.
+An erasure that was refused with nothing done (a master is away, the shard is being moved) stays on
+record as well, and is done when that is over.
 
-A note has the row key, which is not erased (its places in the log have it), and the text of the error that kept the erasure from its end; never a body.
+A note has the row key, which is not erased (its places in the log have it), and the text of the
+error that kept the erasure from its end; never a body.
 
-**An erasure that is done stays on record for ever**, in an entry of its own (``DONE``), for trims take the cell that
-tells of it out of the log. The commit that takes the note away writes that entry: at every moment the state table has
-one of the two. Backups read both (:mod:`cellfeed.store.backups.erasures`).
+**An erasure that is done stays on record for ever**, in an entry of its own (``DONE``), for trims
+take the cell that tells of it out of the log. The commit that takes the note away writes that
+entry: at every moment the state table has one of the two. Backups read both
+(:mod:`cellfeed.store.backups.erasures`).
 """
 
 from __future__ import annotations
@@ -49,8 +58,9 @@ LOOK_EVERY_S: Final = 2.0
 """How often a worker looks for erasures that are due, in seconds: one read of the state table."""
 
 AGAIN_AFTER_S: Final = 5.0
-"""After how long without a sign an erasure is begun again, in seconds: whoever worked at it has died, or failed. Most take less than one; what takes longer is
-done by two then, which harms nobody."""
+"""After how long without a sign an erasure is begun again, in seconds: whoever worked at it has
+died, or failed. Most take less than one; what takes longer is done by two then, which harms nobody.
+"""
 
 _ERROR_CHARACTERS_MAX: Final = 1_000
 
@@ -58,8 +68,8 @@ _log = logging.getLogger("cellfeed.erasures")
 
 
 class UnendedErasure(msgspec.Struct, frozen=True):
-    """An erasure that is not done yet. Moments are the state table's, in microseconds; ``error``: what kept the last attempt from its end, empty when there
-    was none, or it is under way."""
+    """An erasure that is not done yet. Moments are the state table's, in microseconds; ``error``:
+    what kept the last attempt from its end, empty when there was none, or it is under way."""
 
     row_key: str
     asked_at_us: int
@@ -104,8 +114,8 @@ class ErasureNotes:
         return self._write(UnendedErasure(str(row_key), now_us, now_us)) or 0
 
     def end(self, row_key: UUID, version: int, added_id: int) -> None:
-        """Takes the note away and records that the erasure is done, unless somebody has written the note since: that one is still to be done. ``added_id``: of
-        the cell that tells of it."""
+        """Takes the note away and records that the erasure is done, unless somebody has written the
+        note since: that one is still to be done. ``added_id``: of the cell that tells of it."""
         done, value = done_entry(row_key, added_id, self._state.now_us())
         self._state.commit({_key(row_key): None, done: value}, expect={_key(row_key): version})
 
@@ -113,14 +123,20 @@ class ErasureNotes:
         """Keeps the reason, unless somebody has written the note since."""
         entry = self._state.get(_key(row_key))
         if entry is not None and entry.version == version:
-            self._write(msgspec.structs.replace(unended_of(entry.value), error=str(error)[:_ERROR_CHARACTERS_MAX]), version)
+            self._write(
+                msgspec.structs.replace(
+                    unended_of(entry.value), error=str(error)[:_ERROR_CHARACTERS_MAX]
+                ),
+                version,
+            )
 
     def all(self) -> list[UnendedErasure]:
         """By row key."""
         return [unended_of(entry.value) for entry in self._state.list(PREFIX)]
 
     def claim_due(self) -> list[tuple[UUID, int]]:
-        """Those at which nobody has worked for ``AGAIN_AFTER_S``, each with the version of its note, which is the caller's from now on."""
+        """Those at which nobody has worked for ``AGAIN_AFTER_S``, each with the version of its
+        note, which is the caller's from now on."""
         entries = self._state.list(PREFIX)
         if not entries:
             return []
@@ -137,11 +153,14 @@ class ErasureNotes:
 
     def _write(self, note: UnendedErasure, expected: int | None = None) -> int | None:
         key = _key(UUID(note.row_key))
-        return self._state.commit({key: msgspec.json.encode(note)}, expect={} if expected is None else {key: expected})
+        return self._state.commit(
+            {key: msgspec.json.encode(note)}, expect={} if expected is None else {key: expected}
+        )
 
 
 class ErasureJob:
-    """Ends what is due; used by one thread. ``erase``: an erasure whose note is written, of that version (``Datastore.end_erasure``)."""
+    """Ends what is due; used by one thread. ``erase``: an erasure whose note is written, of that
+    version (``Datastore.end_erasure``)."""
 
     def __init__(self, notes: ErasureNotes, erase: Callable[[UUID, int], object]) -> None:
         self._notes, self._erase = notes, erase
@@ -154,7 +173,8 @@ class ErasureJob:
                 self.look()
 
     def look(self) -> int:
-        """One look; how many erasures were ended. Raises Unavailable when the state table does not answer."""
+        """One look; how many erasures were ended. Raises Unavailable when the state table does not
+        answer."""
         ended = 0
         for row_key, version in self._notes.claim_due():
             failpoint("erasures.after_claim")
@@ -163,7 +183,11 @@ class ErasureJob:
             except CellfeedError as error:
                 if self._told.get(row_key) != str(error):
                     self._told[row_key] = str(error)
-                    _log.error("the erasure of row %s is not done yet, and is tried again: %s", row_key, error)
+                    _log.error(
+                        "the erasure of row %s is not done yet, and is tried again: %s",
+                        row_key,
+                        error,
+                    )
                 continue
             self._told.pop(row_key, None)
             ended += 1

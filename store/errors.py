@@ -3,30 +3,40 @@
     CellfeedError
     ├── InvalidRequest            400  definite, not retriable: the caller must change something
     │   ├── InvalidRowKey, InvalidColumn, InvalidRefKey, InvalidBody, InvalidLocation
-    │   ├── AnswerTooLarge        413  the answer has more bytes than one may have: ask for it in pages
+    │   ├── AnswerTooLarge        413  the answer has more bytes than one may have: ask for it in
+        pages
     │   ├── Trimmed               410  an InvalidLocation: the cells from there on were trimmed away
     │   └── BodyTooLarge          413
     ├── NotFound                  404
     │   └── UnknownDatastore, UnknownShard
     ├── CellConflict              409  the triple exists with another body; nothing was written
-    ├── RowErased                 410  the row was erased: nothing is written to it, and it has no bodies any more
+    ├── RowErased                 410  the row was erased: nothing is written to it, and it has no
+                                  bodies any more
     ├── Refused                   403  the call is not permitted here
     ├── Unavailable               503  retriable
     │   ├── Overloaded            429  definite: a queue was full, nothing was written
     │   ├── StorageUnavailable    503  definite: failed before the commit began
-    │   │   ├── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has moved, to another one
-    │   │   └── NoMinion          503  the cluster replicates semi-synchronously and has no minion left: it takes no writes
-    │   ├── WrongAnswer           502  an answer came that is not one to this request; a put is then OutcomeUnknown
+    │   │   ├── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has
+        moved, to another one
+    │   │   └── NoMinion          503  the cluster replicates semi-synchronously and has no minion
+        left: it takes no writes
+    │   ├── WrongAnswer           502  an answer came that is not one to this request; a put is then
+        OutcomeUnknown
     │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
-    ├── StaleView                 409  index entries come of cells that were trimmed or erased meanwhile; definite: read the cells again
+    ├── StaleView                 409  index entries come of cells that were trimmed or erased
+                                  meanwhile; definite: read the cells again
     ├── DataDamaged               500  stored bytes do not decode; never shown as something else
-    └── ProtectData               500  refused to start or to go on, so that no data is hurt (exit code 3)
-        ├── DictionaryLost             bodies need a dictionary that is missing or damaged; the message says how to bring it back
-        └── WrongServerSettings        a storage server is set up in a way that could lose or mix up cells; the message says how to mend it
+    └── ProtectData               500  refused to start or to go on, so that no data is hurt (exit
+                                  code 3)
+        ├── DictionaryLost             bodies need a dictionary that is missing or damaged; the
+                                       message says how to bring it back
+        └── WrongServerSettings        a storage server is set up in a way that could lose or mix up
+                                       cells; the message says how to mend it
 
-Class data says what a caller may do: ``http_status``; ``retriable`` (the same request may succeed later; puts are idempotent, so a
-retry is always safe); ``definite`` (nothing was written). ``code`` is stable and is what HTTP and ``--json`` show.
+Class data says what a caller may do: ``http_status``; ``retriable`` (the same request may succeed
+later; puts are idempotent, so a retry is always safe); ``definite`` (nothing was written). ``code``
+is stable and is what HTTP and ``--json`` show.
 """
 
 from __future__ import annotations
@@ -35,7 +45,8 @@ from typing import ClassVar
 
 
 class CellfeedError(Exception):
-    """Root of every error that cellfeed raises on purpose. ``str(error)`` names the value and the rule, never a secret."""
+    """Root of every error that cellfeed raises on purpose. ``str(error)`` names the value and the
+    rule, never a secret."""
 
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
@@ -44,8 +55,14 @@ class CellfeedError(Exception):
     exit_code: ClassVar[int] = 1
 
     def as_json(self) -> dict[str, object]:
-        """The error as HTTP and ``--json`` show it: ``{"error", "message", "retriable", "definite"}``."""
-        return {"error": self.code, "message": str(self), "retriable": self.retriable, "definite": self.definite}
+        """The error as HTTP and ``--json`` show it:
+        ``{"error", "message", "retriable", "definite"}``."""
+        return {
+            "error": self.code,
+            "message": str(self),
+            "retriable": self.retriable,
+            "definite": self.definite,
+        }
 
 
 class InvalidRequest(CellfeedError):
@@ -76,7 +93,8 @@ class BodyTooLarge(InvalidBody):
 
 
 class AnswerTooLarge(InvalidRequest):
-    """What was asked for has more bytes than one answer may have. Nothing of it is left out silently: whoever can read pages says so in the request."""
+    """What was asked for has more bytes than one answer may have. Nothing of it is left out
+    silently: whoever can read pages says so in the request."""
 
     code = "answer_too_large"
     http_status = 413
@@ -87,7 +105,8 @@ class InvalidLocation(InvalidRequest):
 
 
 class Trimmed(InvalidLocation):
-    """A log was asked for from a location below its start: the cells there are gone, and going on silently behind them would be a skip."""
+    """A log was asked for from a location below its start: the cells there are gone, and going on
+    silently behind them would be a skip."""
 
     code = "trimmed"
     http_status = 410
@@ -107,14 +126,16 @@ class UnknownShard(NotFound):
 
 
 class CellConflict(CellfeedError):
-    """The triple is stored already with another body. Cells never change: put the new value under a higher ref key."""
+    """The triple is stored already with another body. Cells never change: put the new value under a
+    higher ref key."""
 
     code = "conflict"
     http_status = 409
 
 
 class RowErased(CellfeedError):
-    """The row key was erased. No cell of it is written again while its log holds the erasure, and no body of it can be had."""
+    """The row key was erased. No cell of it is written again while its log holds the erasure, and
+    no body of it can be had."""
 
     code = "row_erased"
     http_status = 410
@@ -141,7 +162,8 @@ class StorageUnavailable(Unavailable):
 
 
 class ShardMoving(StorageUnavailable):
-    """The shard was looked for on a cluster that it is leaving, or has left. In a moment it is found on the other one."""
+    """The shard was looked for on a cluster that it is leaving, or has left. In a moment it is
+    found on the other one."""
 
     code = "shard_moving"
 
@@ -153,14 +175,16 @@ class NoMinion(StorageUnavailable):
 
 
 class WrongAnswer(Unavailable):
-    """A worker's answer is whole and is not one to the question: the connection was shared, or something in between mixed answers up."""
+    """A worker's answer is whole and is not one to the question: the connection was shared, or
+    something in between mixed answers up."""
 
     code = "wrong_answer"
     http_status = 502
 
 
 class OutcomeUnknown(Unavailable):
-    """The commit was sent and no answer came: it may have happened. Putting the same cell again is safe and tells which."""
+    """The commit was sent and no answer came: it may have happened. Putting the same cell again is
+    safe and tells which."""
 
     code = "outcome_unknown"
     http_status = 504
@@ -202,5 +226,6 @@ def _tree(root: type[CellfeedError]) -> dict[str, type[CellfeedError]]:
 
 
 def error_from_code(code: str, message: str) -> CellfeedError:
-    """The error that a server named by ``code``; an unknown code (a newer server) becomes :class:`CellfeedError`."""
+    """The error that a server named by ``code``; an unknown code (a newer server) becomes
+    :class:`CellfeedError`."""
     return _tree(CellfeedError).get(code, CellfeedError)(message)

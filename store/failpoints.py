@@ -1,12 +1,14 @@
 """Named places in the code where a test may make the process die, fail or wait.
 
-A failpoint costs two looks at empty dictionaries when none is set. Tests set them in process with :func:`set_failpoint`, or for a child process through the
-environment: ``CELLFEED_FAILPOINTS="sqlite.put.before_commit=kill@3;trigger.after_run=raise"``. The part after ``@`` is the number of the pass
-at which it acts (1, the first, when left out); earlier and later passes do nothing.
+A failpoint costs two looks at empty dictionaries when none is set. Tests set them in process with
+:func:`set_failpoint`, or for a child process through the environment:
+``CELLFEED_FAILPOINTS="sqlite.put.before_commit=kill@3;trigger.after_run=raise"``. The part after ``@``
+is the number of the pass at which it acts (1, the first, when left out); earlier and later passes
+do nothing.
 
-Actions: ``kill`` (the process ends as by ``kill -9``), ``raise`` (:class:`FailpointReached`), ``sleep:SECONDS``. For what is none of them there is
-:func:`watch_failpoint`.
-"""
+Actions: ``kill`` (the process ends as by ``kill -9``), ``raise`` (:class:`FailpointReached`),
+``sleep:SECONDS``. For what is none of them there is :func:`watch_failpoint`.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FAILPOINTS: Final[set[str]] = set()
-"""Every failpoint of the code that has been imported: tests go through all of them, so none is forgotten."""
+"""Every failpoint of the code that has been imported: tests go through all of them, so none is
+forgotten."""
 
 
 class FailpointReached(BaseException):
-    """Raised by the ``raise`` action. Not an :class:`Exception`, so that no handler takes it for an ordinary failure."""
+    """Raised by the ``raise`` action. Not an :class:`Exception`, so that no handler takes it for an
+    ordinary failure."""
 
 
 class _Plan:
@@ -47,15 +51,19 @@ def declare(*names: str) -> None:
 
 
 def set_failpoint(name: str, action: str, at_pass: int = 1) -> None:
-    """Arms ``name``; ``action`` is ``kill``, ``raise`` or ``sleep:SECONDS``. Raises ValueError for an unknown action."""
+    """Arms ``name``; ``action`` is ``kill``, ``raise`` or ``sleep:SECONDS``. Raises ValueError for
+    an unknown action."""
     if action not in ("kill", "raise") and not action.startswith("sleep:"):
-        raise ValueError(f"failpoint {name}: unknown action {action!r}; known are kill, raise and sleep:SECONDS")
+        raise ValueError(
+            f"failpoint {name}: unknown action {action!r}; known are kill, raise and sleep:SECONDS"
+        )
     with _lock:
         _plans[name] = _Plan(action, at_pass)
 
 
 def watch_failpoint(name: str, watcher: Callable[[], None]) -> None:
-    """Has ``watcher`` called at every pass of the failpoint, in the thread that passes; what it raises is raised there. One watcher each, until cleared."""
+    """Has ``watcher`` called at every pass of the failpoint, in the thread that passes; what it
+    raises is raised there. One watcher each, until cleared."""
     with _lock:
         _watchers[name] = watcher
 
@@ -74,7 +82,8 @@ def clear_failpoints() -> None:
 
 
 def passes(name: str) -> int:
-    """How often the armed failpoint was passed: a fault test proves by it that its fault happened."""
+    """How often the armed failpoint was passed: a fault test proves by it that its fault
+    happened."""
     plan = _plans.get(name)
     return plan.passes if plan else 0
 
@@ -102,8 +111,9 @@ def failpoint(name: str) -> None:
 
 
 def marked(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator: every call passes the failpoint ``name.before`` first, and ``name.after`` when it comes back without an error. For what decides between two
-    actors: a compare-and-set, a claim, a fence, a change of roles. Nothing may be locked at either point."""
+    """A decorator: every call passes the failpoint ``name.before`` first, and ``name.after`` when
+    it comes back without an error. For what decides between two actors: a compare-and-set, a claim,
+    a fence, a change of roles. Nothing may be locked at either point."""
     before, after = f"{name}.before", f"{name}.after"
     declare(before, after)
 

@@ -1,7 +1,8 @@
 """Which side of a ``fork()`` this process is on.
 
-A child inherits copies of everything, and threads of none: sockets that its parent still reads, database connections that may be used by one process only,
-locks that nobody will release. So what holds such things remembers :data:`generation`, and compares it before each use.
+A child inherits copies of everything, and threads of none: sockets that its parent still reads,
+database connections that may be used by one process only, locks that nobody will release. So what
+holds such things remembers :data:`generation`, and compares it before each use.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import os
 
 generation = 0
-"""Another number in every child, and in every child of a child. Read it as ``forks.generation``: a comparison costs less than asking for the pid."""
+"""Another number in every child, and in every child of a child. Read it as ``forks.generation``: a
+comparison costs less than asking for the pid."""
 
 
 def _in_child() -> None:

@@ -1,8 +1,9 @@
 """Python's collector of reference cycles, in processes that serve.
 
-It looks for cycles whenever some hundred objects more were made than freed. Whoever handles cells makes tens of thousands at a time, none of them in a cycle,
-and pays an eighth to a quarter of its CPU for nothing to be found. So it is made to come less often. What cycles there are (an error with its traceback, a
-closed connection) wait a little longer, and cost some megabytes at most.
+It looks for cycles whenever some hundred objects more were made than freed. Whoever handles cells
+makes tens of thousands at a time, none of them in a cycle, and pays an eighth to a quarter of its
+CPU for nothing to be found. So it is made to come less often. What cycles there are (an error with
+its traceback, a closed connection) wait a little longer, and cost some megabytes at most.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ COLLECT_AFTER_OBJECTS: Final = 50_000
 
 
 def collect_seldom() -> None:
-    """To be called once a process has started: what it has imported lives as long as it does, and is not walked again either."""
+    """To be called once a process has started: what it has imported lives as long as it does, and
+    is not walked again either."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)

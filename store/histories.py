@@ -1,14 +1,15 @@
-"""The identity of a history: a random id, drawn when a datastore is made and again by every restore.
+"""The identity of a history: a random id, drawn when a datastore is made and again by every
+restore.
 
 Names, positions, epochs and ids of cells repeat: a store is made again under its name, a backup is
-restored twice, a server of staging stands in production's configuration. So whatever joins, follows,
-continues or is compared names the history that it belongs to. Two parts with different ids have
-nothing in common, however alike they look. The empty id is of a part that was made before there were
-identities: it fits any history, until ``cellfeed cluster migrate`` gives it one.
+restored twice, a server of staging stands in production's configuration. So whatever joins,
+follows, continues or is compared names the history that it belongs to. Two parts with different ids
+have nothing in common, however alike they look. The empty id is of a part that was made before
+there were identities: it fits any history, until ``cellfeed cluster migrate`` gives it one.
 
-A restored history names its **parent**, the history that was backed up, and keeps its **origin**, the
-first history of the lineage. Whoever acts outside of the store (a charge) names the origin: a restore
-does not change it.
+A restored history names its **parent**, the history that was backed up, and keeps its **origin**,
+the first history of the lineage. Whoever acts outside of the store (a charge) names the origin: a
+restore does not change it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class History(msgspec.Struct, frozen=True):
 
 
 NO_HISTORY: Final = History()
-"""Of a part that was made before there were identities, and the parent of a history that is no restored one."""
+"""Of a part that was made before there were identities, and the parent of a history that is no
+restored one."""
 
 
 def new_history(parent: History = NO_HISTORY) -> History:
@@ -50,9 +52,12 @@ def is_same_history(one: str, other: str) -> bool:
     return one == other or not one or not other
 
 
-def refuse_other_history(part: str, history_id: str, other_part: str, other_id: str, cure: str = "") -> None:
+def refuse_other_history(
+    part: str, history_id: str, other_part: str, other_id: str, cure: str = ""
+) -> None:
     """Raises ProtectData, with both ids and the cure, unless the parts may belong together."""
     if not is_same_history(history_id, other_id):
         raise ProtectData(
-            f"{part} belongs to history {history_id}, {other_part} to {other_id}: they are different datastores, or one was restored. {cure}".rstrip()
+            f"{part} belongs to history {history_id}, {other_part} to {other_id}: they are"
+            f" different datastores, or one was restored. {cure}".rstrip()
         )

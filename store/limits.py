@@ -1,4 +1,5 @@
-"""Every limit of the product: a name, a unit, a reason. Nothing here is a promise to the caller to accept more.
+"""Every limit of the product: a name, a unit, a reason. Nothing here is a promise to the caller to
+accept more.
 
 Limits that cross module borders live here; what no two modules share stays beside its code.
 """
@@ -7,15 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
-# --- cells -----------------------------------------------------------------------------------------------------------------
+# --- cells ----------------------------------------------------------------------------------------
 BODY_BYTES_MAX: Final = 1 << 20
-"""Canonical JSON of one body, bytes. A cell must fit a Kafka record (brokers default to 1 MiB batches) with room for its envelope."""
+"""Canonical JSON of one body, bytes. A cell must fit a Kafka record (brokers default to 1 MiB
+batches) with room for its envelope."""
 
 BODY_DEPTH_MAX: Final = 64
-"""Nesting of objects and arrays in a body. Keeps every recursive reader (ours and the consumers') far from its stack's end."""
+"""Nesting of objects and arrays in a body. Keeps every recursive reader (ours and the consumers')
+far from its stack's end."""
 
 COLUMN_NAME_BYTES_MAX: Final = 128
-"""UTF-8 bytes of a column name. It is stored beside every cell and is part of the unique key of each shard."""
+"""UTF-8 bytes of a column name. It is stored beside every cell and is part of the unique key of
+each shard."""
 
 REF_KEY_MIN: Final = -(1 << 63)
 REF_KEY_MAX: Final = (1 << 63) - 1
@@ -26,35 +30,42 @@ JSON_INTEGER_MAX: Final = (1 << 64) - 1
 """Integers inside bodies: what MessagePack (codec 1) can hold without loss."""
 
 SHARDS_MAX: Final = 65_536
-"""Shards of a datastore; a shard is a Kafka partition and the SQLite row position keeps 16 bits for it."""
+"""Shards of a datastore; a shard is a Kafka partition and the SQLite row position keeps 16 bits for
+it."""
 
 ADDED_ID_MAX: Final = (1 << 47) - 1
 """Cells of one shard; what is left of a 63-bit SQLite row position beside the shard."""
 
-# --- puts ------------------------------------------------------------------------------------------------------------------
+# --- puts -----------------------------------------------------------------------------------------
 BATCH_CELLS_MAX: Final = 5_000
-"""Cells in one transaction of a put call (a longer call is several); longer ones would hold the shard counters too long."""
+"""Cells in one transaction of a put call (a longer call is several); longer ones would hold the
+shard counters too long."""
 
 BATCH_BYTES_MAX: Final = 8 << 20
-"""Body bytes after which a put call is cut into another batch: a quarter of what a worker takes in one request."""
+"""Body bytes after which a put call is cut into another batch: a quarter of what a worker takes in
+one request."""
 
 GROUP_CELLS_MAX: Final = 5_000
 """Cells that the group commit puts into one transaction, several callers together."""
 
 GROUP_BYTES_MAX: Final = 2 * BATCH_BYTES_MAX
-"""Body bytes that the group commit puts into one transaction, several callers together (a call larger than this is a group of its own). Such a group of bodies
-near their limit is held several times over (statements, the server's packets, the binary log's cache): this keeps it far below a gigabyte."""
+"""Body bytes that the group commit puts into one transaction, several callers together (a call
+larger than this is a group of its own). Such a group of bodies near their limit is held several
+times over (statements, the server's packets, the binary log's cache): this keeps it far below a
+gigabyte."""
 
 WRITE_QUEUE_CELLS_MAX: Final = 50_000
-"""Cells waiting for the group commit. Past that a put is refused as ``overloaded`` (definite) rather than queued without end."""
+"""Cells waiting for the group commit. Past that a put is refused as ``overloaded`` (definite)
+rather than queued without end."""
 
 WRITE_QUEUE_BYTES_MAX: Final = 256 << 20
-"""Body bytes waiting for the group commit, for the same reason: 50,000 bodies near their limit would be 50 GB."""
+"""Body bytes waiting for the group commit, for the same reason: 50,000 bodies near their limit
+would be 50 GB."""
 
 PUT_TIMEOUT_S: Final = 10.0
 """How long a put waits for its commit before it is answered ``outcome_unknown``."""
 
-# --- reads -----------------------------------------------------------------------------------------------------------------
+# --- reads ----------------------------------------------------------------------------------------
 READ_KEYS_MAX: Final = 5_000
 """Keys in one batch read."""
 
@@ -65,38 +76,46 @@ SCAN_BYTES_MAX: Final = 8 << 20
 """Encoded body bytes after which a log scan stops (it always returns at least one cell)."""
 
 SCAN_DECODED_BYTES_MAX: Final = 16 << 20
-"""Decoded body bytes after which a log scan stops (it always returns at least one cell): bodies that compress well are a thousand times as large in memory."""
+"""Decoded body bytes after which a log scan stops (it always returns at least one cell): bodies
+that compress well are a thousand times as large in memory."""
 
 READ_BYTES_MAX: Final = 16 << 20
-"""Decoded body bytes of one page of a read by key, or of an index. The body that passes it is the last. A worker holds an answer some three times over (bodies,
-message, socket), for each of its eight read threads: this keeps them below half a gigabyte."""
+"""Decoded body bytes of one page of a read by key, or of an index. The body that passes it is the
+last. A worker holds an answer some three times over (bodies, message, socket), for each of its
+eight read threads: this keeps them below half a gigabyte."""
 
 SCAN_SHARDS_BYTES_MAX: Final = 2 * SCAN_DECODED_BYTES_MAX
-"""Decoded body bytes of one answer with pieces of many logs, each of which has at least one cell; beyond it the caller must ask for fewer shards."""
+"""Decoded body bytes of one answer with pieces of many logs, each of which has at least one cell;
+beyond it the caller must ask for fewer shards."""
 
-# --- trims -----------------------------------------------------------------------------------------------------------------
+# --- trims ----------------------------------------------------------------------------------------
 TRIM_STEP_CELLS: Final = 1_000
-"""Cells that one transaction of a trim deletes: it holds the shard's counter, so puts to that shard wait for it, some ten milliseconds."""
+"""Cells that one transaction of a trim deletes: it holds the shard's counter, so puts to that shard
+wait for it, some ten milliseconds."""
 
 TRIM_STEP_BYTES: Final = 8 << 20
-"""Encoded body bytes after which such a transaction ends (it always deletes one cell): the binary log carries every row that was deleted."""
+"""Encoded body bytes after which such a transaction ends (it always deletes one cell): the binary
+log carries every row that was deleted."""
 
-# --- erasures --------------------------------------------------------------------------------------------------------------
+# --- erasures -------------------------------------------------------------------------------------
 ERASE_STEP_CELLS: Final = 1_000
-"""Bodies that one transaction of an erasure takes away, for the same reason. A row seldom has more cells."""
+"""Bodies that one transaction of an erasure takes away, for the same reason. A row seldom has more
+cells."""
 
-# --- HTTP ------------------------------------------------------------------------------------------------------------------
+# --- HTTP -----------------------------------------------------------------------------------------
 HTTP_BODY_BYTES_MAX: Final = 32 << 20
 """One HTTP request body; a streamed NDJSON put is not held in memory and has no such limit."""
 
-# --- state beside the log ----------------------------------------------------------------------------------------------------
+# --- state beside the log -------------------------------------------------------------------------
 STATE_KEY_BYTES_MAX: Final = 512
 STATE_VALUE_BYTES_MAX: Final = 1 << 20
 """One entry of the state table (leases, offsets, parked cells)."""
 
-# --- dictionaries -----------------------------------------------------------------------------------------------------------
+# --- dictionaries ---------------------------------------------------------------------------------
 DICTIONARY_BYTES: Final = 16 << 10
-"""Content of a dictionary, bytes. Of taxi trips 16 KiB save what 64 KiB save within two per cent; every reading process keeps it in memory."""
+"""Content of a dictionary, bytes. Of taxi trips 16 KiB save what 64 KiB save within two per cent;
+every reading process keeps it in memory."""
 
 DICTIONARIES_MAX: Final = 256
-"""Dictionaries of a datastore, of all columns and all times: each is kept for ever, in every reading process too (60 kB with zstd's table)."""
+"""Dictionaries of a datastore, of all columns and all times: each is kept for ever, in every
+reading process too (60 kB with zstd's table)."""

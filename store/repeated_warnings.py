@@ -1,4 +1,5 @@
-"""Warnings about what is tried again and again, so that a server that is away does not fill the disk with them."""
+"""Warnings about what is tried again and again, so that a server that is away does not fill the
+disk with them."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 TOLD_EVERY_S: Final = 5.0
-"""How often such a warning is written, in seconds: what it is about is tried again many times a second, by every shard or put that it concerns."""
+"""How often such a warning is written, in seconds: what it is about is tried again many times a
+second, by every shard or put that it concerns."""
 
 
 class RepeatedWarning:
-    """The first one is written, and then one in ``TOLD_EVERY_S`` seconds, with the number of those in between. For any thread."""
+    """The first one is written, and then one in ``TOLD_EVERY_S`` seconds, with the number of those
+    in between. For any thread."""
 
     def __init__(self, log: logging.Logger, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -31,5 +34,8 @@ class RepeatedWarning:
                 return
             passed_over, self._passed_over, self._told_s = self._passed_over, 0, now_s
         if passed_over:
-            message, arguments = f"{message} (and %d times since it was told last)", (*arguments, passed_over)
+            message, arguments = (
+                f"{message} (and %d times since it was told last)",
+                (*arguments, passed_over),
+            )
         self._log.warning(message, *arguments, exc_info=exc_info)

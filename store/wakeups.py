@@ -1,7 +1,9 @@
-"""Wake-ups: whoever commits pokes those who follow the logs. A wake-up is a hint; the counters are the truth.
+"""Wake-ups: whoever commits pokes those who follow the logs. A wake-up is a hint; the counters are
+the truth.
 
-A poke is one datagram on the loopback interface to every address that stands in the state table under ``wakeups/``. A lost one costs its
-receiver one polling interval, never a cell; a false one costs a look at the counters.
+A poke is one datagram on the loopback interface to every address that stands in the state table
+under ``wakeups/``. A lost one costs its receiver one polling interval, never a cell; a false one
+costs a look at the counters.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ _DATAGRAM_BYTES_MAX: Final = 16
 
 _PREFIX: Final = "wakeups/"
 _LIFETIME_S: Final = 30.0
-"""How long an address stays valid without being renewed: bounds the datagrams sent to those who died."""
+"""How long an address stays valid without being renewed: bounds the datagrams sent to those who
+died."""
 
 _REFRESH_S: Final = 0.5
-"""How often a poker reads the addresses again: a new follower polls for at most this long before its first wake-up."""
+"""How often a poker reads the addresses again: a new follower polls for at most this long before
+its first wake-up."""
 
 
 class _Address(msgspec.Struct, frozen=True):
@@ -42,7 +46,8 @@ class _Address(msgspec.Struct, frozen=True):
 
 
 class Listener:
-    """A follower's end. ``name`` is unique among followers; a restarted follower of the same name takes the old one's place."""
+    """A follower's end. ``name`` is unique among followers; a restarted follower of the same name
+    takes the old one's place."""
 
     def __init__(self, state: StateTable, name: str) -> None:
         self._state = state
@@ -52,11 +57,13 @@ class Listener:
         self.sock.bind(("127.0.0.1", 0))
         self._renew_at_s = 0.0
         self.told: set[bytes] = set()
-        """Pokes other than of commits that have come (:func:`poke_about`), for whoever looks to take back."""
+        """Pokes other than of commits that have come (:func:`poke_about`), for whoever looks to
+        take back."""
         self.renew()
 
     def renew(self) -> None:
-        """Keeps the address valid; :meth:`wait` does it by itself, an event loop that watches ``sock`` calls it every few seconds."""
+        """Keeps the address valid; :meth:`wait` does it by itself, an event loop that watches
+        ``sock`` calls it every few seconds."""
         now_s = time.monotonic()
         if now_s < self._renew_at_s:
             return
@@ -84,7 +91,8 @@ class Listener:
                 return
 
     def close(self) -> None:
-        """Takes the address back; where the state is away it goes by itself (``_LIFETIME_S``), and who ends in good order does not fail for it."""
+        """Takes the address back; where the state is away it goes by itself (``_LIFETIME_S``), and
+        who ends in good order does not fail for it."""
         try:
             with suppress(Unavailable):
                 self._state.commit({self._key: None})
@@ -93,7 +101,8 @@ class Listener:
 
 
 class Poker:
-    """A writer's end. :meth:`poke` never waits for the state and never raises: what it does not reach is found by polling."""
+    """A writer's end. :meth:`poke` never waits for the state and never raises: what it does not
+    reach is found by polling."""
 
     def __init__(self, state: StateTable) -> None:
         self._state = state
@@ -105,7 +114,8 @@ class Poker:
         self._due = threading.Event()
         self._closed = False
         self._generation = forks.generation
-        # On a thread of its own: the state may be on a node that hangs, and a poke stands between a commit and its acknowledgement.
+        # On a thread of its own: the state may be on a node that hangs, and a poke stands between a
+        # commit and its acknowledgement.
         self._refreshing = SupervisedThread("wakeup-addresses", self._refresh)
         self._refreshing.start()
         self._refresh_soon()
@@ -135,7 +145,8 @@ class Poker:
     def _refresh(self) -> None:
         while self._due.wait() and not self._closed:
             self._due.clear()
-            # When the state cannot be read just now, those known before are poked and the rest poll.
+            # When the state cannot be read just now, those known before are poked and the rest
+            # poll.
             with suppress(CellfeedError):
                 addresses = _read_addresses(self._state)
                 with self._lock:
@@ -149,7 +160,8 @@ def poke_about(subject: str) -> bytes:
 
 
 def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:
-    """Pokes every follower whose address is known now. Raises nothing: whoever is not reached finds out by looking."""
+    """Pokes every follower whose address is known now. Raises nothing: whoever is not reached finds
+    out by looking."""
     with suppress(CellfeedError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         for address in _read_addresses(state):
@@ -157,13 +169,15 @@ def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:
 
 
 def _send(sock: socket.socket, what: bytes, address: tuple[str, int]) -> None:
-    # A follower that just ended, or a full socket buffer: the follower's own polling finds the cells.
+    # A follower that just ended, or a full socket buffer: the follower's own polling finds the
+    # cells.
     with suppress(OSError):
         sock.sendto(what, address)
 
 
 def _read_addresses(state: StateTable) -> list[tuple[str, int]]:
-    """Of those who follow now. An entry that is none, or another version's, is passed over: who wrote it polls."""
+    """Of those who follow now. An entry that is none, or another version's, is passed over: who
+    wrote it polls."""
     now_us = state.now_us()
     found = []
     for entry in state.list(_PREFIX):
@@ -175,7 +189,8 @@ def _read_addresses(state: StateTable) -> list[tuple[str, int]]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Only such an address is sent to: a name would be looked up between a commit and its acknowledgement."""
+    """Only such an address is sent to: a name would be looked up between a commit and its
+    acknowledgement."""
     try:
         return ipaddress.IPv4Address(host).is_loopback
     except ValueError:

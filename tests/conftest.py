@@ -22,17 +22,31 @@ from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A run that a shell has begun in the background ignores Ctrl-C, and so would all that it starts, which is to be ended by it.
+    # A run that a shell has begun in the background ignores Ctrl-C, and so would all that it
+    # starts, which is to be ended by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Java servers and tools of tests live for seconds: compiling their code well, and collecting garbage in parallel, costs more than it brings.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData")
+# Java servers and tools of tests live for seconds: compiling their code well, and collecting
+# garbage in parallel, costs more than it brings.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+)
 os.environ.setdefault(FAULT_SEED, str(default_seed()))  # the workers' too, also past midnight
 
 __all__ = ["pytest_report_header"]
 
-settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.register_profile(
+    "fast",
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+settings.register_profile(
+    "deep",
+    max_examples=2000,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 pytest_plugins = ("pytester", "tests.skip_policy", "tests.run_summary")
@@ -48,14 +62,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests run first, in random order among themselves, so that workers end together. Groups come before
-    all others, since one worker runs each of them from its first test to its last."""
+    """Slow tests run first, in random order among themselves, so that workers end together. Groups
+    come before all others, since one worker runs each of them from its first test to its last."""
     items.sort(key=_turn)
 
 
 def _turn(item: pytest.Item) -> int:
     marks = {mark.name for mark in item.iter_markers()}
-    return next((turn for turn, mark in enumerate(("xdist_group", "slow", "faults", "integration")) if mark in marks), 4)
+    return next(
+        (
+            turn
+            for turn, mark in enumerate(("xdist_group", "slow", "faults", "integration"))
+            if mark in marks
+        ),
+        4,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -67,20 +88,23 @@ def _no_failpoints_left() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_stores_left() -> Iterator[None]:
-    """A store that a test has left open is not asked for dictionaries by the tests of the next module: its server may be gone by then."""
+    """A store that a test has left open is not asked for dictionaries by the tests of the next
+    module: its server may be gone by then."""
     yield
     known_dictionaries._sources.clear()
 
 
 @pytest.fixture
 def no_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only stores that the test itself opens are asked for dictionaries: what an earlier test has left open may have them too, or not answer."""
+    """Only stores that the test itself opens are asked for dictionaries: what an earlier test has
+    left open may have them too, or not answer."""
     monkeypatch.setattr(known_dictionaries, "_sources", [])
 
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDB]:
-    """One MariaDB server for the tests of this process that only need some server. Skips, with the reason, where none can be had."""
+    """One MariaDB server for the tests of this process that only need some server. Skips, with the
+    reason, where none can be had."""
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
     with local_mariadb.running() as server:
@@ -96,7 +120,8 @@ def empty_mariadb(mariadb_server: MariaDB) -> MariaDB:
 
 @pytest.fixture(scope="session")
 def zookeeper_server() -> Iterator[ZooKeeper]:
-    """One ZooKeeper for the tests of this process that only need some server; each uses a chroot of its own. Skips, with the reason, where there is none."""
+    """One ZooKeeper for the tests of this process that only need some server; each uses a chroot of
+    its own. Skips, with the reason, where there is none."""
     if reason := local_zookeeper.why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-zookeeper-"))

@@ -1,4 +1,5 @@
-"""Bodies that share much, and have something of one person each: what dictionaries are trained on in tests."""
+"""Bodies that share much, and have something of one person each: what dictionaries are trained on
+in tests."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from cellfeed.store.cells.cell import NewCell, new_cell
 
-ZONES = ("Lenox Hill West", "Upper East Side North", "Lincoln Square East", "Times Sq/Theatre District", "East Village")
+ZONES = (
+    "Lenox Hill West",
+    "Upper East Side North",
+    "Lincoln Square East",
+    "Times Sq/Theatre District",
+    "East Village",
+)
 
 
 def row_of(number: int) -> UUID:

@@ -1,8 +1,10 @@
-"""A pytest plugin: one block at the end of a run says what passed, failed, skipped and ran again, and the seeds.
+"""A pytest plugin: one block at the end of a run says what passed, failed, skipped and ran again,
+and the seeds.
 
-A test runs again once (``--reruns 1`` of pytest-rerunfailures), so one that fails twice fails. A run with more reruns
-than ``--reruns-max`` fails, though every test passed in the end: a machine stands still now and then, not all the time.
-The block comes before pytest's own last line, which outside tools read.
+A test runs again once (``--reruns 1`` of pytest-rerunfailures), so one that fails twice fails. A
+run with more reruns than ``--reruns-max`` fails, though every test passed in the end: a machine
+stands still now and then, not all the time. The block comes before pytest's own last line, which
+outside tools read.
 """
 
 from __future__ import annotations
@@ -15,18 +17,26 @@ import pytest
 from tests.skip_policy import reason_of
 
 RERUNS_MAX: Final = 5
-"""Of several thousand tests on two busy cores: more of them are a defect of the tests or of the product."""
+"""Of several thousand tests on two busy cores: more of them are a defect of the tests or of the
+product."""
 
 RERUN_SHOWN_CHARACTERS: Final = 3_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("honest runs")
-    group.addoption("--reruns-max", type=int, default=RERUNS_MAX, metavar="N", help="a run with more reruns fails (default: %(default)s)")
+    group.addoption(
+        "--reruns-max",
+        type=int,
+        default=RERUNS_MAX,
+        metavar="N",
+        help="a run with more reruns fails (default: %(default)s)",
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A parameter ``seed`` of a test is one of the run's seeds; a test that draws its own calls ``record_property("seed", n)``."""
+    """A parameter ``seed`` of a test is one of the run's seeds; a test that draws its own calls
+    ``record_property("seed", n)``."""
     callspec = getattr(item, "callspec", None)
     if callspec is not None and "seed" in callspec.params:
         item.user_properties.append(("seed", callspec.params["seed"]))
@@ -35,7 +45,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None and _too_many_reruns(terminal) and session.exitstatus == pytest.ExitCode.OK:
+    if (
+        terminal is not None
+        and _too_many_reruns(terminal)
+        and session.exitstatus == pytest.ExitCode.OK
+    ):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -45,13 +59,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
     yield
     reruns = terminalreporter.stats.get("rerun", [])
     for report in reruns:
-        terminalreporter.write_line(f"ran again: {report.nodeid}\n{str(report.longrepr)[-RERUN_SHOWN_CHARACTERS:]}")
+        terminalreporter.write_line(
+            f"ran again: {report.nodeid}\n{str(report.longrepr)[-RERUN_SHOWN_CHARACTERS:]}"
+        )
     terminalreporter.write_sep("=", "run summary")
     for line in _summary_lines(terminalreporter):
         terminalreporter.write_line(line)
     if _too_many_reruns(terminalreporter):
         most = terminalreporter.config.getoption("--reruns-max")
-        terminalreporter.write_line(f"FAILED: {len(reruns)} reruns, and a run may have {most}", red=True, bold=True)
+        terminalreporter.write_line(
+            f"FAILED: {len(reruns)} reruns, and a run may have {most}", red=True, bold=True
+        )
 
 
 def _too_many_reruns(terminal: Any) -> bool:
@@ -59,7 +77,10 @@ def _too_many_reruns(terminal: Any) -> bool:
 
 
 def _summary_lines(terminal: Any) -> Generator[str]:
-    counts = {name: len(terminal.stats.get(name, [])) for name in ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun")}
+    counts = {
+        name: len(terminal.stats.get(name, []))
+        for name in ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun")
+    }
     yield ", ".join(f"{name} {count}" for name, count in counts.items())
     skipped: dict[str, list[str]] = {}
     for report in terminal.stats.get("skipped", []):

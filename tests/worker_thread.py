@@ -14,7 +14,8 @@ START_TIMEOUT_S = 30.0
 
 @contextlib.contextmanager
 def worker_thread(datastore: Datastore) -> Iterator[str]:
-    """The address of a worker that serves ``datastore``; it has ended, and answered what was under way, when the block is left."""
+    """The address of a worker that serves ``datastore``; it has ended, and answered what was under
+    way, when the block is left."""
     ports: list[int] = []
     started, stop = threading.Event(), threading.Event()
 
@@ -22,7 +23,12 @@ def worker_thread(datastore: Datastore) -> Iterator[str]:
         ports.append(port)
         started.set()
 
-    thread = threading.Thread(target=run_worker, args=(datastore,), kwargs={"stop": stop, "on_started": on_started}, name="worker-under-test")
+    thread = threading.Thread(
+        target=run_worker,
+        args=(datastore,),
+        kwargs={"stop": stop, "on_started": on_started},
+        name="worker-under-test",
+    )
     thread.start()
     try:
         assert started.wait(START_TIMEOUT_S), "the worker did not start"

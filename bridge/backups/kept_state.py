@@ -1,21 +1,27 @@
 """Which entries of the state table belong to a backup, and what becomes of those that come back.
 
-Kept: all that is known of groups' work and of the datastore's users. Offsets, parked cells, settled starts, what footholds and tries remember, pauses,
-histories, indexes, users and ACLs, node ids and generations of gateways; erasures that are not done yet, which a worker
-of the restored datastore ends; and the record of those that are done. An entry of a kind that is not known here is kept.
+Kept: all that is known of groups' work and of the datastore's users. Offsets, parked cells, settled
+starts, what footholds and tries remember, pauses, histories, indexes, users and ACLs, node ids and
+generations of gateways; erasures that are not done yet, which a worker of the restored datastore
+ends; and the record of those that are done. An entry of a kind that is not known here is kept.
 
-Left out, because it speaks of processes, of storage or of work under way that a restored datastore has not got:
+Left out, because it speaks of processes, of storage or of work under way that a restored datastore
+has not got:
 
-    cluster/          who is master, which cluster has which shards: told by the storage that is restored into
-    groups/           sessions, leases, the lead, assignments and claims of coordination in the store: their holders are gone
+    cluster/          who is master, which cluster has which shards: told by the storage that is
+                      restored into
+    groups/           sessions, leases, the lead, assignments and claims of coordination in the
+                      store: their holders are gone
     gateways/groups/  which consumer groups have members just now
     wakeups/          addresses of processes
-    coordination/history/   which ZooKeeper the processes wrote to: a restored datastore believes the one that it finds
+    coordination/history/   which ZooKeeper the processes wrote to: a restored datastore believes
+                            the one that it finds
     trims/, index-unfit/    notes about entries of indexes, which are built anew
 
-**Indexes are built anew**, from the restored logs: a backup has no entries of them. Each one that had a version comes back as one version that is to be built,
-under a number that was not used before, so neither its tables nor its group's offsets are those of a version that anybody remembers. What was kept of the
-groups of older versions does not come back.
+**Indexes are built anew**, from the restored logs: a backup has no entries of them. Each one that
+had a version comes back as one version that is to be built, under a number that was not used
+before, so neither its tables nor its group's offsets are those of a version that anybody remembers.
+What was kept of the groups of older versions does not come back.
 """
 
 from __future__ import annotations
@@ -31,7 +37,15 @@ from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.indexes.catalog import INDEXES, restored_index
 from cellfeed.store.indexes.version import index_group
 
-LEFT_OUT: Final = ("cluster/", "groups/", "gateways/groups/", "wakeups/", "coordination/history/", "trims/", "index-unfit/")
+LEFT_OUT: Final = (
+    "cluster/",
+    "groups/",
+    "gateways/groups/",
+    "wakeups/",
+    "coordination/history/",
+    "trims/",
+    "index-unfit/",
+)
 
 
 def belongs(entry: StateEntry) -> bool:
@@ -40,19 +54,30 @@ def belongs(entry: StateEntry) -> bool:
 
 
 def trigger_groups(entries: Sequence[tuple[str, bytes]]) -> list[str]:
-    """The triggers, and the indexes, that are known in the entries of a backup. Exports are none: they believe their partitions."""
+    """The triggers, and the indexes, that are known in the entries of a backup. Exports are none:
+    they believe their partitions."""
     groups = {unquote(key.split("/")[1]) for key, _ in entries if key.startswith(PREFIX)}
     return sorted(group for group in groups if not group.startswith(EXPORTS))
 
 
-def restored(entries: Sequence[tuple[str, bytes]], now_us: int, erased: Iterable[bytes] = ()) -> list[tuple[str, bytes]]:
-    """The entries as they come back, without what is parked of rows (``erased``: row keys) that the restore erases."""
+def restored(
+    entries: Sequence[tuple[str, bytes]], now_us: int, erased: Iterable[bytes] = ()
+) -> list[tuple[str, bytes]]:
+    """The entries as they come back, without what is parked of rows (``erased``: row keys) that the
+    restore erases."""
     if gone := {str(UUID(bytes=row_key)) for row_key in erased}:
         entries = [(key, value) for key, value in entries if not is_of_rows(key, value, gone)]
     found, groups = list[tuple[str, bytes]](), set[str]()
     for key, value in entries:
         if key.startswith(INDEXES):
             before, value = restored_index(key, value, now_us)
-            groups |= {quote(index_group(before.name, version.number), safe="") for version in before.versions}
+            groups |= {
+                quote(index_group(before.name, version.number), safe="")
+                for version in before.versions
+            }
         found.append((key, value))
-    return [(key, value) for key, value in found if len(parts := key.split("/")) < 2 or parts[1] not in groups]
+    return [
+        (key, value)
+        for key, value in found
+        if len(parts := key.split("/")) < 2 or parts[1] not in groups
+    ]

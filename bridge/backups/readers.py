@@ -1,13 +1,16 @@
-"""Who is known to have read a datastore's logs, and how far: what a restore must not give out a second time.
+"""Who is known to have read a datastore's logs, and how far: what a restore must not give out a
+second time.
 
-    groups     triggers, consumer groups of gateways and exports, by the offsets that are kept outside of the datastore (ZooKeeper). Offsets that are kept in
+    groups     triggers, consumer groups of gateways and exports, by the offsets that are kept
+               outside of the datastore (ZooKeeper). Offsets that are kept in
                the datastore come back with the backup, and are never ahead of it
     exports    the last record of each partition in the Kafka cluster
     warehouse  the tables of the configuration (by the caller: they are above this layer)
-    backup     later backups of the datastore in the same folder (:func:`cellfeed.store.backups.restore.backup_readers`)
+    backup     later backups of the datastore in the same folder
+               (:func:`cellfeed.store.backups.restore.backup_readers`)
 
-Offsets of whatever topic count: those of columns and views are those of the full log, and which view is whose is not known here. Who is in no group and
-nowhere in the configuration is not known.
+Offsets of whatever topic count: those of columns and views are those of the full log, and which
+view is whose is not known here. Who is in no group and nowhere in the configuration is not known.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from cellfeed.store.errors import Unavailable
 
 
 def group_readers(offsets: Offsets | None, shards: int) -> list[Reader]:
-    """Every offset that is kept elsewhere; ``offsets`` is None where none are. Raises Unavailable."""
+    """Every offset that is kept elsewhere; ``offsets`` is None where none are. Raises
+    Unavailable."""
     if offsets is None or offsets.keeps_in_store:
         return []
     return [
@@ -39,31 +43,53 @@ def group_readers(offsets: Offsets | None, shards: int) -> list[Reader]:
 
 
 def export_readers(export: Export, datastore: str, shards: int) -> list[Reader]:
-    """How far the partitions of an export are; nothing where its topic does not exist. Raises Unavailable."""
+    """How far the partitions of an export are; nothing where its topic does not exist. Raises
+    Unavailable."""
     topic = export.topic_of(datastore)
     try:
         with closing(consumer_of(export)) as consumer:
             described = consumer.list_topics(topic, timeout=METADATA_S).topics[topic]
             if described.error is not None:
                 return []
-            tails = read_tails(consumer, topic, sorted(number for number in described.partitions if number < shards))
+            tails = read_tails(
+                consumer,
+                topic,
+                sorted(number for number in described.partitions if number < shards),
+            )
     except KafkaException as error:
-        raise Unavailable(f"export {export.name}: how far its topic {topic} is cannot be told: {error}") from error
-    return [Reader(export.name, topic, shard, tail.tail.added_id + 1, source="export") for shard, tail in tails.items() if tail.tail.added_id is not None]
+        raise Unavailable(
+            f"export {export.name}: how far its topic {topic} is cannot be told: {error}"
+        ) from error
+    return [
+        Reader(export.name, topic, shard, tail.tail.added_id + 1, source="export")
+        for shard, tail in tails.items()
+        if tail.tail.added_id is not None
+    ]
 
 
 def set_back(offsets: Offsets, workers: Sequence[str], at_backup: Sequence[Reader]) -> list[Reader]:
-    """Sets offsets that are kept elsewhere back to where they were at the backup, for groups whose work is told by offsets **and** parked cells: what was
-    parked since is not in the backup, so the cells from there on are run again. Returns what was set. Raises Unavailable."""
+    """Sets offsets that are kept elsewhere back to where they were at the backup, for groups whose
+    work is told by offsets **and** parked cells: what was parked since is not in the backup, so the
+    cells from there on are run again. Returns what was set. Raises Unavailable."""
     done = list[Reader]()
     for group in workers:
         now = offsets.fetch_offsets(group)
         back = [
             reader
             for reader in at_backup
-            if reader.name == group and (offset := now.get((reader.topic, reader.shard))) is not None and offset.offset > reader.location
+            if reader.name == group
+            and (offset := now.get((reader.topic, reader.shard))) is not None
+            and offset.offset > reader.location
         ]
         if back:
-            offsets.commit_offsets(group, {(reader.topic, reader.shard): CommittedOffset(reader.location, reader.leader_epoch) for reader in back})
+            offsets.commit_offsets(
+                group,
+                {
+                    (reader.topic, reader.shard): CommittedOffset(
+                        reader.location, reader.leader_epoch
+                    )
+                    for reader in back
+                },
+            )
         done += back
     return done

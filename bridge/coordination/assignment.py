@@ -6,21 +6,34 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 RETURN_S: Final = 3.0
-"""For how long, and no longer than a lease, a leader that has come (back) to the coordination leaves absent members what they have, besides the time between
-two renewals. When a coordinator was away everybody comes back, one after the other: up to 1.4 s pass between two tries to connect
-(``zookeeper_connection.py``); then a member connects, notices at its next renewal that its session has ended, and joins again. Without that time the first one
-back would take everything, and give half of it back a moment later; whatever changes hands stands still meanwhile, twice."""
+"""For how long, and no longer than a lease, a leader that has come (back) to the coordination
+leaves absent members what they have, besides the time between two renewals. When a coordinator was
+away everybody comes back, one after the other: up to 1.4 s pass between two tries to connect
+(``zookeeper_connection.py``); then a member connects, notices at its next renewal that its session
+has ended, and joins again. Without that time the first one back would take everything, and give
+half of it back a moment later; whatever changes hands stands still meanwhile, twice."""
 
 
-def balance(partitions: int, members: Sequence[str], current: Mapping[int, str], awaited: Collection[str] = ()) -> dict[int, str]:
-    """Partition to member. Every member gets ``partitions // len(members)`` or one more; a partition stays where it is wherever that allows it.
+def balance(
+    partitions: int,
+    members: Sequence[str],
+    current: Mapping[int, str],
+    awaited: Collection[str] = (),
+) -> dict[int, str]:
+    """Partition to member. Every member gets ``partitions // len(members)`` or one more; a
+    partition stays where it is wherever that allows it.
 
     ``awaited``: absent members who keep what they have; the rest is divided over the others.
 
-    Deterministic: the same arguments give the same answer on every machine. No members: only what is kept is assigned.
+    Deterministic: the same arguments give the same answer on every machine. No members: only what
+    is kept is assigned.
     """
     names = sorted(set(members))
-    kept = {partition: member for partition, member in current.items() if partition < partitions and member in awaited and member not in names}
+    kept = {
+        partition: member
+        for partition, member in current.items()
+        if partition < partitions and member in awaited and member not in names
+    }
     if not names:
         return kept
     divided = [partition for partition in range(partitions) if partition not in kept]
@@ -42,7 +55,9 @@ def balance(partitions: int, members: Sequence[str], current: Mapping[int, str],
 
 
 def is_awaited(absent_s: float, in_touch_s: float, lease_s: float, renewed_every_s: float) -> bool:
-    """Whether a leader leaves a member what it has that it has seen absent for ``absent_s`` seconds. ``in_touch_s``: for how long the leader had been in touch
-    with the coordination when it saw that first, in one session and without a failure; ``renewed_every_s``: how often sessions of ``lease_s`` are renewed. A
-    leader that was in touch for longer than a lease has seen that the member was not."""
+    """Whether a leader leaves a member what it has that it has seen absent for ``absent_s``
+    seconds. ``in_touch_s``: for how long the leader had been in touch with the coordination when it
+    saw that first, in one session and without a failure; ``renewed_every_s``: how often sessions of
+    ``lease_s`` are renewed. A leader that was in touch for longer than a lease has seen that the
+    member was not."""
     return max(absent_s, in_touch_s) < min(RETURN_S, lease_s) + renewed_every_s

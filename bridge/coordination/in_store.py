@@ -1,25 +1,35 @@
-"""Coordination in the store's own state table: leases that each process watches, claims and offsets by compare-and-set.
+"""Coordination in the store's own state table: leases that each process watches, claims and offsets
+by compare-and-set.
 
 Keys (names are percent-encoded, so a group may be called anything):
 
-    groups/<group>/members/<member>             {}, or {"renews": epoch} behind an earlier session; the entry's version is the session's epoch
+    groups/<group>/members/<member>             {}, or {"renews": epoch} behind an earlier session;
+                                                the entry's version is the session's epoch
     groups/<group>/leases/<member>              {"epoch", "expires_at_us", "ttl_us"}
-    groups/<group>/leader                       {"member", "epoch"}: leads as long as that session lives
+    groups/<group>/leader                       {"member", "epoch"}: leads as long as that session
+                                                lives
     groups/<group>/assignment                   {partition: member}
-    groups/<group>/claims/<topic>/<partition>   {"member", "epoch"}; the entry's version is the claim's token
-    offsets/<group>/<topic>/<partition>         {"offset", "leader_epoch", "metadata", "committed_at_us"}
+    groups/<group>/claims/<topic>/<partition>   {"member", "epoch"}; the entry's version is the
+                                                claim's token
+    offsets/<group>/<topic>/<partition>         {"offset", "leader_epoch", "metadata",
+                                                "committed_at_us"}
 
-Versions are revisions of the whole table: they only rise and none is used twice, also not by an entry that is deleted and made anew.
+Versions are revisions of the whole table: they only rise and none is used twice, also not by an
+entry that is deleted and made anew.
 
-**No clock is trusted for long.** A lease ends when nobody has renewed it for its time-to-live, by the observer's own monotonic clock. The storage's clock says
-only how old a lease is that this process sees for the first time, see ``watched_leases.py``. So a clock that steps, is an hour ahead, or belongs to another
-master after a promotion, makes no lease last longer, and ends none that somebody watches. Claims are safe without any clock: each save compares their version.
+**No clock is trusted for long.** A lease ends when nobody has renewed it for its time-to-live, by
+the observer's own monotonic clock. The storage's clock says only how old a lease is that this
+process sees for the first time, see ``watched_leases.py``. So a clock that steps, is an hour ahead,
+or belongs to another master after a promotion, makes no lease last longer, and ends none that
+somebody watches. Claims are safe without any clock: each save compares their version.
 
-Crash points: every change is one commit of the state table, so there is no half of one, except a session's beginning, which is two: the member's entry (which
-ends an earlier session of that name), then its lease. Between them the member is as if it had died: a lease of the earlier session may stand until it runs out,
-but nobody can use it. A renewal that broke off there, or whose first commit has no known fate, is tried again with the session that it began with; the entry
-says that it is this one's, and not another process's, for nobody else has that session. A member that dies leaves its lease (which runs out) and its claims
-(which anybody may take over from then on).
+Crash points: every change is one commit of the state table, so there is no half of one, except a
+session's beginning, which is two: the member's entry (which ends an earlier session of that name),
+then its lease. Between them the member is as if it had died: a lease of the earlier session may
+stand until it runs out, but nobody can use it. A renewal that broke off there, or whose first
+commit has no known fate, is tried again with the session that it began with; the entry says that it
+is this one's, and not another process's, for nobody else has that session. A member that dies
+leaves its lease (which runs out) and its claims (which anybody may take over from then on).
 """
 
 from __future__ import annotations
@@ -40,7 +50,8 @@ from cellfeed.store.errors import StaleWriter
 _encode = msgspec.json.encode
 
 _FORGOTTEN_AFTER_S: Final = 3600.0
-"""How long the lease of a dead member is kept after it ran out. Longer than any pause after which a process would be expected back."""
+"""How long the lease of a dead member is kept after it ran out. Longer than any pause after which a
+process would be expected back."""
 
 _FEW_PARTITIONS: Final = 16
 """Up to so many offsets are looked up one by one; more are taken from one listing of the group."""
@@ -60,8 +71,9 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class StoreCoordinator:
-    """:class:`cellfeed.bridge.coordination.contract.Coordinator` over a :class:`cellfeed.store.engines.contract.engine.StateTable`. ``clock`` is this process's, in seconds, and never
-    steps."""
+    """:class:`cellfeed.bridge.coordination.contract.Coordinator` over a
+    :class:`cellfeed.store.engines.contract.engine.StateTable`. ``clock`` is this process's, in
+    seconds, and never steps."""
 
     keeps_in_store = True
 
@@ -80,7 +92,7 @@ class StoreCoordinator:
     def why_changed(self) -> str | None:
         return None
 
-    # --- membership ------------------------------------------------------------------------------------------------------
+    # --- membership -------------------------------------------------------------------------------
 
     def join(self, group: str, member: str, ttl_s: float) -> Session:
         epoch = self._state.commit({_member_key(group, member): _encode(_Member())})
@@ -91,11 +103,15 @@ class StoreCoordinator:
         member_key = _member_key(session.group, session.member)
         if self._is_alive(session) and self._write_lease(session):
             return session
-        epoch = self._state.commit({member_key: _encode(_Member(session.epoch))}, expect={member_key: session.epoch})
+        epoch = self._state.commit(
+            {member_key: _encode(_Member(session.epoch))}, expect={member_key: session.epoch}
+        )
         if epoch is None:
             entry = self._state.get(member_key)
             if entry is None:
-                return self.join(session.group, session.member, session.ttl_s)  # forgotten long after its lease ran out
+                return self.join(
+                    session.group, session.member, session.ttl_s
+                )  # forgotten long after its lease ran out
             if _member(entry).renews != session.epoch:
                 raise _superseded(session)
             epoch = entry.version  # this very renewal, which broke off
@@ -104,7 +120,10 @@ class StoreCoordinator:
     def leave(self, session: Session) -> None:
         member_key = _member_key(session.group, session.member)
         while True:
-            write: dict[str, bytes | None] = {member_key: None, _lease_key(session.group, session.member): None}
+            write: dict[str, bytes | None] = {
+                member_key: None,
+                _lease_key(session.group, session.member): None,
+            }
             expect: dict[str, int | None] = {member_key: session.epoch}
             leader = self._state.get(_leader_key(session.group))
             if leader is not None and _is_held_by(leader, session):
@@ -120,7 +139,7 @@ class StoreCoordinator:
     def members(self, group: str) -> list[str]:
         return sorted(self._alive(group))
 
-    # --- lead and assignment -----------------------------------------------------------------------------------------------
+    # --- lead and assignment ----------------------------------------------------------------------
 
     def lead(self, session: Session) -> bool:
         key = _leader_key(session.group)
@@ -133,62 +152,114 @@ class StoreCoordinator:
                 return True
             if _is_live(entry, alive):
                 return False
-        # The member's own entry is expected too: a session that another one of its name has ended takes no lead.
-        expect = {key: entry.version if entry else None, _member_key(session.group, session.member): session.epoch}
-        return self._state.commit({key: _encode(_Holder(session.member, session.epoch))}, expect=expect) is not None
+        # The member's own entry is expected too: a session that another one of its name has ended
+        # takes no lead.
+        expect = {
+            key: entry.version if entry else None,
+            _member_key(session.group, session.member): session.epoch,
+        }
+        return (
+            self._state.commit(
+                {key: _encode(_Holder(session.member, session.epoch))}, expect=expect
+            )
+            is not None
+        )
 
     def leader(self, group: str) -> str | None:
         entry = self._state.get(_leader_key(group))
-        return _holder(entry).member if entry is not None and _is_live(entry, self._alive(group)) else None
+        return (
+            _holder(entry).member
+            if entry is not None and _is_live(entry, self._alive(group))
+            else None
+        )
 
     def assign(self, session: Session, assignment: Mapping[int, str]) -> None:
         entry = self._state.get(_leader_key(session.group))
-        write = {_assignment_key(session.group): _encode({str(partition): member for partition, member in assignment.items()})}
+        write = {
+            _assignment_key(session.group): _encode(
+                {str(partition): member for partition, member in assignment.items()}
+            )
+        }
         leads = entry is not None and _is_held_by(entry, session) and self._is_alive(session)
-        # Whoever takes the lead over changes the leader's entry, so an assignment by the old leader fails on its version.
-        if entry is None or not leads or self._state.commit(write, expect={entry.key: entry.version}) is None:
-            raise StaleWriter(f"{session.member} does not lead group {session.group!r}; its assignment was refused")
+        # Whoever takes the lead over changes the leader's entry, so an assignment by the old leader
+        # fails on its version.
+        if (
+            entry is None
+            or not leads
+            or self._state.commit(write, expect={entry.key: entry.version}) is None
+        ):
+            raise StaleWriter(
+                f"{session.member} does not lead group {session.group!r}; its assignment was"
+                " refused"
+            )
 
     def assignment(self, group: str) -> dict[int, str]:
         entry = self._state.get(_assignment_key(group))
         return msgspec.json.decode(entry.value, type=dict[int, str]) if entry else {}
 
-    # --- claims ------------------------------------------------------------------------------------------------------------
+    # --- claims -----------------------------------------------------------------------------------
 
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
         alive = self._alive(session.group)
         if not partitions or alive.get(session.member) != session.epoch:
             return {}
-        entries = {int(_last_part(entry.key)): entry for entry in self._state.list(_claims_prefix(session.group, topic))}
+        entries = {
+            int(_last_part(entry.key)): entry
+            for entry in self._state.list(_claims_prefix(session.group, topic))
+        }
         expect: dict[str, int | None] = {_member_key(session.group, session.member): session.epoch}
         free = []
         for partition in partitions:
             entry = entries.get(partition)
             if entry is None or _is_held_by(entry, session) or not _is_live(entry, alive):
                 free.append(partition)
-                expect[_claim_key(session.group, topic, partition)] = entry.version if entry else None
+                expect[_claim_key(session.group, topic, partition)] = (
+                    entry.version if entry else None
+                )
         if not free:
             return {}
         holder = _encode(_Holder(session.member, session.epoch))
-        token = self._state.commit({_claim_key(session.group, topic, partition): holder for partition in free}, expect=expect)
+        token = self._state.commit(
+            {_claim_key(session.group, topic, partition): holder for partition in free},
+            expect=expect,
+        )
         if token is not None:
-            return {partition: Claim(session.group, topic, partition, session.member, token) for partition in free}
+            return {
+                partition: Claim(session.group, topic, partition, session.member, token)
+                for partition in free
+            }
         if len(free) == 1:
             return {}
-        # Somebody took one of them between the look and the commit: the others are still to be had, one by one.
-        return {partition: claim for one in free for partition, claim in self.claim(session, topic, [one]).items()}
+        # Somebody took one of them between the look and the commit: the others are still to be had,
+        # one by one.
+        return {
+            partition: claim
+            for one in free
+            for partition, claim in self.claim(session, topic, [one]).items()
+        }
 
     def release(self, claims: Collection[Claim]) -> None:
-        keys = {_claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims}
+        keys = {
+            _claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims
+        }
         if keys and self._state.commit(dict.fromkeys(keys), expect=keys) is None and len(keys) > 1:
             for claim in claims:
                 self.release([claim])
 
-    def owners(self, group: str, topic: str, partitions: Collection[int] | None = None) -> dict[int, str]:
-        held = {int(_last_part(entry.key)): _holder(entry).member for entry in self._state.list(_claims_prefix(group, topic))}
-        return held if partitions is None else {partition: held[partition] for partition in partitions if partition in held}
+    def owners(
+        self, group: str, topic: str, partitions: Collection[int] | None = None
+    ) -> dict[int, str]:
+        held = {
+            int(_last_part(entry.key)): _holder(entry).member
+            for entry in self._state.list(_claims_prefix(group, topic))
+        }
+        return (
+            held
+            if partitions is None
+            else {partition: held[partition] for partition in partitions if partition in held}
+        )
 
-    # --- offsets -----------------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
     def commit_offsets(
         self,
@@ -205,7 +276,9 @@ class StoreCoordinator:
             write[_offset_key(group, topic, partition)] = _encode(stamped)
         self._commit_under(group, write, claims)
 
-    def fetch_offsets(self, group: str, partitions: Sequence[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
+    def fetch_offsets(
+        self, group: str, partitions: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
         if partitions is not None and len(partitions) <= _FEW_PARTITIONS:
             looked_up = {key: self._state.get(_offset_key(group, *key)) for key in partitions}
             return {key: _offset(entry) for key, entry in looked_up.items() if entry is not None}
@@ -213,24 +286,39 @@ class StoreCoordinator:
         for entry in self._state.list(f"offsets/{_quoted(group)}/"):
             _, _, topic, partition = entry.key.split("/")
             found[(unquote(topic), int(partition))] = _offset(entry)
-        return found if partitions is None else {key: found[key] for key in partitions if key in found}
+        return (
+            found if partitions is None else {key: found[key] for key in partitions if key in found}
+        )
 
     def groups(self) -> list[str]:
         return sorted({unquote(entry.key.split("/")[1]) for entry in self._state.list("offsets/")})
 
-    def delete_offsets(self, group: str, partitions: Collection[TopicPartition] | None = None, *, claims: Sequence[Claim] = ()) -> None:
+    def delete_offsets(
+        self,
+        group: str,
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        claims: Sequence[Claim] = (),
+    ) -> None:
         keys = {entry.key for entry in self._state.list(f"offsets/{_quoted(group)}/")}
         if partitions is not None:
             keys &= {_offset_key(group, *each) for each in partitions}
         self._commit_under(group, dict.fromkeys(keys), claims)
 
-    def _commit_under(self, group: str, write: Mapping[str, bytes | None], claims: Sequence[Claim]) -> None:
-        expect: dict[str, int | None] = {_claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims}
+    def _commit_under(
+        self, group: str, write: Mapping[str, bytes | None], claims: Sequence[Claim]
+    ) -> None:
+        expect: dict[str, int | None] = {
+            _claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims
+        }
         if self._state.commit(write, expect=expect) is None:
             lost = ", ".join(f"{claim.topic}/{claim.partition}" for claim in claims)
-            raise StaleWriter(f"the offsets of group {group!r} were not saved: a claim on one of {lost} has been taken over")
+            raise StaleWriter(
+                f"the offsets of group {group!r} were not saved: a claim on one of {lost} has been"
+                " taken over"
+            )
 
-    # --- leases --------------------------------------------------------------------------------------------------------------
+    # --- leases -----------------------------------------------------------------------------------
 
     def _with_lease(self, session: Session) -> Session:
         self._forget_the_long_dead(session.group)
@@ -252,7 +340,11 @@ class StoreCoordinator:
         """The live sessions: member to epoch."""
         now_s, now_us = self._clock(), self._state.now_us()
         entries = self._state.list(_leases_prefix(group))
-        alive = {_last_part(entry.key): lease.epoch for entry in entries if self._watched.lives(entry, lease := _lease(entry), now_s, now_us)}
+        alive = {
+            _last_part(entry.key): lease.epoch
+            for entry in entries
+            if self._watched.lives(entry, lease := _lease(entry), now_s, now_us)
+        }
         self._watched.forget_others(_leases_prefix(group), {entry.key for entry in entries})
         return alive
 
@@ -268,13 +360,22 @@ class StoreCoordinator:
         now_s, now_us = self._clock(), self._state.now_us()
         for entry in self._state.list(_leases_prefix(group)):
             lease, member_key = _lease(entry), _member_key(group, _last_part(entry.key))
-            if lease.expires_at_us < now_us - int(_FORGOTTEN_AFTER_S * 1e6) and not self._watched.lives(entry, lease, now_s, now_us):
-                # A member that is joining again just now has another epoch already, and keeps its entry.
-                self._state.commit({entry.key: None, member_key: None}, expect={entry.key: entry.version, member_key: lease.epoch})
+            if lease.expires_at_us < now_us - int(
+                _FORGOTTEN_AFTER_S * 1e6
+            ) and not self._watched.lives(entry, lease, now_s, now_us):
+                # A member that is joining again just now has another epoch already, and keeps its
+                # entry.
+                self._state.commit(
+                    {entry.key: None, member_key: None},
+                    expect={entry.key: entry.version, member_key: lease.epoch},
+                )
 
 
 def _superseded(session: Session) -> StaleWriter:
-    return StaleWriter(f"another process has joined group {session.group!r} as {session.member!r}: this one's session {session.epoch} has ended")
+    return StaleWriter(
+        f"another process has joined group {session.group!r} as {session.member!r}: this one's"
+        f" session {session.epoch} has ended"
+    )
 
 
 def _member(entry: StateEntry) -> _Member:
@@ -303,7 +404,7 @@ def _is_live(entry: StateEntry, alive: Mapping[str, int]) -> bool:
     return alive.get(holder.member) == holder.epoch
 
 
-# --- keys --------------------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 
 def _quoted(name: str) -> str:

@@ -15,7 +15,8 @@ IN_STORE = "store"
 
 
 def check_coordination(url: str) -> None:
-    """Raises InvalidRequest for what is neither ``store`` nor a ZooKeeper URL; never shows credentials."""
+    """Raises InvalidRequest for what is neither ``store`` nor a ZooKeeper URL; never shows
+    credentials."""
     if url == IN_STORE:
         return
     if not url.startswith("zookeeper:"):
@@ -25,19 +26,25 @@ def check_coordination(url: str) -> None:
     parse_zookeeper_url(url)
 
 
-def open_coordinator(url: str, state: StateTable, history: Callable[[], History] = lambda: NO_HISTORY) -> Coordinator:
-    """The datastore's coordinator; to be closed. Does not wait for a ZooKeeper: its calls do, each for its time-out. Raises InvalidRequest."""
+def open_coordinator(
+    url: str, state: StateTable, history: Callable[[], History] = lambda: NO_HISTORY
+) -> Coordinator:
+    """The datastore's coordinator; to be closed. Does not wait for a ZooKeeper: its calls do, each
+    for its time-out. Raises InvalidRequest."""
     check_coordination(url)
     if url == IN_STORE:
         return StoreCoordinator(state)
-    from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator  # kazoo is loaded by those who use it
+    from cellfeed.bridge.coordination.zookeeper.coordinator import (
+        ZooKeeperCoordinator,
+    )  # kazoo is loaded by those who use it
     from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 
     return ZooKeeperCoordinator(parse_zookeeper_url(url), state, history)
 
 
 def open_offsets_elsewhere(url: str) -> Offsets | None:
-    """The offsets that are kept outside of the datastore, without the datastore; None where they are in it. To be closed. Raises InvalidRequest."""
+    """The offsets that are kept outside of the datastore, without the datastore; None where they
+    are in it. To be closed. Raises InvalidRequest."""
     check_coordination(url)
     if url == IN_STORE:
         return None
@@ -48,7 +55,8 @@ def open_offsets_elsewhere(url: str) -> Offsets | None:
 
 
 class _NoStorage:
-    """Stands for the state table of a datastore that is not there: nothing is read from it, nothing is written."""
+    """Stands for the state table of a datastore that is not there: nothing is read from it, nothing
+    is written."""
 
     def get(self, key: str) -> StateEntry | None:
         raise _not_there()
@@ -56,7 +64,9 @@ class _NoStorage:
     def list(self, prefix: str) -> list[StateEntry]:
         raise _not_there()
 
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+    def commit(
+        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
         raise _not_there()
 
     def now_us(self) -> int:

@@ -1,4 +1,5 @@
-"""A cell as a CloudEvent 1.0 in structured JSON mode (cloudevents.io, Kafka protocol binding §3.3): one object, ``data`` being the JSON envelope.
+"""A cell as a CloudEvent 1.0 in structured JSON mode (cloudevents.io, Kafka protocol binding §3.3):
+one object, ``data`` being the JSON envelope.
 
     {"specversion":"1.0","id":"3/17","source":"/cellfeed/trips","type":"cellfeed.cell.BASE","subject":"<row
     key>","time":"…","datacontenttype":"application/json","data":{…}}
@@ -36,10 +37,19 @@ class CloudEventsFormat:
         """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
         return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
-    def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
+    def encode_many(
+        self,
+        shard: int,
+        cells: Sequence[StoredCell],
+        keys: Sequence[bytes],
+        bodies_json: Sequence[bytes],
+    ) -> list[bytes]:
         """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
         data = self._json.encode_many(shard, cells, keys, bodies_json)
-        return [self._head(shard, cell, key) + _DATA + envelope + b"}" for cell, key, envelope in zip(cells, keys, data, strict=True)]
+        return [
+            self._head(shard, cell, key) + _DATA + envelope + b"}"
+            for cell, key, envelope in zip(cells, keys, data, strict=True)
+        ]
 
     def _head(self, shard: int, cell: StoredCell, key: bytes) -> bytes:
         kind = json.dumps(f"cellfeed.cell.{cell.column_name}", ensure_ascii=False)
@@ -51,7 +61,8 @@ class CloudEventsFormat:
 
 
 def envelope_of(value: bytes) -> bytes:
-    """The JSON envelope in a value that :class:`CloudEventsFormat` wrote. Raises ValueError for another one."""
+    """The JSON envelope in a value that :class:`CloudEventsFormat` wrote. Raises ValueError for
+    another one."""
     head, found, data = value.partition(_DATA)
     if not found or not head.startswith(b'{"specversion":"1.0"') or not data.endswith(b"}"):
         raise ValueError("it is no CloudEvent as cellfeed writes it")

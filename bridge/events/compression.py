@@ -1,15 +1,18 @@
-"""Compression of record batches, by Kafka's names: the records behind a batch's head become one compressed text, and its attributes name the codec.
+"""Compression of record batches, by Kafka's names: the records behind a batch's head become one
+compressed text, and its attributes name the codec.
 
 What each codec's text has to look like so that every client reads it:
 
 - gzip: RFC 1952.
-- snappy: snappy-java's stream, as Kafka's own producer writes it (magic, two versions, then blocks with their lengths), which every client knows; some of
-them know
-  the bare form as well.
-- lz4: the LZ4 frame format with independent blocks of 64 KiB, the only ones that the Java client reads. The frame is written here around the blocks.
-- zstd: one frame. Clients know it from version 10 of Fetch on; an older one is told so (:data:`Compression.fetch_version_min`).
+- snappy: snappy-java's stream, as Kafka's own producer writes it (magic, two versions, then blocks
+  with their lengths), which every client knows; some of them know the bare form as well.
+- lz4: the LZ4 frame format with independent blocks of 64 KiB, the only ones that the Java client
+  reads. The frame is written here around the blocks.
+- zstd: one frame. Clients know it from version 10 of Fetch on; an older one is told so
+  (:data:`Compression.fetch_version_min`).
 
-Every function is one of its bytes alone and safe to use from several threads; all of them let other threads run meanwhile.
+Every function is one of its bytes alone and safe to use from several threads; all of them let other
+threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ _SNAPPY_BLOCK_BYTES: Final = 32 << 10
 """snappy-java's own block size."""
 
 _LZ4_HEAD: Final = bytes.fromhex("04224d18 60 40 82")
-"""Magic, version 1 with independent blocks and no checksums, blocks of 64 KiB, the checksum of those two bytes."""
+"""Magic, version 1 with independent blocks and no checksums, blocks of 64 KiB, the checksum of
+those two bytes."""
 _LZ4_BLOCK_BYTES: Final = 64 << 10
 _LZ4_AS_IT_IS: Final = 1 << 31
 """In a block's length: its bytes are not compressed."""
@@ -43,7 +47,8 @@ _LZ4_END: Final = bytes(4)
 
 
 class Compression(NamedTuple):
-    """A codec of record batches. ``attribute``: its bits in a batch's attributes; ``fetch_version_min``: the first version of Fetch whose clients know it."""
+    """A codec of record batches. ``attribute``: its bits in a batch's attributes;
+    ``fetch_version_min``: the first version of Fetch whose clients know it."""
 
     name: CompressionName
     attribute: int
@@ -90,7 +95,12 @@ def _arrow_codec(name: str) -> Callable[..., Any]:
 
 _COMPRESSIONS: Final[Mapping[str, Compression]] = {
     each.name: each
-    for each in (Compression("gzip", 1, _gzip), Compression("snappy", 2, _snappy), Compression("lz4", 3, _lz4), Compression("zstd", 4, _zstd, 10))
+    for each in (
+        Compression("gzip", 1, _gzip),
+        Compression("snappy", 2, _snappy),
+        Compression("lz4", 3, _lz4),
+        Compression("zstd", 4, _zstd, 10),
+    )
 }
 
 

@@ -1,8 +1,11 @@
-"""The cell envelope: a record's value in either format, and from it back to the cell: exactly what was written, or an error.
+"""The cell envelope: a record's value in either format, and from it back to the cell: exactly what
+was written, or an error.
 
-Nothing is guessed and nothing half-read is returned. Avro carries its lengths and a record batch its checksum, so the body inside is only checked to
-be one JSON object in UTF-8. JSON values pass through programs that parse and write JSON anew, which changes spelling but not meaning; a digest would
-differ and nobody would know why. So a JSON value is accepted only if it is byte for byte what :class:`~cellfeed.bridge.events.formats.JsonFormat` writes.
+Nothing is guessed and nothing half-read is returned. Avro carries its lengths and a record batch
+its checksum, so the body inside is only checked to be one JSON object in UTF-8. JSON values pass
+through programs that parse and write JSON anew, which changes spelling but not meaning; a digest
+would differ and nobody would know why. So a JSON value is accepted only if it is byte for byte what
+:class:`~cellfeed.bridge.events.formats.JsonFormat` writes.
 """
 
 from __future__ import annotations
@@ -23,10 +26,18 @@ from cellfeed.store.cells.cell import ERASED_JSON, StoredCell, check_column_name
 from cellfeed.store.errors import CellfeedError, DataDamaged
 from cellfeed.store.limits import ADDED_ID_MAX, BODY_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN, SHARDS_MAX
 
-__all__ = ["AvroFormat", "DecodedEvent", "EventFormat", "JsonFormat", "decode_envelope", "decode_record"]
+__all__ = [
+    "AvroFormat",
+    "DecodedEvent",
+    "EventFormat",
+    "JsonFormat",
+    "decode_envelope",
+    "decode_record",
+]
 
 MOMENT_US_MAX: Final = 253_402_300_800_000_000
-"""Microseconds from 1970 to the year 10000, which no calendar of ours reaches: a later moment is damage."""
+"""Microseconds from 1970 to the year 10000, which no calendar of ours reaches: a later moment is
+damage."""
 
 _KEY_AT: Final = WIRE_HEAD.size + 1
 _KEY_END: Final = _KEY_AT + 36
@@ -35,14 +46,16 @@ _HYPHEN: Final = ord("-")
 
 _columns: dict[bytes, str] = {}
 _COLUMNS_KEPT_MAX: Final = 10_000
-"""Column names that were found good and are kept: a bound on memory where programs make up names without end."""
+"""Column names that were found good and are kept: a bound on memory where programs make up names
+without end."""
 
 _JSON: Final = re.compile(
     rb'\{"added_id":(\d{1,19}),"body":(\{.*\}),"column_name":("(?:[^"\\]|\\.)*"),"created_at":"([0-9T:.-]{26})Z",'
     rb'"ref_key":(-?\d{1,19}),"row_key":"([0-9a-f-]{36})","shard":(\d{1,10})\}',
     re.DOTALL,
 )
-"""The body is cut out as it stands: a quote within any string is escaped, so the last ``},"column_name":"`` is the envelope's own."""
+"""The body is cut out as it stands: a quote within any string is escaped, so the last
+``},"column_name":"`` is the envelope's own."""
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _text: Final = msgspec.json.Decoder(str).decode
@@ -50,7 +63,8 @@ _json_format: Final = JsonFormat()
 
 
 class DecodedEvent(NamedTuple):
-    """A cell as a record carries it. ``row_key`` is 16 bytes; ``body_json`` canonical JSON; ``created_at_us`` microseconds since 1970 UTC."""
+    """A cell as a record carries it. ``row_key`` is 16 bytes; ``body_json`` canonical JSON;
+    ``created_at_us`` microseconds since 1970 UTC."""
 
     shard: int
     added_id: int
@@ -62,7 +76,8 @@ class DecodedEvent(NamedTuple):
 
 
 def decode_envelope(value: bytes | None) -> DecodedEvent:
-    """A record's value in either format, told apart by its first byte. Raises DataDamaged when it is not a whole envelope.
+    """A record's value in either format, told apart by its first byte. Raises DataDamaged when it
+    is not a whole envelope.
 
     The schema id is not looked at: the envelope has one version, whatever a registry calls it.
     """
@@ -72,35 +87,78 @@ def decode_envelope(value: bytes | None) -> DecodedEvent:
         event = _decode_avro(value) if value[0] == 0 else _decode_json(value)
     except DataDamaged:
         raise
-    except (ValueError, IndexError, OverflowError, RecursionError, msgspec.MsgspecError, CellfeedError) as error:
-        raise DataDamaged(f"a record of {len(value)} bytes is not a cell: {type(error).__name__}: {error}") from error
+    except (
+        ValueError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+        msgspec.MsgspecError,
+        CellfeedError,
+    ) as error:
+        raise DataDamaged(
+            f"a record of {len(value)} bytes is not a cell: {type(error).__name__}: {error}"
+        ) from error
     return _checked(event)
 
 
 def _checked(event: DecodedEvent) -> DecodedEvent:
-    if not (0 <= event.shard < SHARDS_MAX and 0 <= event.added_id <= ADDED_ID_MAX and REF_KEY_MIN <= event.ref_key <= REF_KEY_MAX):
-        raise DataDamaged(f"a record names shard {event.shard}, added_id {event.added_id} and ref key {event.ref_key}, which no cell can have")
+    if not (
+        0 <= event.shard < SHARDS_MAX
+        and 0 <= event.added_id <= ADDED_ID_MAX
+        and REF_KEY_MIN <= event.ref_key <= REF_KEY_MAX
+    ):
+        raise DataDamaged(
+            f"a record names shard {event.shard}, added_id {event.added_id} and ref key"
+            f" {event.ref_key}, which no cell can have"
+        )
     if not 0 <= event.created_at_us < MOMENT_US_MAX:
-        raise DataDamaged(f"a record was made at {event.created_at_us} microseconds since 1970, which is no moment of a log")
+        raise DataDamaged(
+            f"a record was made at {event.created_at_us} microseconds since 1970, which is no"
+            " moment of a log"
+        )
     return event
 
 
-def decode_record(shard: int, key: bytes | None, value: bytes | None, headers: Mapping[str, bytes], timestamp_ms: int) -> DecodedEvent:
-    """A record of a partition, also one without a value: an erased cell, told by its key, headers and timestamp (so ``created_at_us`` is whole milliseconds),
-    with ``ERASED_JSON`` for its body. Raises DataDamaged."""
+def decode_record(
+    shard: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Mapping[str, bytes],
+    timestamp_ms: int,
+) -> DecodedEvent:
+    """A record of a partition, also one without a value: an erased cell, told by its key, headers
+    and timestamp (so ``created_at_us`` is whole milliseconds), with ``ERASED_JSON`` for its body.
+    Raises DataDamaged."""
     if value is not None:
         return decode_envelope(value)
     try:
-        added_id, ref_key, column = int(headers[ADDED_ID]), int(headers[REF_KEY]), headers[COLUMN_NAME]
-        event = DecodedEvent(shard, added_id, _row_key(key or b""), check_column_name(column.decode()), ref_key, timestamp_ms * 1000, ERASED_JSON)
+        added_id, ref_key, column = (
+            int(headers[ADDED_ID]),
+            int(headers[REF_KEY]),
+            headers[COLUMN_NAME],
+        )
+        event = DecodedEvent(
+            shard,
+            added_id,
+            _row_key(key or b""),
+            check_column_name(column.decode()),
+            ref_key,
+            timestamp_ms * 1000,
+            ERASED_JSON,
+        )
     except (KeyError, ValueError, CellfeedError) as error:
-        raise DataDamaged(f"a record without a value does not tell of an erased cell: {type(error).__name__}: {error}") from error
+        raise DataDamaged(
+            f"a record without a value does not tell of an erased cell: {type(error).__name__}:"
+            f" {error}"
+        ) from error
     return _checked(event)
 
 
 def _decode_avro(value: bytes) -> DecodedEvent:
     if len(value) < _KEY_END or value[_KEY_AT - 1] != _KEY_LENGTH:
-        raise DataDamaged(f"a record of {len(value)} bytes has no row key of 36 bytes behind its head")
+        raise DataDamaged(
+            f"a record of {len(value)} bytes has no row key of 36 bytes behind its head"
+        )
     column, at = _read_bytes(value, _KEY_END)
     ref_key, at = read_varint(value, at)
     added_id, at = read_varint(value, at)
@@ -108,27 +166,52 @@ def _decode_avro(value: bytes) -> DecodedEvent:
     created_at_us, at = read_varint(value, at)
     body_json, at = _read_bytes(value, at)
     if body_json[:1] != b"{" and len(body_json) < 2:
-        raise DataDamaged("a record is typed, or damaged: read a topic whose format is avro, json or cloudevents, as the topic of all cells")
+        raise DataDamaged(
+            "a record is typed, or damaged: read a topic whose format is avro, json or cloudevents,"
+            " as the topic of all cells"
+        )
     if at != len(value):
         raise DataDamaged(f"a record has {len(value) - at} bytes behind its envelope")
     if body_json[:1] != b"{" or len(body_json) > BODY_BYTES_MAX:
-        raise DataDamaged(f"a record's body of {len(body_json)} bytes is not a JSON object, or larger than any")
+        raise DataDamaged(
+            f"a record's body of {len(body_json)} bytes is not a JSON object, or larger than any"
+        )
     _check_json(body_json)
     body_json.decode()  # the check before does not look at what strings hold
     column_name = _columns.get(column) or _column_name(column)
-    return DecodedEvent(shard, added_id, _row_key(value[_KEY_AT:_KEY_END]), column_name, ref_key, created_at_us, body_json)
+    return DecodedEvent(
+        shard,
+        added_id,
+        _row_key(value[_KEY_AT:_KEY_END]),
+        column_name,
+        ref_key,
+        created_at_us,
+        body_json,
+    )
 
 
 def _decode_json(value: bytes) -> DecodedEvent:
     match = _JSON.fullmatch(value)
     if match is None:
-        raise DataDamaged(f"a record of {len(value)} bytes is neither Avro nor JSON as cellfeed writes it")
+        raise DataDamaged(
+            f"a record of {len(value)} bytes is neither Avro nor JSON as cellfeed writes it"
+        )
     added_id, body_json, column, created_at, ref_key, key, shard = match.groups()
     if canonical_from_json(body_json) != body_json:
         raise DataDamaged("a record's body is not canonical JSON")
     created_at_us = microseconds(datetime.fromisoformat(created_at.decode() + "+00:00"))
-    event = DecodedEvent(int(shard), int(added_id), _row_key(key), check_column_name(_text(column)), int(ref_key), created_at_us, body_json)
-    cell = StoredCell(event.added_id, event.row_key, event.column_name, event.ref_key, created_at_us, b"")
+    event = DecodedEvent(
+        int(shard),
+        int(added_id),
+        _row_key(key),
+        check_column_name(_text(column)),
+        int(ref_key),
+        created_at_us,
+        body_json,
+    )
+    cell = StoredCell(
+        event.added_id, event.row_key, event.column_name, event.ref_key, created_at_us, b""
+    )
     if _json_format.encode(event.shard, cell, key, body_json) != value:
         raise DataDamaged("a record is JSON, but not as cellfeed writes it")
     return event
@@ -136,7 +219,12 @@ def _decode_json(value: bytes) -> DecodedEvent:
 
 def _row_key(key: bytes) -> bytes:
     digits = key.replace(b"-", b"")
-    if not (len(key) == 36 and len(digits) == 32 and key[8] == key[13] == key[18] == key[23] == _HYPHEN and key == key.lower()):
+    if not (
+        len(key) == 36
+        and len(digits) == 32
+        and key[8] == key[13] == key[18] == key[23] == _HYPHEN
+        and key == key.lower()
+    ):
         raise DataDamaged(f"a record's row key {key[:40]!r} is not the lower-case text of a UUID")
     return unhexlify(digits)
 
@@ -152,5 +240,8 @@ def _read_bytes(buffer: bytes, position: int) -> tuple[bytes, int]:
     length, position = read_varint(buffer, position)
     end = position + length
     if length < 0 or end > len(buffer):
-        raise DataDamaged(f"a field of {length} bytes at byte {position} goes beyond the record's {len(buffer)} bytes")
+        raise DataDamaged(
+            f"a field of {length} bytes at byte {position} goes beyond the record's {len(buffer)}"
+            " bytes"
+        )
     return buffer[position:end], end

@@ -1,8 +1,10 @@
-"""How a cell becomes a record's value: Avro in Confluent's wire format, or JSON. Both carry all that a cell is, so no headers are needed.
+"""How a cell becomes a record's value: Avro in Confluent's wire format, or JSON. Both carry all
+that a cell is, so no headers are needed.
 
-Avro: a zero byte, the schema id (4 bytes, big-endian), the Avro binary of ``schemas/avro/cell_envelope.avsc``. Written by hand for speed (an eighth
-of what fastavro takes); a property test holds the two byte-identical. JSON: one object with the same fields, keys sorted, no spaces, the body
-spliced in as it is stored::
+Avro: a zero byte, the schema id (4 bytes, big-endian), the Avro binary of
+``schemas/avro/cell_envelope.avsc``. Written by hand for speed (an eighth of what fastavro takes); a
+property test holds the two byte-identical. JSON: one object with the same fields, keys sorted, no
+spaces, the body spliced in as it is stored::
 
     {"added_id":…,"body":{…},"column_name":…,"created_at":"2026-01-31T12:00:00.000000Z","ref_key":…,"row_key":…,"shard":…}
 
@@ -16,7 +18,15 @@ import struct
 from collections.abc import Sequence
 from typing import Final, Protocol, Self
 
-from cellfeed.bridge.events.varints import MIDDLE, PAIRS, SMALL, TAILS, VARINTS, varint, varint_of_moment
+from cellfeed.bridge.events.varints import (
+    MIDDLE,
+    PAIRS,
+    SMALL,
+    TAILS,
+    VARINTS,
+    varint,
+    varint_of_moment,
+)
 from cellfeed.store.cells.cell import StoredCell, moment
 
 WIRE_HEAD: Final = struct.Struct(">bI")
@@ -25,11 +35,13 @@ WIRE_HEAD: Final = struct.Struct(">bI")
 _UUID_LENGTH: Final = varint(36)
 
 _COLUMNS_KEPT_MAX: Final = 10_000
-"""Encoded column names that are kept: a bound on memory where programs make up column names without end."""
+"""Encoded column names that are kept: a bound on memory where programs make up column names without
+end."""
 
 
 class LeftOut(bytes):
-    """Instead of a value: the cell has no record, for a ``reason``. It is empty, as no value of any format is."""
+    """Instead of a value: the cell has no record, for a ``reason``. It is empty, as no value of any
+    format is."""
 
     reason: str
 
@@ -40,8 +52,9 @@ class LeftOut(bytes):
 
 
 class EventFormat(Protocol):
-    """How a cell becomes a record's value. ``name`` is the same only for formats that make the same records; ``content_type`` is a header that every record
-    carries, where a format asks for one. Safe to use from several threads."""
+    """How a cell becomes a record's value. ``name`` is the same only for formats that make the same
+    records; ``content_type`` is a header that every record carries, where a format asks for one.
+    Safe to use from several threads."""
 
     @property
     def name(self) -> str: ...
@@ -50,16 +63,24 @@ class EventFormat(Protocol):
     def content_type(self) -> bytes | None: ...
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
-        """The value of one cell; ``key`` is its row key as text, ``body_json`` its decoded body. :class:`LeftOut` for one that gets no record."""
+        """The value of one cell; ``key`` is its row key as text, ``body_json`` its decoded body.
+        :class:`LeftOut` for one that gets no record."""
         ...
 
-    def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
+    def encode_many(
+        self,
+        shard: int,
+        cells: Sequence[StoredCell],
+        keys: Sequence[bytes],
+        bodies_json: Sequence[bytes],
+    ) -> list[bytes]:
         """:meth:`encode` of many cells of one shard, in order, at a third of the cost."""
         ...
 
 
 class AvroFormat:
-    """Confluent wire format; ``schema_id`` is what the schema registry calls the envelope's schema."""
+    """Confluent wire format; ``schema_id`` is what the schema registry calls the envelope's
+    schema."""
 
     name = "avro"
     content_type: bytes | None = None
@@ -72,17 +93,36 @@ class AvroFormat:
         """See :class:`EventFormat`."""
         return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
-    def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
+    def encode_many(
+        self,
+        shard: int,
+        cells: Sequence[StoredCell],
+        keys: Sequence[bytes],
+        bodies_json: Sequence[bytes],
+    ) -> list[bytes]:
         """See :class:`EventFormat`."""
         values: list[bytes] = []
         append, join = values.append, b"".join
-        # Names that a loop looks up thousands of times are local, and what neighbours share is encoded once: cells that were put together
-        # have one moment, and the shard stands right before it.
-        head, columns, small, middle, pairs, tails = self._head, self._columns, VARINTS, MIDDLE, PAIRS, TAILS
+        # Names that a loop looks up thousands of times are local, and what neighbours share is
+        # encoded once: cells that were put together have one moment, and the shard stands right
+        # before it.
+        head, columns, small, middle, pairs, tails = (
+            self._head,
+            self._columns,
+            VARINTS,
+            MIDDLE,
+            PAIRS,
+            TAILS,
+        )
         shard_bytes, last_us, shard_and_moment = varint(shard), None, b""
-        for (added_id, _, column_name, ref_key, created_at_us, _), key, body_json in zip(cells, keys, bodies_json, strict=True):
+        for (added_id, _, column_name, ref_key, created_at_us, _), key, body_json in zip(
+            cells, keys, bodies_json, strict=True
+        ):
             if created_at_us != last_us:
-                last_us, shard_and_moment = created_at_us, shard_bytes + varint_of_moment(created_at_us)
+                last_us, shard_and_moment = (
+                    created_at_us,
+                    shard_bytes + varint_of_moment(created_at_us),
+                )
             if 0 <= added_id < SMALL:
                 added = small[added_id]
             elif SMALL <= added_id < middle:
@@ -127,14 +167,25 @@ class JsonFormat:
         """See :class:`EventFormat`."""
         return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
-    def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
+    def encode_many(
+        self,
+        shard: int,
+        cells: Sequence[StoredCell],
+        keys: Sequence[bytes],
+        bodies_json: Sequence[bytes],
+    ) -> list[bytes]:
         """See :class:`EventFormat`."""
         values: list[bytes] = []
         last_second, second_text = None, b""
-        for (added_id, _, column_name, ref_key, created_at_us, _), key, body_json in zip(cells, keys, bodies_json, strict=True):
+        for (added_id, _, column_name, ref_key, created_at_us, _), key, body_json in zip(
+            cells, keys, bodies_json, strict=True
+        ):
             second, microsecond = divmod(created_at_us, 1_000_000)
             if second != last_second:
-                last_second, second_text = second, moment(second * 1_000_000).isoformat()[:19].encode()
+                last_second, second_text = (
+                    second,
+                    moment(second * 1_000_000).isoformat()[:19].encode(),
+                )
             column = self._columns.get(column_name) or self._column(column_name)
             values.append(
                 b'{"added_id":%d,"body":%b,"column_name":%b,"created_at":"%b.%06dZ","ref_key":%d,"row_key":"%b","shard":%d}'

@@ -13,11 +13,19 @@ def cell_of_message(message: Message) -> DecodedEvent:
     if value is not None:
         return decode_envelope(value)
     partition = message.partition()
-    return decode_record(-1 if partition is None else partition, message.key(), None, header_values(message), message.timestamp()[1])
+    return decode_record(
+        -1 if partition is None else partition,
+        message.key(),
+        None,
+        header_values(message),
+        message.timestamp()[1],
+    )
 
 
 def header_values(message: Message) -> dict[str, bytes]:
     """A record's headers by name."""
     given = message.headers() or []
     pairs = given.items() if isinstance(given, dict) else given
-    return {name: value if isinstance(value, bytes) else (value or "").encode() for name, value in pairs}
+    return {
+        name: value if isinstance(value, bytes) else (value or "").encode() for name, value in pairs
+    }

@@ -1,4 +1,5 @@
-"""The formats by the names that configuration calls them by: the same ones for a topic of the gateway and for an export."""
+"""The formats by the names that configuration calls them by: the same ones for a topic of the
+gateway and for an export."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from cellfeed.store.errors import InvalidRequest
 FormatName = Literal["avro", "json", "cloudevents"]
 
 ViewFormatName = Literal["avro", "json", "cloudevents", "typed"]
-"""Of a view of one column: ``typed`` is Avro with the body as the column's own type (:mod:`cellfeed.bridge.typed.typed_format`)."""
+"""Of a view of one column: ``typed`` is Avro with the body as the column's own type
+(:mod:`cellfeed.bridge.typed.typed_format`)."""
 
 _FORMATS: Final[Mapping[str, Callable[[str, int], EventFormat]]] = {
     "avro": lambda _, schema_id: AvroFormat(schema_id),
@@ -22,7 +24,8 @@ _FORMATS: Final[Mapping[str, Callable[[str, int], EventFormat]]] = {
 
 
 def event_format(name: str, datastore: str, schema_id: int) -> EventFormat:
-    """The format that configuration calls ``name``. ``schema_id``: for Avro, what the registry calls the envelope. Raises InvalidRequest."""
+    """The format that configuration calls ``name``. ``schema_id``: for Avro, what the registry
+    calls the envelope. Raises InvalidRequest."""
     make = _FORMATS.get(name)
     if make is None:
         raise InvalidRequest(f"format {name!r} does not exist; known are {', '.join(_FORMATS)}")

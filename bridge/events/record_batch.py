@@ -1,10 +1,12 @@
 """Kafka record batches, version 2 (KIP-98), written and read without a client library.
 
-A batch covers a range of offsets. Offsets in it without a record are holes, as in a compacted topic: a topic of one column has the offsets of
-the full log, and a batch may even be empty (as compaction leaves them), which moves readers past a range in which the column has no cell.
+A batch covers a range of offsets. Offsets in it without a record are holes, as in a compacted
+topic: a topic of one column has the offsets of the full log, and a batch may even be empty (as
+compaction leaves them), which moves readers past a range in which the column has no cell.
 
-Base offset and leader epoch lie outside the CRC. Timestamps are ``created_at`` in milliseconds (CREATE_TIME). With a compression all records together are one
-compressed text behind the batch's head; a batch without records has nothing to compress and says so.
+Base offset and leader epoch lie outside the CRC. Timestamps are ``created_at`` in milliseconds
+(CREATE_TIME). With a compression all records together are one compressed text behind the batch's
+head; a batch without records has nothing to compress and says so.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from cellfeed.store.cells.body_codec import decode_bodies
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import DataDamaged
 
-# base offset, batch length | leader epoch, magic, crc | attributes, last offset delta, first timestamp, last timestamp, producer id, producer epoch,
-# base sequence, record count
+# base offset, batch length | leader epoch, magic, crc | attributes, last offset delta, first
+# timestamp, last timestamp, producer id, producer epoch, base sequence, record count
 _OUTER: Final = struct.Struct(">qi")
 _MIDDLE: Final = struct.Struct(">ibI")
 _INNER: Final = struct.Struct(">hiqqqhii")
@@ -41,7 +43,8 @@ _NO_TIMESTAMP: Final = -1
 _NO_PRODUCER: Final = (-1, -1, -1)
 
 _RECORD_BYTES_MIN: Final = 7
-"""A record with nothing in it: its length, attributes, timestamp, offset, key and value lengths, header count."""
+"""A record with nothing in it: its length, attributes, timestamp, offset, key and value lengths,
+header count."""
 
 
 class Record(NamedTuple):
@@ -64,10 +67,11 @@ def encode_record_batch(
     leader_epoch: int,
     compression: Compression | None = None,
 ) -> bytes:
-    """One batch that covers the offsets ``base_offset`` up to, not including, ``next_offset``; ``cells`` are the records in it, ascending.
+    """One batch that covers the offsets ``base_offset`` up to, not including, ``next_offset``;
+    ``cells`` are the records in it, ascending.
 
-    ``bodies_json``: what they are shown with, where it was decoded already. Raises DataDamaged when a stored body does not decode, ValueError when the
-    range is empty or a cell lies outside of it.
+    ``bodies_json``: what they are shown with, where it was decoded already. Raises DataDamaged when
+    a stored body does not decode, ValueError when the range is empty or a cell lies outside of it.
     """
     if bodies_json is None:
         bodies_json = decode_bodies([cell.body for cell in cells])
@@ -75,8 +79,14 @@ def encode_record_batch(
     values = encode_values(event_format, shard, cells, keys, bodies_json)
     if b"" in values:  # a format leaves some out (LeftOut): their offsets are holes
         has_record = [value != b"" for value in values]
-        cells, keys, values = list(compress(cells, has_record)), list(compress(keys, has_record)), list(compress(values, has_record))
-    headers = encode_headers([] if event_format.content_type is None else [(CONTENT_TYPE, event_format.content_type)])
+        cells, keys, values = (
+            list(compress(cells, has_record)),
+            list(compress(keys, has_record)),
+            list(compress(values, has_record)),
+        )
+    headers = encode_headers(
+        [] if event_format.content_type is None else [(CONTENT_TYPE, event_format.content_type)]
+    )
     covered = {"base_offset": base_offset, "next_offset": next_offset, "leader_epoch": leader_epoch}
     return frame_records(cells, keys, values, headers, **covered, compression=compression)
 
@@ -104,43 +114,82 @@ def frame_records(
     leader_epoch: int,
     compression: Compression | None = None,
 ) -> bytes:
-    """:func:`encode_record_batch` for values that are encoded already; ``keys`` are 36 bytes each, ``headers`` those of every record, encoded. A record without
-    a value has those of an erased cell instead."""
+    """:func:`encode_record_batch` for values that are encoded already; ``keys`` are 36 bytes each,
+    ``headers`` those of every record, encoded. A record without a value has those of an erased cell
+    instead."""
     if not 0 <= base_offset < next_offset:
         raise ValueError(f"a batch cannot cover the offsets from {base_offset} up to {next_offset}")
     if cells and not base_offset <= cells[0].added_id <= cells[-1].added_id < next_offset:
-        raise ValueError(f"cells {cells[0].added_id} to {cells[-1].added_id} are not in a batch from {base_offset} up to {next_offset}")
+        raise ValueError(
+            f"cells {cells[0].added_id} to {cells[-1].added_id} are not in a batch from"
+            f" {base_offset} up to {next_offset}"
+        )
     first_ms = last_ms = cells[0].created_at_us // 1000 if cells else _NO_TIMESTAMP
     parts: list[bytes] = []
     small, last_us, attributes_and_time = VARINTS, None, b""
     fixed = 37 + len(headers)  # behind the sizes of what varies: key length (1), key (36), headers
-    erased = iter([cell for cell, value in zip(cells, values, strict=True) if value is None] if None in values else ())
+    erased = iter(
+        [cell for cell, value in zip(cells, values, strict=True) if value is None]
+        if None in values
+        else ()
+    )
     for (added_id, _, _, _, created_at_us, _), key, value in zip(cells, keys, values, strict=True):
         if created_at_us != last_us:  # cells that were put together have one moment
             last_us, last_ms = created_at_us, created_at_us // 1000
             attributes_and_time = _NO_ATTRIBUTES + varint(last_ms - first_ms)
         if value is None:
-            delta, own_headers = varint(added_id - base_offset), encode_headers(erased_headers(next(erased)))
+            delta, own_headers = (
+                varint(added_id - base_offset),
+                encode_headers(erased_headers(next(erased))),
+            )
             size = len(attributes_and_time) + len(delta) + len(_NULL) + 37 + len(own_headers)
-            parts += (varint(size), attributes_and_time, delta, _KEY_LENGTH, key, _NULL, own_headers)
+            parts += (
+                varint(size),
+                attributes_and_time,
+                delta,
+                _KEY_LENGTH,
+                key,
+                _NULL,
+                own_headers,
+            )
             continue
         offset_delta, length = added_id - base_offset, len(value)
         delta = small[offset_delta] if 0 <= offset_delta < SMALL else varint(offset_delta)
         value_length = small[length] if length < SMALL else varint(length)
         size = len(attributes_and_time) + len(delta) + len(value_length) + length + fixed
-        parts += (small[size] if size < SMALL else varint(size), attributes_and_time, delta, _KEY_LENGTH, key, value_length, value, headers)
+        parts += (
+            small[size] if size < SMALL else varint(size),
+            attributes_and_time,
+            delta,
+            _KEY_LENGTH,
+            key,
+            value_length,
+            value,
+            headers,
+        )
     records, attributes = b"".join(parts), 0
     if compression is not None and cells:
         records, attributes = compression.compress(records), compression.attribute
-    inner = _INNER.pack(attributes, next_offset - base_offset - 1, first_ms, last_ms, *_NO_PRODUCER, len(cells))
+    inner = _INNER.pack(
+        attributes, next_offset - base_offset - 1, first_ms, last_ms, *_NO_PRODUCER, len(cells)
+    )
     crc = crc32c(records, crc32c(inner))
-    return b"".join((_OUTER.pack(base_offset, _MIDDLE.size + len(inner) + len(records)), _MIDDLE.pack(leader_epoch, _MAGIC, crc), inner, records))
+    return b"".join(
+        (
+            _OUTER.pack(base_offset, _MIDDLE.size + len(inner) + len(records)),
+            _MIDDLE.pack(leader_epoch, _MAGIC, crc),
+            inner,
+            records,
+        )
+    )
 
 
 def decode_record_batches(data: bytes) -> Iterator[Record]:
-    """The records of whole batches one after another. Raises DataDamaged for anything that is not: a wrong checksum, length, count or order.
+    """The records of whole batches one after another. Raises DataDamaged for anything that is not:
+    a wrong checksum, length, count or order.
 
-    A batch is checked as a whole before its first record is given out. Batches as cellfeed writes them: uncompressed, without transactions.
+    A batch is checked as a whole before its first record is given out. Batches as cellfeed writes
+    them: uncompressed, without transactions.
     """
     position = 0
     while position < len(data):
@@ -151,7 +200,9 @@ def decode_record_batches(data: bytes) -> Iterator[Record]:
 
 def _check_head(data: bytes, position: int) -> int:
     if len(data) - position < HEAD_BYTES:
-        raise DataDamaged(f"a record batch is cut: {len(data) - position} bytes, its head alone has {HEAD_BYTES}")
+        raise DataDamaged(
+            f"a record batch is cut: {len(data) - position} bytes, its head alone has {HEAD_BYTES}"
+        )
     base_offset, batch_bytes = _OUTER.unpack_from(data, position)
     _, magic, crc = _MIDDLE.unpack_from(data, position + _OUTER.size)
     end = int(position + _OUTER.size + batch_bytes)
@@ -161,17 +212,31 @@ def _check_head(data: bytes, position: int) -> int:
         raise DataDamaged(f"a record batch claims {batch_bytes} bytes of {len(data) - position}")
     if crc32c(memoryview(data)[position + _OUTER.size + _MIDDLE.size : end]) != crc:
         raise DataDamaged("a record batch's checksum is wrong")
-    attributes, last_delta, _, _, _, _, _, count = _INNER.unpack_from(data, position + _OUTER.size + _MIDDLE.size)
+    attributes, last_delta, _, _, _, _, _, count = _INNER.unpack_from(
+        data, position + _OUTER.size + _MIDDLE.size
+    )
     if attributes:
-        raise DataDamaged(f"a record batch has attributes {attributes:#x}: it is compressed, transactional or not cellfeed's")
-    if base_offset < 0 or last_delta < 0 or not 0 <= count <= min(last_delta + 1, (end - position - HEAD_BYTES) // _RECORD_BYTES_MIN):
-        raise DataDamaged(f"a record batch claims {count} records at {last_delta + 1} offsets from {base_offset} in {end - position} bytes")
+        raise DataDamaged(
+            f"a record batch has attributes {attributes:#x}: it is compressed, transactional or not"
+            " cellfeed's"
+        )
+    if (
+        base_offset < 0
+        or last_delta < 0
+        or not 0 <= count <= min(last_delta + 1, (end - position - HEAD_BYTES) // _RECORD_BYTES_MIN)
+    ):
+        raise DataDamaged(
+            f"a record batch claims {count} records at {last_delta + 1} offsets from {base_offset}"
+            f" in {end - position} bytes"
+        )
     return end
 
 
 def _records(data: bytes, position: int, end: int) -> list[Record]:
     base_offset, _ = _OUTER.unpack_from(data, position)
-    _, last_delta, first_ms, _, _, _, _, count = _INNER.unpack_from(data, position + _OUTER.size + _MIDDLE.size)
+    _, last_delta, first_ms, _, _, _, _, count = _INNER.unpack_from(
+        data, position + _OUTER.size + _MIDDLE.size
+    )
     records: list[Record] = []
     at, delta_before = position + HEAD_BYTES, -1
     for _ in range(count):
@@ -196,7 +261,10 @@ def _records(data: bytes, position: int, end: int) -> list[Record]:
         if field != record_end:
             raise DataDamaged(f"a record of {size} bytes does not end where it says")
         if not delta_before < offset_delta <= last_delta:
-            raise DataDamaged(f"a record at offset {base_offset + offset_delta} is out of order or lies outside its batch")
+            raise DataDamaged(
+                f"a record at offset {base_offset + offset_delta} is out of order or lies outside"
+                " its batch"
+            )
         records.append(Record(base_offset + offset_delta, first_ms + elapsed_ms, key, value))
         at, delta_before = record_end, offset_delta
     if at != end:

@@ -1,7 +1,9 @@
-"""Row keys as record keys, many at once: a batch asks for thousands, and one pass over all their bytes costs a quarter of a call for each.
+"""Row keys as record keys, many at once: a batch asks for thousands, and one pass over all their
+bytes costs a quarter of a call for each.
 
-The pass is made of few calls that keep the interpreter's lock. One that gives it up, as numpy's do, waits for it up to five milliseconds where other threads
-are busy, which is longer than all the rest takes.
+The pass is made of few calls that keep the interpreter's lock. One that gives it up, as numpy's do,
+waits for it up to five milliseconds where other threads are busy, which is longer than all the rest
+takes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
-"""The schemas of a datastore's topics, as a schema registry tells them. Read only: what cellfeed writes, cellfeed defines.
+"""The schemas of a datastore's topics, as a schema registry tells them. Read only: what cellfeed
+writes, cellfeed defines.
 
-Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy). Those whose bodies are typed have the versions of their
-column (:mod:`cellfeed.bridge.typed.versions`), and all others share those of the cell envelope. Keys are plain text and have no subject.
+Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy).
+Those whose bodies are typed have the versions of their column
+(:mod:`cellfeed.bridge.typed.versions`), and all others share those of the cell envelope. Keys are
+plain text and have no subject.
 
-**Ids** are derived, not handed out: the first four bytes of the SHA-256 of the schema's JSON (keys sorted, no spaces, every ``doc`` left out), as a
-big-endian integer without its sign bit. So every process, machine and restart gives a schema the same id without asking anybody, two schemas
-that read bytes differently have different ids, and a better explanation of a field changes nothing. A version, once released, stays in
-``ENVELOPE_VERSIONS`` for ever, because records with its id lie in other people's topics; a test freezes the ids.
+**Ids** are derived, not handed out: the first four bytes of the SHA-256 of the schema's JSON (keys
+sorted, no spaces, every ``doc`` left out), as a big-endian integer without its sign bit. So every
+process, machine and restart gives a schema the same id without asking anybody, two schemas that
+read bytes differently have different ids, and a better explanation of a field changes nothing. A
+version, once released, stays in ``ENVELOPE_VERSIONS`` for ever, because records with its id lie in
+other people's topics; a test freezes the ids.
 """
 
 from __future__ import annotations
@@ -24,10 +29,12 @@ import cellfeed.schemas
 from cellfeed.store.errors import CellfeedError
 
 ENVELOPE_VERSIONS: Final = ("cell_envelope",)
-"""Names in ``schemas/avro`` of every version of the envelope, oldest first. The last one is what is written; none is ever removed or edited."""
+"""Names in ``schemas/avro`` of every version of the envelope, oldest first. The last one is what is
+written; none is ever removed or edited."""
 
 COMPATIBILITY: Final = "FULL_TRANSITIVE"
-"""What a new version must be to all older ones: fields come and go only with defaults, so that any reader reads any record."""
+"""What a new version must be to all older ones: fields come and go only with defaults, so that any
+reader reads any record."""
 
 SUBJECT_SUFFIX: Final = "-value"
 
@@ -57,7 +64,8 @@ class RegistryError(CellfeedError):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """One version of a subject's schema. ``text`` is what readers are given; ``version`` counts from 1."""
+    """One version of a subject's schema. ``text`` is what readers are given; ``version`` counts
+    from 1."""
 
     version: int
     schema_id: int
@@ -65,25 +73,38 @@ class RegisteredSchema:
 
 
 def schema_id_of(schema: object) -> int:
-    """The id of a parsed Avro schema: positive and below 2**31. See the module's head for how it is derived."""
-    return int.from_bytes(hashlib.sha256(meaning_of(schema).encode(errors="surrogatepass")).digest()[:4], "big") & 0x7FFFFFFF or 1
+    """The id of a parsed Avro schema: positive and below 2**31. See the module's head for how it is
+    derived."""
+    return (
+        int.from_bytes(
+            hashlib.sha256(meaning_of(schema).encode(errors="surrogatepass")).digest()[:4], "big"
+        )
+        & 0x7FFFFFFF
+        or 1
+    )
 
 
 def meaning_of(schema: object) -> str:
-    """The text that ids follow from: the same for two parsed Avro schemas that differ in explanations only."""
-    return json.dumps(_without_docs(schema), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """The text that ids follow from: the same for two parsed Avro schemas that differ in
+    explanations only."""
+    return json.dumps(
+        _without_docs(schema), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
 
 
 def envelope_schema_id() -> int:
-    """The id of the envelope that is written now: what :class:`cellfeed.bridge.events.formats.AvroFormat` puts before each value."""
+    """The id of the envelope that is written now: what
+    :class:`cellfeed.bridge.events.formats.AvroFormat` puts before each value."""
     return schema_id_of(cellfeed.schemas.load_avro(ENVELOPE_VERSIONS[-1]))
 
 
 class TypedSchemas(Protocol):
-    """The schemas of topics whose bodies are typed. Both may block, and look anew at what is registered."""
+    """The schemas of topics whose bodies are typed. Both may block, and look anew at what is
+    registered."""
 
     def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
-        """Its versions, oldest first, and the rule that a new one must keep, as Confluent calls it; no versions for a topic that is not typed."""
+        """Its versions, oldest first, and the rule that a new one must keep, as Confluent calls it;
+        no versions for a topic that is not typed."""
         ...
 
     def by_id(self, schema_id: int) -> RegisteredSchema | None: ...
@@ -102,11 +123,14 @@ class NoTypedSchemas:
 
 
 class SchemaRegistry:
-    """What can be asked about the topics ``<datastore>`` and ``<datastore>.<COLUMN>``, and those that were declared.
+    """What can be asked about the topics ``<datastore>`` and ``<datastore>.<COLUMN>``, and those
+    that were declared.
 
-    ``columns`` names the datastore's columns and is called anew for each question, as columns may be added at any moment; it may block.
-    ``serves_avro`` tells which topics there are with Avro values; without it, all. ``declared``: further topics with Avro values. ``unlisted`` tells of a
-    topic whether it is one with Avro values that is there for whoever knows its name; it may block. ``typed``: the schemas of those with typed bodies.
+    ``columns`` names the datastore's columns and is called anew for each question, as columns may
+    be added at any moment; it may block. ``serves_avro`` tells which topics there are with Avro
+    values; without it, all. ``declared``: further topics with Avro values. ``unlisted`` tells of a
+    topic whether it is one with Avro values that is there for whoever knows its name; it may block.
+    ``typed``: the schemas of those with typed bodies.
     """
 
     def __init__(
@@ -125,7 +149,10 @@ class SchemaRegistry:
         self._declared = declared
         self._unlisted = unlisted
         self._typed: TypedSchemas = typed or NoTypedSchemas()
-        self._versions = [_registered(number, cellfeed.schemas.avro_text(name)) for number, name in enumerate(versions, start=1)]
+        self._versions = [
+            _registered(number, cellfeed.schemas.avro_text(name))
+            for number, name in enumerate(versions, start=1)
+        ]
         self._by_id = {schema.schema_id: schema for schema in self._versions}
         if len(self._by_id) != len(self._versions):
             raise ValueError(f"two of the schemas {', '.join(versions)} have one id")
@@ -135,23 +162,37 @@ class SchemaRegistry:
     def subjects(self) -> list[str]:
         """All subjects, sorted."""
         topics = [self._datastore, *(f"{self._datastore}.{column}" for column in self._columns())]
-        return sorted(topic + SUBJECT_SUFFIX for topic in [*filter(self._serves_avro, topics), *self._declared])
+        return sorted(
+            topic + SUBJECT_SUFFIX
+            for topic in [*filter(self._serves_avro, topics), *self._declared]
+        )
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
         """The schema of an id. Raises RegistryError 40403."""
         found = self._by_id.get(schema_id) or self._typed.by_id(schema_id)
         if found is None:
-            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema {schema_id} not found; that of cells is {self.envelope_id}, and typed topics have their own")
+            raise RegistryError(
+                SCHEMA_NOT_FOUND,
+                f"Schema {schema_id} not found; that of cells is {self.envelope_id}, and typed"
+                " topics have their own",
+            )
         return found
 
     def uses(self, schema_id: int) -> list[tuple[str, int]]:
-        """Subjects that have the schema of an id among their versions, and which one it is. Raises RegistryError 40403."""
+        """Subjects that have the schema of an id among their versions, and which one it is. Raises
+        RegistryError 40403."""
         self.by_id(schema_id)
-        found = [(subject, each.version) for subject in self.subjects() for each in self._versions_of(subject) if each.schema_id == schema_id]
+        found = [
+            (subject, each.version)
+            for subject in self.subjects()
+            for each in self._versions_of(subject)
+            if each.schema_id == schema_id
+        ]
         return sorted(found)
 
     def compatibility(self, subject: str | None) -> str:
-        """The rule that a new version of a subject must keep, or that of the envelope. Raises RegistryError 40401."""
+        """The rule that a new version of a subject must keep, or that of the envelope. Raises
+        RegistryError 40401."""
         if subject is None:
             return COMPATIBILITY
         self.check_subject(subject)
@@ -163,63 +204,113 @@ class SchemaRegistry:
         return self._versions_of(subject)
 
     def version(self, subject: str, version: str) -> RegisteredSchema:
-        """One version of a subject: a number from 1, ``latest`` or ``-1``. Raises RegistryError 40401, 40402 or 42202."""
+        """One version of a subject: a number from 1, ``latest`` or ``-1``. Raises RegistryError
+        40401, 40402 or 42202."""
         known = self.versions(subject)
         if version in ("latest", "-1"):
             return known[-1]
         if not (version.isascii() and version.isdigit()) or not 1 <= int(version[:12]) < 1 << 31:
-            raise RegistryError(INVALID_VERSION, f"The specified version {version!a:.40} is not a version: a number from 1 to 2^31-1, or latest")
+            raise RegistryError(
+                INVALID_VERSION,
+                f"The specified version {version!a:.40} is not a version: a number from 1 to"
+                " 2^31-1, or latest",
+            )
         if int(version[:12]) > len(known):
-            raise RegistryError(VERSION_NOT_FOUND, f"Version {version[:12]} not found; subject {subject!a:.300} has versions 1 to {len(known)}")
+            raise RegistryError(
+                VERSION_NOT_FOUND,
+                f"Version {version[:12]} not found; subject {subject!a:.300} has versions 1 to"
+                f" {len(known)}",
+            )
         return known[int(version[:12]) - 1]
 
-    def lookup(self, subject: str, schema_text: object, schema_type: object = "AVRO") -> RegisteredSchema:
-        """The version of a subject that is this schema (its ``doc`` texts do not matter). Raises RegistryError 40401, 40403 or 42201."""
+    def lookup(
+        self, subject: str, schema_text: object, schema_type: object = "AVRO"
+    ) -> RegisteredSchema:
+        """The version of a subject that is this schema (its ``doc`` texts do not matter). Raises
+        RegistryError 40401, 40403 or 42201."""
         known = self.versions(subject)
         wanted = meaning_of(_parsed(schema_text, schema_type))
         found = next((each for each in known if meaning_of(json.loads(each.text)) == wanted), None)
         if found is None:
-            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema not found: it is none of the {len(known)} versions of subject {subject!a:.300}")
+            raise RegistryError(
+                SCHEMA_NOT_FOUND,
+                f"Schema not found: it is none of the {len(known)} versions of subject"
+                f" {subject!a:.300}",
+            )
         return found
 
-    def register(self, subject: str, schema_text: object, schema_type: object = "AVRO") -> RegisteredSchema:
-        """The version that is this schema, as a producer asks before it writes. A new one is refused. Raises RegistryError 40401, 42201 or 42205."""
+    def register(
+        self, subject: str, schema_text: object, schema_type: object = "AVRO"
+    ) -> RegisteredSchema:
+        """The version that is this schema, as a producer asks before it writes. A new one is
+        refused. Raises RegistryError 40401, 42201 or 42205."""
         try:
             return self.lookup(subject, schema_text, schema_type)
         except RegistryError as error:
             if error.error_code != SCHEMA_NOT_FOUND:
                 raise
-        raise RegistryError(OPERATION_NOT_PERMITTED, f"Subject {subject!a:.300} is in read-only mode: cellfeed alone defines the schema of its events")
+        raise RegistryError(
+            OPERATION_NOT_PERMITTED,
+            f"Subject {subject!a:.300} is in read-only mode: cellfeed alone defines the schema of"
+            " its events",
+        )
 
     def _versions_of(self, subject: str) -> list[RegisteredSchema]:
         return self._typed.of_topic(subject.removesuffix(SUBJECT_SUFFIX))[0] or list(self._versions)
 
     def check_subject(self, subject: str) -> None:
         """Raises RegistryError 40401 for a subject that no topic has."""
-        if subject not in self.subjects() and not (subject.endswith(SUBJECT_SUFFIX) and self._unlisted(subject.removesuffix(SUBJECT_SUFFIX))):
-            raise RegistryError(SUBJECT_NOT_FOUND, f"Subject {subject!a:.300} not found; a subject is the name of an Avro topic and {SUBJECT_SUFFIX!r}")
+        if subject not in self.subjects() and not (
+            subject.endswith(SUBJECT_SUFFIX)
+            and self._unlisted(subject.removesuffix(SUBJECT_SUFFIX))
+        ):
+            raise RegistryError(
+                SUBJECT_NOT_FOUND,
+                f"Subject {subject!a:.300} not found; a subject is the name of an Avro topic and"
+                f" {SUBJECT_SUFFIX!r}",
+            )
 
 
 def _registered(number: int, text: str) -> RegisteredSchema:
     schema = json.loads(text)
-    return RegisteredSchema(number, schema_id_of(schema), json.dumps(schema, separators=(",", ":"), ensure_ascii=False))
+    return RegisteredSchema(
+        number, schema_id_of(schema), json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+    )
 
 
 def _without_docs(schema: Any) -> Any:
     if isinstance(schema, dict):
         # Only what has a type can be documented; in a default value "doc" is data.
-        return {name: _without_docs(value) for name, value in schema.items() if name != "doc" or "type" not in schema}
+        return {
+            name: _without_docs(value)
+            for name, value in schema.items()
+            if name != "doc" or "type" not in schema
+        }
     return [_without_docs(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def _parsed(schema_text: object, schema_type: object) -> Any:
     if schema_type not in ("AVRO", None):
-        raise RegistryError(INVALID_SCHEMA, f"Schema type {schema_type!a:.40} is not known here; only AVRO is")
+        raise RegistryError(
+            INVALID_SCHEMA, f"Schema type {schema_type!a:.40} is not known here; only AVRO is"
+        )
     if not isinstance(schema_text, str):
         raise RegistryError(INVALID_SCHEMA, 'Invalid schema: "schema" must be the schema as text')
     try:
         schema = json.loads(schema_text)
-        fastavro.parse_schema(schema, _write_hint=False)  # its result is not kept: it rewrites names
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, SchemaParseException, UnknownType) as error:
-        raise RegistryError(INVALID_SCHEMA, f"Invalid schema: {type(error).__name__}: {error!s:.200}") from None
+        fastavro.parse_schema(
+            schema, _write_hint=False
+        )  # its result is not kept: it rewrites names
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        SchemaParseException,
+        UnknownType,
+    ) as error:
+        raise RegistryError(
+            INVALID_SCHEMA, f"Invalid schema: {type(error).__name__}: {error!s:.200}"
+        ) from None
     return schema

@@ -1,17 +1,22 @@
-"""The registry over HTTP, as Confluent's Schema Registry answers: what ``AvroDeserializer`` and other clients ask before they read.
+"""The registry over HTTP, as Confluent's Schema Registry answers: what ``AvroDeserializer`` and
+other clients ask before they read.
 
 ====================================  ==============================================================
-``GET /schemas/ids/{id}``             the schema; also ``/schema``, ``/subjects`` and ``/versions`` below it
+``GET /schemas/ids/{id}``             the schema; also ``/schema``, ``/subjects`` and ``/versions``
+                                      below it
 ``GET /schemas/types``                ``["AVRO"]``
 ``GET /subjects``                     all subjects; ``subjectPrefix`` narrows them
-``GET /subjects/{s}/versions``        version numbers; below it ``/{n}``, ``/latest`` and ``/{n}/schema``
+``GET /subjects/{s}/versions``        version numbers; below it ``/{n}``, ``/latest`` and
+                                      ``/{n}/schema``
 ``POST /subjects/{s}``                which version is this schema
-``POST /subjects/{s}/versions``       the id of a schema that is there already; a new one is refused with 42205
+``POST /subjects/{s}/versions``       the id of a schema that is there already; a new one is refused
+                                      with 42205
 ``GET /config``, ``/config/{s}``      the compatibility level
 ``GET /mode``, ``/mode/{s}``          ``READONLY``
 ====================================  ==============================================================
 
-Everything else that writes is refused with 42205. Errors are ``{"error_code", "message"}``. A plain ASGI app: a table of routes needs no framework.
+Everything else that writes is refused with 42205. Errors are ``{"error_code", "message"}``. A plain
+ASGI app: a table of routes needs no framework.
 """
 
 from __future__ import annotations
@@ -22,9 +27,22 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from cellfeed.bridge.events.registry import OPERATION_NOT_PERMITTED, RegisteredSchema, RegistryError, SchemaRegistry
+from cellfeed.bridge.events.registry import (
+    OPERATION_NOT_PERMITTED,
+    RegisteredSchema,
+    RegistryError,
+    SchemaRegistry,
+)
 from cellfeed.store.errors import CellfeedError, InvalidRequest
-from cellfeed.store.http.server.asgi import App, PeerGone, Receive, Scope, Send, read_body, refuse_foreign_host
+from cellfeed.store.http.server.asgi import (
+    App,
+    PeerGone,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    refuse_foreign_host,
+)
 
 CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
 
@@ -47,7 +65,8 @@ Handler = Callable[[_Request], Any]
 
 
 def registry_app(registry: SchemaRegistry) -> App:
-    """The ASGI app over one registry. Serve it on a loopback address; it refuses other Host names."""
+    """The ASGI app over one registry. Serve it on a loopback address; it refuses other Host
+    names."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -57,7 +76,13 @@ def registry_app(registry: SchemaRegistry) -> App:
                 status, answer = await _respond(registry, scope, receive)
             except PeerGone:
                 return
-            await _send(send, status, b"" if scope["method"] == "HEAD" else json.dumps(answer, separators=(",", ":")).encode())
+            await _send(
+                send,
+                status,
+                b""
+                if scope["method"] == "HEAD"
+                else json.dumps(answer, separators=(",", ":")).encode(),
+            )
 
     return app
 
@@ -68,27 +93,44 @@ async def _respond(registry: SchemaRegistry, scope: Scope, receive: Receive) -> 
         body = await read_body(scope, receive, REQUEST_BYTES_MAX)
         # Segments are split before they are unquoted: a subject may hold a quoted slash.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
-        segments = [unquote(segment) for segment in raw.decode("latin-1").partition("?")[0].split("/") if segment]
+        segments = [
+            unquote(segment)
+            for segment in raw.decode("latin-1").partition("?")[0].split("/")
+            if segment
+        ]
         handler, arguments = _route(scope["method"], segments)
-        request = _Request(registry, arguments, parse_qs(scope["query_string"].decode("latin-1")), body)
-        # The columns come from the store and a posted schema takes time to parse: neither may hold up the loop that serves Kafka clients.
+        request = _Request(
+            registry, arguments, parse_qs(scope["query_string"].decode("latin-1")), body
+        )
+        # The columns come from the store and a posted schema takes time to parse: neither may hold
+        # up the loop that serves Kafka clients.
         return 200, await asyncio.to_thread(handler, request)
     except RegistryError as error:
         return error.status, {"error_code": error.error_code, "message": str(error)}
     except CellfeedError as error:
         status = error.http_status
-        return status, {"error_code": status if status < 500 else _STORE_ERROR, "message": str(error)}
+        return status, {
+            "error_code": status if status < 500 else _STORE_ERROR,
+            "message": str(error),
+        }
 
 
 def _route(method: str, segments: list[str]) -> tuple[Handler, list[str]]:
     for pattern, handlers in _ROUTES:
-        if len(pattern) == len(segments) and all(part in ("*", segment) for part, segment in zip(pattern, segments, strict=True)):
-            arguments = [segment for part, segment in zip(pattern, segments, strict=True) if part == "*"]
+        if len(pattern) == len(segments) and all(
+            part in ("*", segment) for part, segment in zip(pattern, segments, strict=True)
+        ):
+            arguments = [
+                segment for part, segment in zip(pattern, segments, strict=True) if part == "*"
+            ]
             handler = handlers.get("GET" if method == "HEAD" else method)
             if handler is not None:
                 return handler, arguments
             if method in ("PUT", "POST", "DELETE", "PATCH"):
-                raise RegistryError(OPERATION_NOT_PERMITTED, f"{method} is not permitted: the registry is in read-only mode")
+                raise RegistryError(
+                    OPERATION_NOT_PERMITTED,
+                    f"{method} is not permitted: the registry is in read-only mode",
+                )
             raise RegistryError(405, f"HTTP 405 Method Not Allowed: {method!a:.20}")
     raise RegistryError(404, f"HTTP 404 Not Found: {'/' + '/'.join(segments)!a:.200}")
 
@@ -122,7 +164,10 @@ def _subjects_of_id(request: _Request) -> Any:
 
 
 def _versions_of_id(request: _Request) -> Any:
-    return [{"subject": subject, "version": version} for subject, version in request.registry.uses(_by_id(request).schema_id)]
+    return [
+        {"subject": subject, "version": version}
+        for subject, version in request.registry.uses(_by_id(request).schema_id)
+    ]
 
 
 def _subjects(request: _Request) -> Any:
@@ -154,7 +199,11 @@ def _text_of_version(request: _Request) -> Any:
 
 
 def _config(request: _Request) -> Any:
-    return {"compatibilityLevel": request.registry.compatibility(request.arguments[0] if request.arguments else None)}
+    return {
+        "compatibilityLevel": request.registry.compatibility(
+            request.arguments[0] if request.arguments else None
+        )
+    }
 
 
 def _mode(request: _Request) -> Any:
@@ -184,16 +233,25 @@ _ROUTES: Final[list[tuple[tuple[str, ...], dict[str, Handler]]]] = [
 
 
 def _described(subject: str, schema: RegisteredSchema) -> dict[str, object]:
-    return {"subject": subject, "version": schema.version, "id": schema.schema_id, "schema": schema.text}
+    return {
+        "subject": subject,
+        "version": schema.version,
+        "id": schema.schema_id,
+        "schema": schema.text,
+    }
 
 
 def _posted_schema(body: bytes) -> tuple[object, object]:
     try:
         posted = json.loads(body)
     except (ValueError, RecursionError):
-        raise InvalidRequest('the request body is not JSON; send {"schema": "<the schema as text>"}') from None
+        raise InvalidRequest(
+            'the request body is not JSON; send {"schema": "<the schema as text>"}'
+        ) from None
     if not isinstance(posted, dict):
-        raise InvalidRequest('the request body is not an object; send {"schema": "<the schema as text>"}')
+        raise InvalidRequest(
+            'the request body is not an object; send {"schema": "<the schema as text>"}'
+        )
     return posted.get("schema"), posted.get("schemaType")
 
 

@@ -1,7 +1,9 @@
-"""Zigzag variable-length integers: the same encoding in Avro's binary form and in Kafka's record batches.
+"""Zigzag variable-length integers: the same encoding in Avro's binary form and in Kafka's record
+batches.
 
-A look-up costs a tenth of a loop, so what one or two bytes hold comes from a table (lengths and offset deltas nearly always do), and longer
-encodings are put together from tables of two-byte pieces.
+A look-up costs a tenth of a loop, so what one or two bytes hold comes from a table (lengths and
+offset deltas nearly always do), and longer encodings are put together from tables of two-byte
+pieces.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ def _unsigned(value: int) -> bytes:
 
 
 VARINTS: Final = [_encode(value) for value in range(_TABLE_SIZE)]
-"""Encodings of 0 … 8191, all that take one or two bytes; hot loops index it directly when they know that a value is from 0 to below ``SMALL``."""
+"""Encodings of 0 … 8191, all that take one or two bytes; hot loops index it directly when they know
+that a value is from 0 to below ``SMALL``."""
 
 SMALL: Final = _TABLE_SIZE
 
 PAIRS: Final = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
-"""Two bytes of a longer encoding, both saying that more follows: index it with 14 bits of the zigzag form."""
+"""Two bytes of a longer encoding, both saying that more follows: index it with 14 bits of the
+zigzag form."""
 
 TAILS: Final = [_unsigned(value) for value in range(_TAILS_SIZE)]
 """What follows a pair: index it with the bits of the zigzag form above the pair's 14."""
@@ -43,7 +47,8 @@ MIDDLE: Final = _TAILS_SIZE << 13
 
 _tails: dict[int, bytes] = {}
 _MOMENT_TAILS_MAX: Final = 10_000
-"""Tails of moments that are kept: each serves two minutes of a log, so this is two weeks of it in a megabyte."""
+"""Tails of moments that are kept: each serves two minutes of a log, so this is two weeks of it in a
+megabyte."""
 
 
 def varint(value: int) -> bytes:
@@ -56,7 +61,8 @@ def varint(value: int) -> bytes:
 
 
 def varint_of_moment(microseconds: int) -> bytes:
-    """:func:`varint` of microseconds since 1970, five times as fast: moments of one batch share all but their low 28 bits."""
+    """:func:`varint` of microseconds since 1970, five times as fast: moments of one batch share all
+    but their low 28 bits."""
     zigzag = microseconds << 1
     if not 1 << 28 <= zigzag < 1 << 62:
         return varint(microseconds)
@@ -70,9 +76,11 @@ def varint_of_moment(microseconds: int) -> bytes:
 
 
 def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
-    """The value at ``position`` and the position behind it. Raises DataDamaged when it is cut, beyond 64 bits or not in its shortest form.
+    """The value at ``position`` and the position behind it. Raises DataDamaged when it is cut,
+    beyond 64 bits or not in its shortest form.
 
-    No writer makes longer forms; to refuse them means that what decodes is byte for byte what the encoder writes.
+    No writer makes longer forms; to refuse them means that what decodes is byte for byte what the
+    encoder writes.
     """
     try:
         byte = buffer[position]
@@ -93,5 +101,7 @@ def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
     if byte >= 0x80 or zigzag >> 64:
         raise DataDamaged(f"a variable-length integer goes beyond 64 bits at byte {position}")
     if not byte:
-        raise DataDamaged(f"a variable-length integer is longer than it needs to be at byte {position}")
+        raise DataDamaged(
+            f"a variable-length integer is longer than it needs to be at byte {position}"
+        )
     return (zigzag >> 1) ^ -(zigzag & 1), position + 1

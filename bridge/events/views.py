@@ -1,11 +1,14 @@
-"""Views of a log: one column, a filter on fields of the body, a projection of fields. What a view leaves out has no record; what it shows keeps its added_id.
+"""Views of a log: one column, a filter on fields of the body, a projection of fields. What a view
+leaves out has no record; what it shows keeps its added_id.
 
     column: BASE
     filter: [{field: payment.kind, op: "=", value: card}, {field: tip_cents, op: exists}]
     fields: [fare_cents, payment.kind]
 
-A cell is shown when all conditions hold. A field's path goes through objects by ``.``; there is no way into lists. Two JSON values are equal when they are of
-one kind (a number is not a text, true is not 1) and the same; ``1`` and ``1.0`` are one number. A field that is missing is unequal to everything.
+A cell is shown when all conditions hold. A field's path goes through objects by ``.``; there is no
+way into lists. Two JSON values are equal when they are of one kind (a number is not a text, true is
+not 1) and the same; ``1`` and ``1.0`` are one number. A field that is missing is unequal to
+everything.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ FieldPath = tuple[str, ...]
 
 
 class Condition(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One condition on a body: ``value`` goes with ``=`` and ``!=``, ``values`` with ``in``, neither with ``exists``."""
+    """One condition on a body: ``value`` goes with ``=`` and ``!=``, ``values`` with ``in``,
+    neither with ``exists``."""
 
     field: str
     op: Literal["=", "!=", "in", "exists"]
@@ -66,7 +70,10 @@ class View(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         paths = sorted(_path(field) for field in self.fields)
         for shorter, longer in itertools.pairwise(paths):
             if longer[: len(shorter)] == shorter:
-                raise InvalidRequest(f"fields: {'.'.join(longer)!r} is given twice, or is a part of {'.'.join(shorter)!r} already")
+                raise InvalidRequest(
+                    f"fields: {'.'.join(longer)!r} is given twice, or is a part of"
+                    f" {'.'.join(shorter)!r} already"
+                )
         return self
 
 
@@ -79,10 +86,19 @@ class ViewReader:
         self._fields = [_path(field) for field in view.fields]
 
     def read(self, cells: Sequence[StoredCell]) -> tuple[list[StoredCell], list[bytes]]:
-        """The cells that are shown, in order, and the bodies that they are shown with (canonical JSON; ``ERASED_JSON`` for one without). A condition holds for
-        no body that was erased; the cell that tells of an erasure is shown by every view. Raises DataDamaged."""
+        """The cells that are shown, in order, and the bodies that they are shown with (canonical
+        JSON; ``ERASED_JSON`` for one without). A condition holds for no body that was erased; the
+        cell that tells of an erasure is shown by every view. Raises DataDamaged."""
         column = self._column
-        shown = list(cells) if column is None else [cell for cell in cells if cell.column_name == column or cell.column_name == ERASED_COLUMN]
+        shown = (
+            list(cells)
+            if column is None
+            else [
+                cell
+                for cell in cells
+                if cell.column_name == column or cell.column_name == ERASED_COLUMN
+            ]
+        )
         bodies = decode_bodies([cell.body for cell in shown])
         if not self._conditions and not self._fields:
             return shown, bodies
@@ -97,7 +113,9 @@ class ViewReader:
             body = _decode(body_json)
             if all(holds(body) for holds in self._conditions):
                 kept.append(cell)
-                kept_bodies.append(canonical_of_decoded(project(body, self._fields)) if self._fields else body_json)
+                kept_bodies.append(
+                    canonical_of_decoded(project(body, self._fields)) if self._fields else body_json
+                )
         return kept, kept_bodies
 
 
@@ -117,17 +135,32 @@ def project(body: dict[str, Any], fields: Sequence[FieldPath]) -> dict[str, Any]
 
 def _check_condition(condition: Condition) -> None:
     _path(condition.field)
-    has_value, has_values = condition.value is not msgspec.UNSET, condition.values is not msgspec.UNSET
-    wanted = {"=": (True, False), "!=": (True, False), "in": (False, True), "exists": (False, False)}[condition.op]
+    has_value, has_values = (
+        condition.value is not msgspec.UNSET,
+        condition.values is not msgspec.UNSET,
+    )
+    wanted = {
+        "=": (True, False),
+        "!=": (True, False),
+        "in": (False, True),
+        "exists": (False, False),
+    }[condition.op]
     if (has_value, has_values) != wanted:
-        words = {(True, False): "a value", (False, True): "a list, values", (False, False): "neither value nor values"}[wanted]
+        words = {
+            (True, False): "a value",
+            (False, True): "a list, values",
+            (False, False): "neither value nor values",
+        }[wanted]
         raise InvalidRequest(f"filter on {condition.field!r}: {condition.op} goes with {words}")
 
 
 def _path(field: str) -> FieldPath:
     path = tuple(field.split("."))
     if not all(path) or len(path) > PATH_PARTS_MAX:
-        raise InvalidRequest(f"{field[:80]!r} is no path of a field: 1 to {PATH_PARTS_MAX} names with dots between them, as payment.kind")
+        raise InvalidRequest(
+            f"{field[:80]!r} is no path of a field: 1 to {PATH_PARTS_MAX} names with dots between"
+            " them, as payment.kind"
+        )
     return path
 
 

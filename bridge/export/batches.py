@@ -1,7 +1,9 @@
-"""What a unit exports next: cells of its shards from where they are, encoded, bounded in cells and in bytes.
+"""What a unit exports next: cells of its shards from where they are, encoded, bounded in cells and
+in bytes.
 
-Of logs that are far behind the cells of the batch after the next one are fetched while the next one is encoded: the store works meanwhile, and nobody waits for
-it. They count only if they begin where that batch ended; else they are fetched again.
+Of logs that are far behind the cells of the batch after the next one are fetched while the next one
+is encoded: the store works meanwhile, and nobody waits for it. They count only if they begin where
+that batch ended; else they are fetched again.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cellfeed.bridge.events.record_headers import LeaderEpochs
-from cellfeed.bridge.export.limits import FETCH_AHEAD_CELLS_MIN, LIVE_CELLS_MAX, SCAN_SHARD_CELLS_MIN, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX
+from cellfeed.bridge.export.limits import (
+    FETCH_AHEAD_CELLS_MIN,
+    LIVE_CELLS_MAX,
+    SCAN_SHARD_CELLS_MIN,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_CELLS_MAX,
+)
 from cellfeed.bridge.export.records import OutRecord, RecordEncoder
 from cellfeed.bridge.triggers.parked.cells import ParkedCell
 from cellfeed.store.cells.cell import StoredCell
@@ -27,8 +35,8 @@ _CELLS_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``records``: by shard, none of them empty, in order. ``ends``: where each shard goes on behind it. ``cells``: that were looked at, whether they have a
-    record or not."""
+    """``records``: by shard, none of them empty, in order. ``ends``: where each shard goes on
+    behind it. ``cells``: that were looked at, whether they have a record or not."""
 
     records: dict[int, list[OutRecord]]
     ends: dict[int, int]
@@ -37,13 +45,15 @@ class Batch:
 
 
 class Turns:
-    """Shards that take turns where not all of them fit: those that had none come first the next time."""
+    """Shards that take turns where not all of them fit: those that had none come first the next
+    time."""
 
     def __init__(self, shards: Sequence[int]) -> None:
         self._shards = list(shards)
 
     def take(self, behind: Mapping[int, int], each: int, cells_max: int) -> list[tuple[int, int]]:
-        """Shards and how many cells of each, at most ``each`` of one and ``cells_max`` of all. ``behind``: cells, at least one, of those that have any."""
+        """Shards and how many cells of each, at most ``each`` of one and ``cells_max`` of all.
+        ``behind``: cells, at least one, of those that have any."""
         taken: list[tuple[int, int]] = []
         left = cells_max
         for place, shard in enumerate(self._shards, 1):
@@ -60,7 +70,8 @@ class Turns:
 
 
 class Fetched(NamedTuple):
-    """Cells that have no records yet. ``begins``: where every shard was to go on. ``heads``: those that were known."""
+    """Cells that have no records yet. ``begins``: where every shard was to go on. ``heads``: those
+    that were known."""
 
     begins: dict[int, int]
     ranges: list[LogRange]
@@ -69,9 +80,16 @@ class Fetched(NamedTuple):
 
 
 class BatchReader:
-    """Reads the batches of one unit, one after the other. Used by one thread at a time. ``ahead`` fetches what comes behind the batch that is being encoded."""
+    """Reads the batches of one unit, one after the other. Used by one thread at a time. ``ahead``
+    fetches what comes behind the batch that is being encoded."""
 
-    def __init__(self, engine: Engine, encoder: RecordEncoder, shards: Sequence[int], ahead: Executor | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        encoder: RecordEncoder,
+        shards: Sequence[int],
+        ahead: Executor | None = None,
+    ) -> None:
         self._engine = engine
         self._encoder = encoder
         self._live, self._far = Turns(shards), Turns(shards)
@@ -80,21 +98,37 @@ class BatchReader:
         self._ahead = ahead
         self._fetching: Future[Fetched | None] | None = None
 
-    def read(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int = TRANSACTION_CELLS_MAX) -> Batch | None:
-        """The next batch from these locations; None when no shard has any cell there. Raises CellfeedError."""
+    def read(
+        self,
+        locations: Mapping[int, int],
+        heads: Mapping[int, Head],
+        cells_max: int = TRANSACTION_CELLS_MAX,
+    ) -> Batch | None:
+        """The next batch from these locations; None when no shard has any cell there. Raises
+        CellfeedError."""
         fetching, self._fetching = self._fetching, None
         fetched = fetching.result() if fetching is not None else None
         if fetched is None or fetched.begins != locations:
             fetched = self._fetch(dict(locations), heads, cells_max)
         if fetched is None:
             return None
-        ends = {each.shard: found[-1].added_id + 1 for each, found in zip(fetched.ranges, fetched.cells, strict=True) if found}
+        ends = {
+            each.shard: found[-1].added_id + 1
+            for each, found in zip(fetched.ranges, fetched.cells, strict=True)
+            if found
+        }
         begins = {**locations, **ends}
-        if self._ahead is not None and sum(heads[shard].watermark - location for shard, location in begins.items()) >= FETCH_AHEAD_CELLS_MIN:
+        if (
+            self._ahead is not None
+            and sum(heads[shard].watermark - location for shard, location in begins.items())
+            >= FETCH_AHEAD_CELLS_MIN
+        ):
             self._fetching = self._ahead.submit(self._fetch, begins, heads, cells_max)
         return self._encoded(fetched)
 
-    def _fetch(self, locations: dict[int, int], heads: Mapping[int, Head], cells_max: int) -> Fetched | None:
+    def _fetch(
+        self, locations: dict[int, int], heads: Mapping[int, Head], cells_max: int
+    ) -> Fetched | None:
         ranges = self._ranges(locations, heads, min(cells_max, self._cells_max))
         return Fetched(locations, ranges, self._engine.scan_many(ranges), heads) if ranges else None
 
@@ -106,7 +140,11 @@ class BatchReader:
         for wanted, found in zip(fetched.ranges, fetched.cells, strict=True):
             if not found:
                 continue
-            encoded = self._encoder.encode(wanted.shard, found, self._epochs_of(wanted.shard, fetched.heads[wanted.shard].leader_epoch))
+            encoded = self._encoder.encode(
+                wanted.shard,
+                found,
+                self._epochs_of(wanted.shard, fetched.heads[wanted.shard].leader_epoch),
+            )
             if encoded.records:
                 records[wanted.shard] = encoded.records
             too_large += encoded.too_large
@@ -116,12 +154,21 @@ class BatchReader:
             if bytes_read > TRANSACTION_BYTES_MAX:
                 break
         # Large cells: fewer are read the next time, more again when they are small.
-        self._cells_max = max(_CELLS_MIN, self._cells_max // 2) if bytes_read > TRANSACTION_BYTES_MAX else min(TRANSACTION_CELLS_MAX, self._cells_max * 2)
+        self._cells_max = (
+            max(_CELLS_MIN, self._cells_max // 2)
+            if bytes_read > TRANSACTION_BYTES_MAX
+            else min(TRANSACTION_CELLS_MAX, self._cells_max * 2)
+        )
         return Batch(records, ends, too_large, cells) if ends else None
 
-    def _ranges(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int) -> list[LogRange]:
-        """Live shards first, in at most half of the transaction, so that none of them waits until others have caught up; then those that are far behind."""
-        live_max = LIVE_CELLS_MAX if cells_max >= 2 * LIVE_CELLS_MAX else 0  # of a transaction of a few cells all shards have their turn alike
+    def _ranges(
+        self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int
+    ) -> list[LogRange]:
+        """Live shards first, in at most half of the transaction, so that none of them waits until
+        others have caught up; then those that are far behind."""
+        live_max = (
+            LIVE_CELLS_MAX if cells_max >= 2 * LIVE_CELLS_MAX else 0
+        )  # of a transaction of a few cells all shards have their turn alike
         live, far = dict[int, int](), dict[int, int]()
         for shard, location in locations.items():
             if (cells := heads[shard].watermark - location) > 0:
@@ -139,7 +186,8 @@ class BatchReader:
 
 
 class Throttle:
-    """At most so many cells a second, all units of one process together. Safe to use from several threads."""
+    """At most so many cells a second, all units of one process together. Safe to use from several
+    threads."""
 
     def __init__(self, cells_per_s: int | None) -> None:
         self.cells_per_s = cells_per_s

@@ -1,4 +1,5 @@
-"""What a configuration says of an export: which view of the log goes to which topic of which cluster, and how."""
+"""What a configuration says of an export: which view of the log goes to which topic of which
+cluster, and how."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from msgspec import Meta
 
 from cellfeed.bridge.events.named_formats import ViewFormatName
 from cellfeed.bridge.events.views import Condition, View
-from cellfeed.bridge.export.limits import CELLS_PER_S_MAX, LEASE_S, RECORD_BYTES_CEILING, RECORD_BYTES_MAX, RECORD_BYTES_MIN, UNITS_MAX
+from cellfeed.bridge.export.limits import (
+    CELLS_PER_S_MAX,
+    LEASE_S,
+    RECORD_BYTES_CEILING,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    UNITS_MAX,
+)
 from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.store.errors import InvalidRequest
 
@@ -34,12 +42,15 @@ _OURS: Final = frozenset(
 
 
 class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """An export: a view of the datastore's log (``column``, ``filter``, ``fields``; all of it without) into ``topic`` of the cluster at ``bootstrap``.
+    """An export: a view of the datastore's log (``column``, ``filter``, ``fields``; all of it
+    without) into ``topic`` of the cluster at ``bootstrap``.
 
-    ``client``: further settings of the Kafka client (security, tuning). ``topic_settings``: of the topic, beside those that the exporter insists on.
-    ``too_large``: what becomes of a record above ``record_bytes_max``. ``on_lost_topic``: whether a topic that lost what was in it is begun again.
-    ``on_trimmed``: whether it goes on without cells that were trimmed before they were exported.
-    ``registry``: URL of the Schema Registry in which Avro schemas (avro, typed) are registered; without it the ids are those of the gateway's registry.
+    ``client``: further settings of the Kafka client (security, tuning). ``topic_settings``: of the
+    topic, beside those that the exporter insists on. ``too_large``: what becomes of a record above
+    ``record_bytes_max``. ``on_lost_topic``: whether a topic that lost what was in it is begun
+    again. ``on_trimmed``: whether it goes on without cells that were trimmed before they were
+    exported. ``registry``: URL of the Schema Registry in which Avro schemas (avro, typed) are
+    registered; without it the ids are those of the gateway's registry.
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
@@ -52,7 +63,9 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     fields: list[str] = []
     start: Literal["earliest", "latest"] = "earliest"
     too_large: Literal["park", "claim_check"] = "park"
-    record_bytes_max: Annotated[int, Meta(ge=RECORD_BYTES_MIN, le=RECORD_BYTES_CEILING)] = RECORD_BYTES_MAX
+    record_bytes_max: Annotated[int, Meta(ge=RECORD_BYTES_MIN, le=RECORD_BYTES_CEILING)] = (
+        RECORD_BYTES_MAX
+    )
     on_lost_topic: Literal["refuse", "start_over"] = "refuse"
     on_trimmed: Literal["refuse", "skip"] = "refuse"
     replication_factor: Annotated[int, Meta(ge=-1, le=32_767)] = -1
@@ -77,8 +90,11 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return self.topic or (datastore if self.column is None else f"{datastore}.{self.column}")
 
     def fingerprint(self) -> str:
-        """Names what the records are: an export whose records are to be others is another export."""
-        said = msgspec.json.encode([self.view, self.format, self.too_large, self.record_bytes_max], order="deterministic")
+        """Names what the records are: an export whose records are to be others is another
+        export."""
+        said = msgspec.json.encode(
+            [self.view, self.format, self.too_large, self.record_bytes_max], order="deterministic"
+        )
         return sha256(said).hexdigest()[:16]
 
     def check(self) -> Export:
@@ -88,13 +104,25 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         except InvalidRequest as error:
             raise InvalidRequest(f"export {self.name}: {error}") from None
         if taken := sorted(_OURS & set(self.client)):
-            raise InvalidRequest(f"export {self.name}: client: {taken[0]} is the exporter's own, exactly-once rests upon it; take it out")
+            raise InvalidRequest(
+                f"export {self.name}: client: {taken[0]} is the exporter's own, exactly-once rests"
+                " upon it; take it out"
+            )
         if self.filter and self.topic is None:
-            raise InvalidRequest(f"export {self.name}: a topic of filtered cells needs a name of its own: topic")
+            raise InvalidRequest(
+                f"export {self.name}: a topic of filtered cells needs a name of its own: topic"
+            )
         if self.format == "typed" and (self.column is None or self.fields):
-            raise InvalidRequest(f"export {self.name}: format typed is for whole bodies of one column: give column, and leave fields out")
+            raise InvalidRequest(
+                f"export {self.name}: format typed is for whole bodies of one column: give column,"
+                " and leave fields out"
+            )
         if self.registry is not None and self.format not in ("avro", "typed"):
-            raise InvalidRequest(f"export {self.name}: registry is for formats avro and typed, not {self.format}")
+            raise InvalidRequest(
+                f"export {self.name}: registry is for formats avro and typed, not {self.format}"
+            )
         if self.registry is not None and not self.registry.startswith(("http://", "https://")):
-            raise InvalidRequest(f"export {self.name}: registry {self.registry!r} is not an http:// or https:// URL")
+            raise InvalidRequest(
+                f"export {self.name}: registry {self.registry!r} is not an http:// or https:// URL"
+            )
         return self

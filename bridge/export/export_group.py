@@ -1,9 +1,10 @@
-"""One export's share in one process: its place in the group, the units that it has, and what is given back.
+"""One export's share in one process: its place in the group, the units that it has, and what is
+given back.
 
-The group's leader (any of its processes) divides the units; claims are made shard by shard, as for triggers, so whoever looks at a group sees owners,
-offsets and
-lag in the same way. A unit is worked on only while all its shards are claimed. What fences is the transactional id of the unit (``unit_run.py``), so while
-coordination is away everybody goes on with the units that they have.
+The group's leader (any of its processes) divides the units; claims are made shard by shard, as for
+triggers, so whoever looks at a group sees owners, offsets and lag in the same way. A unit is worked
+on only while all its shards are claimed. What fences is the transactional id of the unit
+(``unit_run.py``), so while coordination is away everybody goes on with the units that they have.
 """
 
 from __future__ import annotations
@@ -49,9 +50,17 @@ _CONTROL_LOOK_S: Final = 1.0
 
 
 class ExportGroup:
-    """See the module. Used by the process's main thread. ``heads_wanted`` is set by units that wait for new heads of the logs."""
+    """See the module. Used by the process's main thread. ``heads_wanted`` is set by units that wait
+    for new heads of the logs."""
 
-    def __init__(self, export: Export, datastore: Datastore, coordinator: Coordinator, name: str, heads_wanted: threading.Event) -> None:
+    def __init__(
+        self,
+        export: Export,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        name: str,
+        heads_wanted: threading.Event,
+    ) -> None:
         self.export = export
         self._datastore = datastore
         self._coordinator = coordinator
@@ -62,7 +71,13 @@ class ExportGroup:
         self._hold: Hold | None = None
         self._control_at_s = 0.0
         self._poke = poke_of(export.group)
-        self._teller = ProgressTeller(datastore.state, export.group, name, export.column or "", f"→ {export.topic_of(datastore.name)}")
+        self._teller = ProgressTeller(
+            datastore.state,
+            export.group,
+            name,
+            export.column or "",
+            f"→ {export.topic_of(datastore.name)}",
+        )
         self._runs: dict[int, UnitRun] = {}
         self._to_give_back: list[Claim] = []
         self._look_at_s = 0.0
@@ -87,7 +102,11 @@ class ExportGroup:
 
     def progress(self) -> dict[int, Progress]:
         """By shard that this process has."""
-        return {shard: progress for run in self._runs.values() for shard, progress in run.progress.items()}
+        return {
+            shard: progress
+            for run in self._runs.values()
+            for shard, progress in run.progress.items()
+        }
 
     def hear(self, told: Collection[bytes]) -> None:
         """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
@@ -96,7 +115,8 @@ class ExportGroup:
             self._look_at_s = min(self._look_at_s, self._looked_at_s + _LOOK_SOON_S)
 
     def keep_place(self, heads: Mapping[int, Head]) -> None:
-        """Leads if nobody else does, takes and gives back units. Raises StaleWriter when another process has this one's name; CellfeedError."""
+        """Leads if nobody else does, takes and gives back units. Raises StaleWriter when another
+        process has this one's name; CellfeedError."""
         if self.standing.superseded is not None:
             raise self.standing.superseded
         now_s = time.monotonic()
@@ -138,7 +158,8 @@ class ExportGroup:
             self._teller.tell(str(self._hold) if self._hold is not None else waits, self.progress())
 
     def drain(self) -> bool:
-        """Asks every unit to end and gives back those that have; True when all are given back and the group is left."""
+        """Asks every unit to end and gives back those that have; True when all are given back and
+        the group is left."""
         for run in self._runs.values():
             run.end()
         self._collect_ended()
@@ -150,7 +171,11 @@ class ExportGroup:
         except Unavailable as error:
             if self._runs:
                 return False
-            _log.warning("%s is left without a word: its units are free once the session has ended: %s", self.export.group, error)
+            _log.warning(
+                "%s is left without a word: its units are free once the session has ended: %s",
+                self.export.group,
+                error,
+            )
         with suppress(Unavailable):
             self._teller.leave()
         tell_workers(self._datastore.state, self.export.group)
@@ -159,14 +184,16 @@ class ExportGroup:
     def close(self) -> None:
         self._threads.close()
 
-    # --- inside ----------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _stands_aside(self, now_s: float) -> bool:
         if now_s >= self._control_at_s:
             self._control_at_s = now_s + _CONTROL_LOOK_S
             hold = self._control.holds(self._coordinator)
             if (hold is None) != (self._hold is None):
-                _log.info("%s %s", self.export.group, f"waits: {hold}" if hold is not None else "goes on")
+                _log.info(
+                    "%s %s", self.export.group, f"waits: {hold}" if hold is not None else "goes on"
+                )
                 self._look_at_s = 0.0
             self._hold = hold
         if self._hold is None:
@@ -191,18 +218,41 @@ class ExportGroup:
     def _prepare(self) -> None:
         export, datastore = self.export, self._datastore
         topic, known = export.topic_of(datastore.name), settled(datastore, export.name)
-        facts = ensure_topic(admin_of(export), export, topic, datastore.shards, make=known is None or export.on_lost_topic == "start_over")
-        encoder = RecordEncoder(export, datastore.name, schema_id_for(export, topic), typed_format(export, datastore, topic))
+        facts = ensure_topic(
+            admin_of(export),
+            export,
+            topic,
+            datastore.shards,
+            make=known is None or export.on_lost_topic == "start_over",
+        )
+        encoder = RecordEncoder(
+            export,
+            datastore.name,
+            schema_id_for(export, topic),
+            typed_format(export, datastore, topic),
+        )
         agreed = settle(datastore, export, facts.topic_id)
         throttle = Throttle(export.cells_per_s)
-        self.context = ExportContext(export, datastore, self._coordinator, topic, agreed, encoder, throttle, self._heads_wanted)
+        self.context = ExportContext(
+            export,
+            datastore,
+            self._coordinator,
+            topic,
+            agreed,
+            encoder,
+            throttle,
+            self._heads_wanted,
+        )
         self.refused = None
 
     def _not_prepared(self, error: BaseException, now_s: float) -> None:
         if isinstance(error, ProtectData):
             self.refused, self._waits, wait_s = error, f"stands still: {error}", REFUSED_LOOK_S
         elif isinstance(error, KafkaException):
-            self._waits, wait_s = f"waiting: the Kafka cluster: {words(error_of(error))}", BACKOFF_MAX_S / 2
+            self._waits, wait_s = (
+                f"waiting: the Kafka cluster: {words(error_of(error))}",
+                BACKOFF_MAX_S / 2,
+            )
         elif isinstance(error, CellfeedError):
             self._waits, wait_s = f"waiting: {error}", BACKOFF_MAX_S / 2
         else:
@@ -211,11 +261,14 @@ class ExportGroup:
         _log.warning("%s %s", self.export.group, self._waits)
 
     def _look_at_topic(self, context: ExportContext, now_s: float) -> None:
-        """Now and then, while there are units at work: partitions may be added and settings changed at any time, and nothing that is sent would fail of it."""
+        """Now and then, while there are units at work: partitions may be added and settings changed
+        at any time, and nothing that is sent would fail of it."""
         if self._looking is not None and self._looking.done():
             error, self._looking = self._looking.exception(), None
             if error is not None and not isinstance(error, (KafkaException, CellfeedError)):
-                raise error  # a cluster that does not answer is asked again; who exports to it waits for it anyway
+                # a cluster that does not answer is asked again; who exports to it waits for it
+                # anyway
+                raise error
         if self._looking is None and self._runs and now_s >= self._topic_at_s:
             self._topic_at_s = now_s + TOPIC_LOOK_S
             self._looking = self._threads.submit(partial(look_again, context))
@@ -228,15 +281,20 @@ class ExportGroup:
                 tell_workers(self._datastore.state, self.export.group)
 
     def _goes_on(self, run: UnitRun, session: Session) -> bool:
-        """What was claimed in a session that has ended may be anybody's by now. While it is nobody's, the unit goes on under new claims: to take it over from
-        oneself would cost as much as from another one."""
-        return not run.stop.is_set() and run.claim_anew(partial(self._coordinator.claim, session, self._datastore.name), session.epoch)
+        """What was claimed in a session that has ended may be anybody's by now. While it is
+        nobody's, the unit goes on under new claims: to take it over from oneself would cost as much
+        as from another one."""
+        return not run.stop.is_set() and run.claim_anew(
+            partial(self._coordinator.claim, session, self._datastore.name), session.epoch
+        )
 
     def _begin(self, context: ExportContext, unit: int, heads: Mapping[int, Head]) -> None:
         session, shards = self.standing.session, context.settled.shards_of(unit)
         claims = self._coordinator.claim(session, self._datastore.name, shards)
         if len(claims) < len(shards):
-            self._to_give_back += claims.values()  # its holder is about to let go of it, or its lease to run out
+            self._to_give_back += (
+                claims.values()
+            )  # its holder is about to let go of it, or its lease to run out
             self._give_back()
             return
         run = self._runs[unit] = UnitRun(context, unit, claims, session.epoch, heads)
@@ -249,7 +307,8 @@ class ExportGroup:
             del self._runs[unit]
             if run.failed is not None:
                 raise run.failed
-            # Kept until given back; a claim that is void is none any more, and nothing happens to it.
+            # Kept until given back; a claim that is void is none any more, and nothing happens to
+            # it.
             self._to_give_back += run.claims.values()
             self._look_at_s = min(self._look_at_s, self._looked_at_s + _CLAIM_AGAIN_S)
 

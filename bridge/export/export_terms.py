@@ -1,7 +1,9 @@
-"""What was settled when an export began, once for all its processes: one entry of the state table, made by compare-and-set before the first cell is exported.
+"""What was settled when an export began, once for all its processes: one entry of the state table,
+made by compare-and-set before the first cell is exported.
 
-Key: ``export/<name>``. How many units there are must never differ between two processes, or two exporters would write one partition. Where
-each shard begins must not slide while shards are begun one after the other. The topic's id tells a topic that was deleted and made again.
+Key: ``export/<name>``. How many units there are must never differ between two processes, or two
+exporters would write one partition. Where each shard begins must not slide while shards are begun
+one after the other. The topic's id tells a topic that was deleted and made again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ declare("export.before_settled", "export.after_settled")
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """See the module. ``starts`` by shard; ``generation`` rises each time that the export was begun over in a new topic."""
+    """See the module. ``starts`` by shard; ``generation`` rises each time that the export was begun
+    over in a new topic."""
 
     datastore: str
     topic: str
@@ -34,7 +37,8 @@ class Settled(msgspec.Struct, frozen=True):
     generation: int = 1
 
     def shards_of(self, unit: int) -> list[int]:
-        """The shards of one unit: neighbours are of different ones, so what is put in order of shards is spread."""
+        """The shards of one unit: neighbours are of different ones, so what is put in order of
+        shards is spread."""
         return list(range(unit, len(self.starts), self.units))
 
 
@@ -48,27 +52,50 @@ def settled(datastore: Datastore, name: str) -> Settled | None:
 
 
 def settle(datastore: Datastore, export: Export, topic_id: str) -> Settled:
-    """What is settled; settles it when nothing is. Raises ProtectData when it is not what the configuration says now."""
+    """What is settled; settles it when nothing is. Raises ProtectData when it is not what the
+    configuration says now."""
     while True:
         found = settled(datastore, export.name)
         if found is not None:
             _check(found, datastore, export)
             return found
         heads = datastore.heads()
-        starts = [heads[shard].log_start if export.start == "earliest" else heads[shard].watermark for shard in range(datastore.shards)]
-        units = min(export.units or min(UNITS, max(1, datastore.shards // SHARDS_OF_A_UNIT)), datastore.shards)
-        new = Settled(datastore.name, export.topic_of(datastore.name), topic_id, units, export.fingerprint(), starts, datastore.state.now_us())
+        starts = [
+            heads[shard].log_start if export.start == "earliest" else heads[shard].watermark
+            for shard in range(datastore.shards)
+        ]
+        units = min(
+            export.units or min(UNITS, max(1, datastore.shards // SHARDS_OF_A_UNIT)),
+            datastore.shards,
+        )
+        new = Settled(
+            datastore.name,
+            export.topic_of(datastore.name),
+            topic_id,
+            units,
+            export.fingerprint(),
+            starts,
+            datastore.state.now_us(),
+        )
         failpoint("export.before_settled")
         datastore.state.commit(_entry(export.name, new), expect={settled_key(export.name): None})
         failpoint("export.after_settled")
 
 
 def start_over(datastore: Datastore, export: Export, before: Settled, topic_id: str) -> Settled:
-    """Settles that the export begins again in a new topic, unless another process has. Raises ProtectData as :func:`settle`."""
+    """Settles that the export begins again in a new topic, unless another process has. Raises
+    ProtectData as :func:`settle`."""
     entry = datastore.state.get(settled_key(export.name))
     if entry is not None and _decode(entry.value) == before:
-        new = msgspec.structs.replace(before, topic_id=topic_id, at_us=datastore.state.now_us(), generation=before.generation + 1)
-        datastore.state.commit(_entry(export.name, new), expect={settled_key(export.name): entry.version})
+        new = msgspec.structs.replace(
+            before,
+            topic_id=topic_id,
+            at_us=datastore.state.now_us(),
+            generation=before.generation + 1,
+        )
+        datastore.state.commit(
+            _entry(export.name, new), expect={settled_key(export.name): entry.version}
+        )
     return settle(datastore, export, topic_id)
 
 
@@ -77,14 +104,18 @@ def _check(found: Settled, datastore: Datastore, export: Export) -> None:
         "the datastore": (found.datastore, datastore.name),
         "the number of shards": (len(found.starts), datastore.shards),
         "the topic": (found.topic, export.topic_of(datastore.name)),
-        "what its records are (format, column, filter, fields, too_large, record_bytes_max)": (found.records, export.fingerprint()),
+        "what its records are (format, column, filter, fields, too_large, record_bytes_max)": (
+            found.records,
+            export.fingerprint(),
+        ),
     }
     if export.units is not None:
         now["the number of units"] = (found.units, min(export.units, datastore.shards))
     for what, (before, after) in now.items():
         if before != after:
             raise ProtectData(
-                f"export {export.name} was begun with another {what.removeprefix('the ')} ({before}, now {after}): give this one a new name and topic"
+                f"export {export.name} was begun with another {what.removeprefix('the ')}"
+                f" ({before}, now {after}): give this one a new name and topic"
             )
 
 

@@ -1,16 +1,22 @@
-"""Forgetting an export that is not to run any more: what was settled, its offsets, its parked cells, what its processes told. The topic stays as it is.
+"""Forgetting an export that is not to run any more: what was settled, its offsets, its parked
+cells, what its processes told. The topic stays as it is.
 
-While it is remembered it holds up trims, stands in every list, and its name cannot be given to another view, format or topic. Afterwards the name is free: an
-export of that name begins as if there had been none, and where its partitions hold cells of this log it goes on behind them.
+While it is remembered it holds up trims, stands in every list, and its name cannot be given to
+another view, format or topic. Afterwards the name is free: an export of that name begins as if
+there had been none, and where its partitions hold cells of this log it goes on behind them.
 
-**Nobody works on it.** The one who forgets joins the group and has it held, so no exporter that starts meanwhile prepares itself by what is about to go; then
-it must be the only member. It claims every shard, so what an exporter that was paused for long still saves is refused; and where the configuration still has
-the export, its cluster bars the producers of all its units, so nothing that such a one still sends is ever committed.
+**Nobody works on it.** The one who forgets joins the group and has it held, so no exporter that
+starts meanwhile prepares itself by what is about to go; then it must be the only member. It claims
+every shard, so what an exporter that was paused for long still saves is refused; and where the
+configuration still has the export, its cluster bars the producers of all its units, so nothing that
+such a one still sends is ever committed.
 
 Crash points:
 
-    before the offsets are deleted      nothing was forgotten; the hold and the membership end with the session
-    between them and the commit         the offsets are gone, which are a mirror: the export goes on behind its partitions, or is forgotten the next time
+    before the offsets are deleted      nothing was forgotten; the hold and the membership end with
+                                        the session
+    between them and the commit         the offsets are gone, which are a mirror: the export goes on
+                                        behind its partitions, or is forgotten the next time
     after the commit                    all of it is forgotten
 """
 
@@ -30,7 +36,14 @@ from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.export_terms import Settled, settled, settled_key
 from cellfeed.bridge.export.kafka_errors import error_of, words
 from cellfeed.bridge.export.unit_producer import UnitProducer
-from cellfeed.bridge.groups.control import EXPORTS, OPERATOR, Control, Hold, group_prefix, tell_workers
+from cellfeed.bridge.groups.control import (
+    EXPORTS,
+    OPERATOR,
+    Control,
+    Hold,
+    group_prefix,
+    tell_workers,
+)
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
@@ -53,9 +66,16 @@ class Forgotten(msgspec.Struct, frozen=True):
     parked: int
 
 
-def forget_export(datastore: Datastore, coordinator: Coordinator, name: str, export: Export | None, operator: Operator) -> Forgotten:
-    """``export``: as configured, None where it is not any more. Raises NotFound where there is nothing of it, Refused, with nothing changed, while an exporter
-    has a part in it; Unavailable when its cluster, or the coordination, does not answer."""
+def forget_export(
+    datastore: Datastore,
+    coordinator: Coordinator,
+    name: str,
+    export: Export | None,
+    operator: Operator,
+) -> Forgotten:
+    """``export``: as configured, None where it is not any more. Raises NotFound where there is
+    nothing of it, Refused, with nothing changed, while an exporter has a part in it; Unavailable
+    when its cluster, or the coordination, does not answer."""
     group, state = EXPORTS + name, datastore.state
     agreed, offsets = settled(datastore, name), coordinator.fetch_offsets(group)
     parked = ParkedCells(state).entries_of(group)
@@ -66,18 +86,36 @@ def forget_export(datastore: Datastore, coordinator: Coordinator, name: str, exp
     keeper = LeaseKeeper([standing], _LEASE_S)
     reset_key, claims = Control(state, group).reset_key, list[Claim]()
     try:
-        _hold(datastore, coordinator, group, Hold(operator.name, operator.because, state.now_us(), member))
+        _hold(
+            datastore,
+            coordinator,
+            group,
+            Hold(operator.name, operator.because, state.now_us(), member),
+        )
         if others := [each for each in coordinator.members(group) if each != member]:
-            raise Refused(f"export {name!r} is at work ({', '.join(others)}): stop its exporters first")
-        claims += coordinator.claim(standing.session, datastore.name, range(datastore.shards)).values()
+            raise Refused(
+                f"export {name!r} is at work ({', '.join(others)}): stop its exporters first"
+            )
+        claims += coordinator.claim(
+            standing.session, datastore.name, range(datastore.shards)
+        ).values()
         if len(claims) < datastore.shards:
-            raise Refused(f"export {name!r}: {datastore.shards - len(claims)} of its shards are not free yet; try again in a moment")
+            raise Refused(
+                f"export {name!r}: {datastore.shards - len(claims)} of its shards are not free yet;"
+                " try again in a moment"
+            )
         if export is not None and agreed is not None:
             _bar(export, agreed)
         failpoint("export.before_forgotten")
         coordinator.delete_offsets(group, claims=claims)
         failpoint("export.half_forgotten")
-        deed = Deed(group=group, action="forgotten", by=operator.name, because=operator.because, at_us=state.now_us())
+        deed = Deed(
+            group=group,
+            action="forgotten",
+            by=operator.name,
+            because=operator.because,
+            at_us=state.now_us(),
+        )
         gone = [*parked, *(each.key for each in state.list(group_prefix(group))), settled_key(name)]
         state.commit({**dict.fromkeys(gone), **entry(deed)})
         return Forgotten(name, 0 if agreed is None else agreed.units, len(offsets), len(parked))
@@ -96,9 +134,16 @@ def forget_export(datastore: Datastore, coordinator: Coordinator, name: str, exp
 def _hold(datastore: Datastore, coordinator: Coordinator, group: str, hold: Hold) -> None:
     state, key = datastore.state, Control(datastore.state, group).reset_key
     found = state.get(key)
-    if found is not None and msgspec.json.decode(found.value, type=Hold).member in coordinator.members(group):
+    if found is not None and msgspec.json.decode(
+        found.value, type=Hold
+    ).member in coordinator.members(group):
         raise Refused(f"{group} is being forgotten by somebody else just now")
-    if state.commit({key: msgspec.json.encode(hold)}, expect={key: found.version if found else None}) is None:
+    if (
+        state.commit(
+            {key: msgspec.json.encode(hold)}, expect={key: found.version if found else None}
+        )
+        is None
+    ):
         raise Refused(f"{group} is being forgotten by somebody else just now")
 
 
@@ -116,8 +161,9 @@ def _bar(export: Export, agreed: Settled) -> None:
             producer.fence()
         except KafkaException as error:
             raise Unavailable(
-                f"the Kafka cluster at {export.bootstrap} could not bar the producers of export {export.name!r} ({words(error_of(error))}); "
-                "one that is gone for good is not asked once the export is out of the configuration"
+                f"the Kafka cluster at {export.bootstrap} could not bar the producers of export"
+                f" {export.name!r} ({words(error_of(error))}); one that is gone for good is not"
+                " asked once the export is out of the configuration"
             ) from error
         finally:
             producer.give_up()

@@ -1,4 +1,5 @@
-"""The Kafka clients of an export, with the settings that exactly-once rests upon, and those of the configuration."""
+"""The Kafka clients of an export, with the settings that exactly-once rests upon, and those of the
+configuration."""
 
 from __future__ import annotations
 
@@ -9,15 +10,22 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.limits import CLIENT_QUEUE_KBYTES, KAFKA_CALL_S, TRANSACTION_CELLS_MAX, TRANSACTION_TIMEOUT_S
+from cellfeed.bridge.export.limits import (
+    CLIENT_QUEUE_KBYTES,
+    KAFKA_CALL_S,
+    TRANSACTION_CELLS_MAX,
+    TRANSACTION_TIMEOUT_S,
+)
 
 _log: Final = logging.getLogger("cellfeed.export.client")
 _RECONNECT_MS_MAX: Final = 1_000
-"""The longest pause between two tries to connect (the client makes it up to half as long again): so much later an export notices that its cluster is back."""
+"""The longest pause between two tries to connect (the client makes it up to half as long again): so
+much later an export notices that its cluster is back."""
 
 
 def transactional_id(export: Export, unit: int, number: int) -> str:
-    """Stable for each of a unit's producers: whoever makes a producer with it fences the one before."""
+    """Stable for each of a unit's producers: whoever makes a producer with it fences the one
+    before."""
     return f"cellfeed-export-{export.name}-{unit}-{number}"
 
 
@@ -32,9 +40,10 @@ def producer_of(export: Export, unit: int, number: int) -> Producer:
         "message.max.bytes": export.record_bytes_max,
     }
     defaults = {
-        # About the time in which a shard's records of a large transaction are handed over: the broker gets few large batches, and is at work on the first ones
-        # while the rest are handed over. (With 20 ms it takes no less CPU, and most of them wait for the flush.) A small transaction does not wait for it:
-        # flush sends what there is.
+        # About the time in which a shard's records of a large transaction are handed over: the
+        # broker gets few large batches, and is at work on the first ones while the rest are handed
+        # over. (With 20 ms it takes no less CPU, and most of them wait for the flush.) A small
+        # transaction does not wait for it: flush sends what there is.
         "linger.ms": 5,
         "batch.size": min(export.record_bytes_max, 1_000_000),
         "compression.type": export.compression,
@@ -46,7 +55,8 @@ def producer_of(export: Export, unit: int, number: int) -> Producer:
 
 
 def consumer_of(export: Export, *, queued_kbytes: int = 16 << 10) -> Consumer:
-    """Reads committed records of partitions that it is assigned; it joins no group and commits nothing."""
+    """Reads committed records of partitions that it is assigned; it joins no group and commits
+    nothing."""
     own = {
         "group.id": f"cellfeed-export-{export.name}-reader",
         "isolation.level": "read_committed",
@@ -55,7 +65,11 @@ def consumer_of(export: Export, *, queued_kbytes: int = 16 << 10) -> Consumer:
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
     }
-    defaults = {"queued.max.messages.kbytes": queued_kbytes, "fetch.wait.max.ms": 100, "fetch.message.max.bytes": max(1 << 20, export.record_bytes_max)}
+    defaults = {
+        "queued.max.messages.kbytes": queued_kbytes,
+        "fetch.wait.max.ms": 100,
+        "fetch.message.max.bytes": max(1 << 20, export.record_bytes_max),
+    }
     return Consumer(_common(export) | defaults | _for_readers(export) | own, logger=_log)
 
 
@@ -69,12 +83,16 @@ def _common(export: Export) -> dict[str, Any]:
         "bootstrap.servers": export.bootstrap,
         "client.id": f"cellfeed-export-{export.name}",
         "reconnect.backoff.max.ms": _RECONNECT_MS_MAX,
-        "socket.nagle.disable": True,  # a transaction is several small requests, each of which would wait for the answer to the one before
+        # a transaction is several small requests, each of which would wait for the answer to the
+        # one before
+        "socket.nagle.disable": True,
         "socket.timeout.ms": int(4 * KAFKA_CALL_S * 1000),
         "log.connection.close": False,
-        # What keeps an export waiting is told where people look (lag, the process's own log): the client's lines about each attempt say nothing more.
+        # What keeps an export waiting is told where people look (lag, the process's own log): the
+        # client's lines about each attempt say nothing more.
         "log_level": 2,
-        # Without it the Python client raises a fatal error out of whatever call comes next; each call that concerns it has it from the library anyway.
+        # Without it the Python client raises a fatal error out of whatever call comes next; each
+        # call that concerns it has it from the library anyway.
         "error_cb": _noted,
     }
 
@@ -98,5 +116,8 @@ _PRODUCER_ONLY: Final = (
 
 
 def _for_readers(export: Export) -> dict[str, Any]:
-    """The configured settings, without those that only a producer knows: the client warns of each."""
-    return {name: value for name, value in export.client.items() if not name.startswith(_PRODUCER_ONLY)}
+    """The configured settings, without those that only a producer knows: the client warns of
+    each."""
+    return {
+        name: value for name, value in export.client.items() if not name.startswith(_PRODUCER_ONLY)
+    }

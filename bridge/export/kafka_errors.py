@@ -6,7 +6,9 @@ from enum import Enum
 
 from confluent_kafka import KafkaError, KafkaException
 
-_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001 (the library's name for a local error)
+_FENCED = frozenset(
+    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
+)
 
 
 class Verdict(Enum):
@@ -24,10 +26,15 @@ def error_of(error: KafkaException) -> KafkaError:
 
 
 def verdict(error: KafkaError) -> Verdict:
-    """By the client's own word, as its documentation of transactions has it; fencing before anything else."""
+    """By the client's own word, as its documentation of transactions has it; fencing before
+    anything else."""
     if error.code() in _FENCED:
         return Verdict.FENCED
-    return Verdict.RETRY if error.retriable() and not error.fatal() and not error.txn_requires_abort() else Verdict.RENEW
+    return (
+        Verdict.RETRY
+        if error.retriable() and not error.fatal() and not error.txn_requires_abort()
+        else Verdict.RENEW
+    )
 
 
 def words(error: KafkaError) -> str:

@@ -5,36 +5,42 @@ from __future__ import annotations
 from typing import Final
 
 UNITS_MAX: Final = 64
-"""Units of one export: each has two producers with four threads each, and a transaction at a time."""
+"""Units of one export: each has two producers with four threads each, and a transaction at a
+time."""
 
 UNITS: Final = 8
 SHARDS_OF_A_UNIT: Final = 64
-"""Without a setting there is a unit for so many shards, at most UNITS. A transaction costs the broker and us 5 to 20 ms whatever is in it, so few that carry
-much are better than many."""
+"""Without a setting there is a unit for so many shards, at most UNITS. A transaction costs the
+broker and us 5 to 20 ms whatever is in it, so few that carry much are better than many."""
 
 TRANSACTION_CELLS_MAX: Final = 16_000
-"""Cells of one transaction: what is exported again after a crash, and what readers that wait for commits get at a time. A first export is a twentieth faster
-than with 10,000, and a transaction of it takes a ninth of a second, which is what a live shard beside it may have to wait."""
+"""Cells of one transaction: what is exported again after a crash, and what readers that wait for
+commits get at a time. A first export is a twentieth faster than with 10,000, and a transaction of
+it takes a ninth of a second, which is what a live shard beside it may have to wait."""
 
 TRANSACTION_BYTES_MAX: Final = 8 << 20
-"""Bytes of the values in one transaction. One is sent while the next one is read and the cells of the one after it are fetched, so a unit holds three times as
-much, and what the client queues."""
+"""Bytes of the values in one transaction. One is sent while the next one is read and the cells of
+the one after it are fetched, so a unit holds three times as much, and what the client queues."""
 
 READ_AHEAD_CELLS_MIN: Final = 1_000
-"""Cells that are left of a unit's logs from which on the next batch is read while one is sent: fewer are read in a millisecond or two."""
+"""Cells that are left of a unit's logs from which on the next batch is read while one is sent:
+fewer are read in a millisecond or two."""
 
 FETCH_AHEAD_CELLS_MIN: Final = TRANSACTION_CELLS_MAX
-"""Cells that are left of a unit's logs behind the batch that is being encoded, from which on those of the next one are fetched meanwhile: it is full whatever
-else comes, so nobody's newest cells are late for it."""
+"""Cells that are left of a unit's logs behind the batch that is being encoded, from which on those
+of the next one are fetched meanwhile: it is full whatever else comes, so nobody's newest cells are
+late for it."""
 
 SCAN_SHARD_CELLS_MIN: Final = 2_000
-"""Of a unit with many shards that are far behind, so many cells of each are read at a time at least. Each shard of a transaction costs a scan of its own, a
-partition to be added to the transaction, a produce request and a mark at the commit: with 600 cells a shard store, exporter and broker together take a third
-more CPU a cell than with 2,000."""
+"""Of a unit with many shards that are far behind, so many cells of each are read at a time at
+least. Each shard of a transaction costs a scan of its own, a partition to be added to the
+transaction, a produce request and a mark at the commit: with 600 cells a shard store, exporter and
+broker together take a third more CPU a cell than with 2,000."""
 
 LIVE_CELLS_MAX: Final = 200
-"""A shard that is at most so many cells behind is live: it is in the next transaction whatever other shards have to catch up with. So many are read together
-with those of other shards, in one round trip."""
+"""A shard that is at most so many cells behind is live: it is in the next transaction whatever
+other shards have to catch up with. So many are read together with those of other shards, in one
+round trip."""
 
 CLIENT_QUEUE_KBYTES: Final = 64 << 10
 """Kilobytes that the client library queues of one unit; past them producing waits."""
@@ -48,10 +54,12 @@ RECORD_OVERHEAD_BYTES: Final = 256
 """What a record batch adds to the one record in it: its head, the names of the headers, lengths."""
 
 LOOK_GAP_S: Final = 0.01
-"""Time between two looks at the logs while no unit asks for one: nobody could use more of them, and each asks all nodes of all clusters."""
+"""Time between two looks at the logs while no unit asks for one: nobody could use more of them, and
+each asks all nodes of all clusters."""
 
 TRANSACTION_TIMEOUT_S: Final = 30.0
-"""After how long the broker aborts a transaction whose exporter is gone, if nobody takes its unit over before. Until then readers of commits wait."""
+"""After how long the broker aborts a transaction whose exporter is gone, if nobody takes its unit
+over before. Until then readers of commits wait."""
 
 KAFKA_CALL_S: Final = 5.0
 """How long one call to the cluster waits before it is looked whether the exporter is to end."""
@@ -61,25 +69,27 @@ METADATA_S: Final = 15.0
 
 BACKOFF_FIRST_S: Final = 0.2
 BACKOFF_MAX_S: Final = 2.0
-"""Waits between attempts to take a unit over while the cluster is away; doubling from the first. An attempt makes two producers, and a cluster that is back is
-noticed so much later at most."""
+"""Waits between attempts to take a unit over while the cluster is away; doubling from the first. An
+attempt makes two producers, and a cluster that is back is noticed so much later at most."""
 
 TOPIC_LOOK_S: Final = 30.0
-"""How often an exporter at work looks whether its topic is still what an export needs: two requests to the cluster."""
+"""How often an exporter at work looks whether its topic is still what an export needs: two requests
+to the cluster."""
 
 REFUSED_LOOK_S: Final = 5.0
 """How often a unit that stands still looks whether what keeps it has been mended."""
 
 SAVE_EVERY_S: Final = 0.3
-"""Longest time between a commit in Kafka and the group's offset that follows it. The offset is a mirror: nothing is exported again for its sake."""
+"""Longest time between a commit in Kafka and the group's offset that follows it. The offset is a
+mirror: nothing is exported again for its sake."""
 
 IDLE_SAVE_AGAIN_S: Final = 1.0
 """How soon an offset that could not be saved is tried again."""
 
 TAIL_RECORDS_FIRST: Final = 4
 TAIL_RECORDS_FACTOR: Final = 16
-"""The tail of a partition is looked for in its last few offsets, then in so many times more: behind the last record there may be marks of aborted
-transactions."""
+"""The tail of a partition is looked for in its last few offsets, then in so many times more: behind
+the last record there may be marks of aborted transactions."""
 
 TAIL_READ_S: Final = 60.0
 """How long the reading of the tails of a unit's partitions may take without any progress."""

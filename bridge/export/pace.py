@@ -1,14 +1,18 @@
 """When a unit looks for its next cells: once a transaction is committed, or while it is under way.
 
-Let a transaction take T, and a look at the logs with the reading of what it shows R < T. Cells come evenly, so a cell waits half a cycle for the next look;
-then it is read, and committed with what was read with it:
+Let a transaction take T, and a look at the logs with the reading of what it shows R < T. Cells come
+evenly, so a cell waits half a cycle for the next look; then it is read, and committed with what was
+read with it:
 
     looked for afterwards   (R + T) / 2 + R + T     a cycle is both
-    looked for meanwhile    T / 2 + T + T           a cycle is the transaction; what was read waits for its end
+    looked for meanwhile    T / 2 + T + T           a cycle is the transaction; what was read waits
+                            for its end
 
-Of a store in the process R is next to nothing, and what is found afterwards is newer. Of servers it is half of T and more; and a shorter cycle has fewer
-partitions in a transaction, each of which costs the broker a request, so T becomes shorter, too. Measured at 500 puts/s into 16 partitions, medians of runs
-that took turns: one MariaDB server, five runs of each, afterwards 17.3 ms, meanwhile 12.2 ms; embedded, three of each, 7.0 and 9.0 ms.
+Of a store in the process R is next to nothing, and what is found afterwards is newer. Of servers it
+is half of T and more; and a shorter cycle has fewer partitions in a transaction, each of which
+costs the broker a request, so T becomes shorter, too. Measured at 500 puts/s into 16 partitions,
+medians of runs that took turns: one MariaDB server, five runs of each, afterwards 17.3 ms,
+meanwhile 12.2 ms; embedded, three of each, 7.0 and 9.0 ms.
 """
 
 from __future__ import annotations
@@ -16,14 +20,16 @@ from __future__ import annotations
 from typing import Final
 
 LOOK_PART: Final = 0.1
-"""From which part of a transaction's time on a look is made meanwhile. Embedded it is a thirtieth, of servers a fifth and more; reading takes as long again."""
+"""From which part of a transaction's time on a look is made meanwhile. Embedded it is a thirtieth,
+of servers a fifth and more; reading takes as long again."""
 
 _NEWEST_PART: Final = 0.1
 """Of what was measured last in the smoothed times."""
 
 
 class Pace:
-    """See the module. Of one unit; times in seconds. Looks and transactions may be told by different threads."""
+    """See the module. Of one unit; times in seconds. Looks and transactions may be told by
+    different threads."""
 
     def __init__(self) -> None:
         self._look_s: float | None = None
@@ -32,7 +38,11 @@ class Pace:
     @property
     def looks_meanwhile(self) -> bool:
         """Until both were measured nothing is looked for meanwhile."""
-        return self._look_s is not None and self._transaction_s is not None and self._look_s > LOOK_PART * self._transaction_s
+        return (
+            self._look_s is not None
+            and self._transaction_s is not None
+            and self._look_s > LOOK_PART * self._transaction_s
+        )
 
     def looked(self, took_s: float) -> None:
         """What a look at the logs took."""

@@ -1,7 +1,8 @@
 """Where the export of a shard goes on, from what its partition holds: a pure decision.
 
-The partition is believed, nothing else. The offset that was saved after an earlier commit only says which cells *behind* the partition's last record were
-looked at and have no record (the view leaves them out, they are parked): it counts when it was saved together with that very record.
+The partition is believed, nothing else. The offset that was saved after an earlier commit only says
+which cells *behind* the partition's last record were looked at and have no record (the view leaves
+them out, they are parked): it counts when it was saved together with that very record.
 
 | the partition's last record | saved | then |
 | --- | --- | --- |
@@ -12,7 +13,8 @@ looked at and have no record (the view leaves them out, they are parked): it cou
 | none | saved when there was a record | refused, or begun anew: what was exported is gone |
 | none, and records were deleted | | refused, or begun anew |
 
-Cells between there and the start of the log were trimmed before they were exported: refused, or gone on without them where the configuration says so.
+Cells between there and the start of the log were trimmed before they were exported: refused, or
+gone on without them where the configuration says so.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ _METADATA: Final = re.compile(r"exported=(-1|\d{1,16})")
 
 
 class Tail(NamedTuple):
-    """What a partition holds at its end, of committed records. ``added_id`` of the last one; None: no record. ``start`` and ``end``: Kafka offsets that
-    there are. ``foreign``: the last record is none of an export."""
+    """What a partition holds at its end, of committed records. ``added_id`` of the last one; None:
+    no record. ``start`` and ``end``: Kafka offsets that there are. ``foreign``: the last record is
+    none of an export."""
 
     added_id: int | None
     start: int
@@ -35,7 +38,8 @@ class Tail(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The group's offset: the next cell, and the last record's added_id at the time (NONE_EXPORTED; None where the offset does not say, set by hand)."""
+    """The group's offset: the next cell, and the last record's added_id at the time (NONE_EXPORTED;
+    None where the offset does not say, set by hand)."""
 
     location: int
     exported: int | None
@@ -65,33 +69,62 @@ def exported_of(metadata: str) -> int | None:
 
 
 def decide(
-    tail: Tail, saved: Saved | None, *, start: int, log_end: int, starts_over: bool, log_start: int = 0, skips_trimmed: bool = False
+    tail: Tail,
+    saved: Saved | None,
+    *,
+    start: int,
+    log_end: int,
+    starts_over: bool,
+    log_start: int = 0,
+    skips_trimmed: bool = False,
 ) -> Resume | Refusal:
-    """See the module. ``start``: where the export begins; ``log_end``: no id at or above it has been given out; ``starts_over``, ``skips_trimmed``: as
-    configured."""
+    """See the module. ``start``: where the export begins; ``log_end``: no id at or above it has
+    been given out; ``starts_over``, ``skips_trimmed``: as configured."""
     found = _by_the_partition(tail, saved, start=start, log_end=log_end, starts_over=starts_over)
     if isinstance(found, Refusal) or found.location >= log_start:
         return found
     trimmed = f"cells {found.location} to {log_start - 1} were trimmed before they were exported"
     if not skips_trimmed:
         return Refusal(f"{trimmed}; with `on_trimmed: skip` the export goes on without them")
-    return Resume(log_start, found.exported, "; ".join(filter(None, (found.differs, f"{trimmed}, it goes on without them, as configured"))))
+    return Resume(
+        log_start,
+        found.exported,
+        "; ".join(
+            filter(None, (found.differs, f"{trimmed}, it goes on without them, as configured"))
+        ),
+    )
 
 
-def _by_the_partition(tail: Tail, saved: Saved | None, *, start: int, log_end: int, starts_over: bool) -> Resume | Refusal:
+def _by_the_partition(
+    tail: Tail, saved: Saved | None, *, start: int, log_end: int, starts_over: bool
+) -> Resume | Refusal:
     if tail.foreign:
-        return Refusal("the last record of the partition has no header added_id: something else writes into this topic; give the export a topic of its own")
+        return Refusal(
+            "the last record of the partition has no header added_id: something else writes into"
+            " this topic; give the export a topic of its own"
+        )
     if tail.added_id is not None:
         return _behind(tail.added_id, saved, log_end)
     if tail.start > 0:
         gone = f"its records below offset {tail.start} were deleted, the last of them among them"
-    elif saved is None or saved.exported == NONE_EXPORTED or (saved.exported is None and saved.location <= start):
+    elif (
+        saved is None
+        or saved.exported == NONE_EXPORTED
+        or (saved.exported is None and saved.location <= start)
+    ):
         location = start if saved is None else max(start, saved.location)
-        return Refusal(_beyond(location, log_end)) if location > log_end else Resume(location, NONE_EXPORTED)
+        return (
+            Refusal(_beyond(location, log_end))
+            if location > log_end
+            else Resume(location, NONE_EXPORTED)
+        )
     else:
         gone = f"it is empty, though cells up to {saved.location - 1} were exported"
     if not starts_over:
-        return Refusal(f"the partition has lost its end: {gone}; with `on_lost_topic: start_over` it is begun again at {start}")
+        return Refusal(
+            f"the partition has lost its end: {gone}; with `on_lost_topic: start_over` it is begun"
+            f" again at {start}"
+        )
     return Resume(start, NONE_EXPORTED, f"{gone}: begun again at {start}, as configured")
 
 
@@ -100,13 +133,20 @@ def _behind(added_id: int, saved: Saved | None, log_end: int) -> Resume | Refusa
         return Refusal(_beyond(added_id, log_end))
     following = added_id + 1
     if saved is None:
-        return Resume(following, added_id, f"nothing was saved, the partition ends with cell {added_id}")
+        return Resume(
+            following, added_id, f"nothing was saved, the partition ends with cell {added_id}"
+        )
     if saved.exported == added_id and following <= saved.location <= log_end:
         return Resume(saved.location, added_id)
     if saved.exported is None and saved.location == following:
         return Resume(following, added_id)
-    return Resume(following, added_id, f"{saved.location} was saved, the partition ends with cell {added_id}")
+    return Resume(
+        following, added_id, f"{saved.location} was saved, the partition ends with cell {added_id}"
+    )
 
 
 def _beyond(added_id: int, log_end: int) -> str:
-    return f"the partition holds cell {added_id}, the shard's log ends at {log_end}: it is the export of another log, or the log has lost cells"
+    return (
+        f"the partition holds cell {added_id}, the shard's log ends at {log_end}: it is the export"
+        " of another log, or the log has lost cells"
+    )

@@ -1,4 +1,5 @@
-"""The ids of an export's Avro schemas: what an external Schema Registry calls them, where one is configured, or what the gateway's own registry does."""
+"""The ids of an export's Avro schemas: what an external Schema Registry calls them, where one is
+configured, or what the gateway's own registry does."""
 
 from __future__ import annotations
 
@@ -30,31 +31,43 @@ _decode: Final = msgspec.json.Decoder(_Registered).decode
 
 
 def schema_id_for(export: Export, topic: str) -> int:
-    """Registers the schema under the topic's subject where a registry is configured (again is no harm: it answers the id that it gave).
+    """Registers the schema under the topic's subject where a registry is configured (again is no
+    harm: it answers the id that it gave).
 
     Raises ProtectData when the registry refuses the schema, Unavailable when it does not answer.
     """
     if export.format != "avro" or export.registry is None:
         return envelope_schema_id()
-    return register(export.registry, f"{topic}{SUBJECT_SUFFIX}", cellfeed.schemas.avro_text(ENVELOPE_VERSIONS[-1]))
+    return register(
+        export.registry,
+        f"{topic}{SUBJECT_SUFFIX}",
+        cellfeed.schemas.avro_text(ENVELOPE_VERSIONS[-1]),
+    )
 
 
 def typed_format(export: Export, datastore: Datastore, topic: str) -> TypedFormat | None:
-    """The format of an export whose bodies are typed; None for one of another format. Every version is registered under the topic's subject, the oldest first,
-    when it is first needed. Raises InvalidRequest for a column without a schema, Unavailable."""
+    """The format of an export whose bodies are typed; None for one of another format. Every version
+    is registered under the topic's subject, the oldest first, when it is first needed. Raises
+    InvalidRequest for a column without a schema, Unavailable."""
     if export.format != "typed" or export.column is None:
         return None
     column = TypedColumn(datastore.state, export.column)
     if not column.versions:
-        raise InvalidRequest(f"export {export.name}: column {export.column} has no schema: declare one under schemas of the datastore")
+        raise InvalidRequest(
+            f"export {export.name}: column {export.column} has no schema: declare one under schemas"
+            " of the datastore"
+        )
     registry = export.registry
     if registry is None:
         return TypedFormat(column)
-    return TypedFormat(column, lambda version: register(registry, f"{topic}{SUBJECT_SUFFIX}", version.cell))
+    return TypedFormat(
+        column, lambda version: register(registry, f"{topic}{SUBJECT_SUFFIX}", version.cell)
+    )
 
 
 def register(registry: str, subject: str, schema_text: str) -> int:
-    """``POST /subjects/{subject}/versions`` of Confluent's Schema Registry API; the schema's id. User and password may stand in the URL."""
+    """``POST /subjects/{subject}/versions`` of Confluent's Schema Registry API; the schema's id.
+    User and password may stand in the URL."""
     parts = urlsplit(registry)
     headers = {"Content-Type": _CONTENT_TYPE, "Accept": _CONTENT_TYPE}
     if parts.username:
@@ -69,10 +82,16 @@ def register(registry: str, subject: str, schema_text: str) -> int:
         raise Unavailable(f"the Schema Registry at {shown} does not answer: {error}") from error
     said = answer.data[:_ANSWER_BYTES_MAX]
     if answer.status >= 500 or answer.status == 429:
-        raise Unavailable(f"the Schema Registry at {shown} answers {answer.status} for subject {subject}: {said[:200]!r}")
+        raise Unavailable(
+            f"the Schema Registry at {shown} answers {answer.status} for subject {subject}:"
+            f" {said[:200]!r}"
+        )
     try:
         if answer.status == 200:
             return _decode(said).id
     except msgspec.MsgspecError as error:
         raise ProtectData(f"what answers at {shown} is no Schema Registry: {error}") from error
-    raise ProtectData(f"the Schema Registry at {shown} refuses the schema of subject {subject} ({answer.status}): {said[:300].decode(errors='replace')}")
+    raise ProtectData(
+        f"the Schema Registry at {shown} refuses the schema of subject {subject} ({answer.status}):"
+        f" {said[:300].decode(errors='replace')}"
+    )

@@ -1,8 +1,9 @@
 """The ends of partitions, as a reader of committed records sees them.
 
-To be read after ``init_transactions`` of the unit's transactional ids: then whoever wrote before is fenced, and what it left open is aborted or committed
-with its marks written, so the end that is seen is the end for good. Behind the last record there may be offsets without one: the marks of transactions, one
-each, and records of aborted ones.
+To be read after ``init_transactions`` of the unit's transactional ids: then whoever wrote before is
+fenced, and what it left open is aborted or committed with its marks written, so the end that is
+seen is the end for good. Behind the last record there may be offsets without one: the marks of
+transactions, one each, and records of aborted ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cellfeed.bridge.events.messages import header_values
 from cellfeed.bridge.events.record_headers import added_id_of
-from cellfeed.bridge.export.limits import METADATA_S, TAIL_READ_S, TAIL_RECORDS_FACTOR, TAIL_RECORDS_FIRST
+from cellfeed.bridge.export.limits import (
+    METADATA_S,
+    TAIL_READ_S,
+    TAIL_RECORDS_FACTOR,
+    TAIL_RECORDS_FIRST,
+)
 from cellfeed.bridge.export.resume import Tail
 from cellfeed.store.errors import Unavailable
 
@@ -37,32 +43,53 @@ class PartitionTail(NamedTuple):
     last: LastRecord | None
 
 
-def read_tails(consumer: Consumer, topic: str, partitions: Sequence[int]) -> dict[int, PartitionTail]:
-    """By partition. The consumer reads committed records (``kafka_clients.consumer_of``) and has no assignment. Raises KafkaException, Unavailable,
-    DataDamaged."""
-    ends = {partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=METADATA_S) for partition in partitions}
+def read_tails(
+    consumer: Consumer, topic: str, partitions: Sequence[int]
+) -> dict[int, PartitionTail]:
+    """By partition. The consumer reads committed records (``kafka_clients.consumer_of``) and has no
+    assignment. Raises KafkaException, Unavailable, DataDamaged."""
+    ends = {
+        partition: consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=METADATA_S
+        )
+        for partition in partitions
+    }
     found: dict[int, LastRecord] = {}
     left = [partition for partition, (start, end) in ends.items() if end > start]
     back = TAIL_RECORDS_FIRST
     while left:
-        starts = {partition: max(ends[partition][0], ends[partition][1] - back) for partition in left}
+        starts = {
+            partition: max(ends[partition][0], ends[partition][1] - back) for partition in left
+        }
         found |= _last_records(consumer, topic, starts)
-        left = [partition for partition in left if partition not in found and starts[partition] > ends[partition][0]]
+        left = [
+            partition
+            for partition in left
+            if partition not in found and starts[partition] > ends[partition][0]
+        ]
         back *= TAIL_RECORDS_FACTOR
-    return {partition: _tail(start, end, found.get(partition)) for partition, (start, end) in ends.items()}
+    return {
+        partition: _tail(start, end, found.get(partition))
+        for partition, (start, end) in ends.items()
+    }
 
 
 def _last_records(consumer: Consumer, topic: str, starts: dict[int, int]) -> dict[int, LastRecord]:
     """The last record from each of these offsets on."""
     found: dict[int, LastRecord] = {}
     unread = set(starts)
-    consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in starts.items()])
+    consumer.assign(
+        [TopicPartition(topic, partition, offset) for partition, offset in starts.items()]
+    )
     try:
         deadline_s = time.monotonic() + TAIL_READ_S
         while unread:
-            # To ask for many at once is to wait until there are so many, or for the whole time: one is waited for, and what is there with it taken along.
+            # To ask for many at once is to wait until there are so many, or for the whole time: one
+            # is waited for, and what is there with it taken along.
             first = consumer.poll(_WAIT_S)
-            for message in () if first is None else (first, *consumer.consume(_MESSAGES_AT_A_TIME, timeout=0)):
+            for message in (
+                () if first is None else (first, *consumer.consume(_MESSAGES_AT_A_TIME, timeout=0))
+            ):
                 deadline_s = time.monotonic() + TAIL_READ_S
                 error = message.error()
                 if error is None:
@@ -72,7 +99,10 @@ def _last_records(consumer: Consumer, topic: str, starts: dict[int, int]) -> dic
                 elif not error.retriable():
                     raise KafkaException(error)
             if time.monotonic() > deadline_s:
-                raise Unavailable(f"the end of partition {min(unread)} of {topic!r} could not be read within {TAIL_READ_S:.0f} s")
+                raise Unavailable(
+                    f"the end of partition {min(unread)} of {topic!r} could not be read within"
+                    f" {TAIL_READ_S:.0f} s"
+                )
     finally:
         consumer.unassign()
     return found
@@ -81,7 +111,12 @@ def _last_records(consumer: Consumer, topic: str, starts: dict[int, int]) -> dic
 def _record(message: Message) -> LastRecord:
     headers = header_values(message)
     key = message.key()
-    return LastRecord(message.offset() or 0, key if isinstance(key, bytes) or key is None else key.encode(), headers, added_id_of(headers.items()))
+    return LastRecord(
+        message.offset() or 0,
+        key if isinstance(key, bytes) or key is None else key.encode(),
+        headers,
+        added_id_of(headers.items()),
+    )
 
 
 def _partition(message: Message) -> int:

@@ -1,4 +1,5 @@
-"""Taking a unit over: its topic is looked at, the ends of its partitions are read, and for each shard it is decided where the export goes on.
+"""Taking a unit over: its topic is looked at, the ends of its partitions are read, and for each
+shard it is decided where the export goes on.
 
 To be called behind the fence (``unit_producer.py``): then the ends are the ends for good.
 """
@@ -34,8 +35,8 @@ _REASONS_MAX: Final = 3
 
 
 class TakenOver(NamedTuple):
-    """By shard: the next cell, the last one that has a record (-1: none), and the Kafka offset after the partition's end. Kept up to date by who has the
-    unit."""
+    """By shard: the next cell, the last one that has a record (-1: none), and the Kafka offset
+    after the partition's end. Kept up to date by who has the unit."""
 
     locations: dict[int, int]
     exported: dict[int, int]
@@ -60,7 +61,8 @@ class ExportContext:
     repaired: list[str] = field(default_factory=list)
     """Where a saved offset disagreed with its partition, as it was logged; the latest of them."""
     unfit: str | None = None
-    """Why the topic must not be exported to any more, found since a unit was taken over; None while nothing is known."""
+    """Why the topic must not be exported to any more, found since a unit was taken over; None while
+    nothing is known."""
 
     def counted(self, batch: Batch) -> None:
         """Counts for the progress bar; a few that are lost between threads are no harm."""
@@ -69,7 +71,8 @@ class ExportContext:
 
 
 def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
-    """Raises ProtectData with the reason when one of the shards cannot go on; KafkaException, Unavailable."""
+    """Raises ProtectData with the reason when one of the shards cannot go on; KafkaException,
+    Unavailable."""
     _check_topic(context)
     context.unfit = None
     with closing(consumer_of(context.export)) as consumer:
@@ -82,7 +85,9 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
     for shard in shards:
         partition, offset = tails[shard], found.get((name, shard))
         if heads[shard].next_added_id >= ADDED_ID_MAX:
-            raise Unavailable(f"nobody can say just now where the log of shard {shard} ends: its master is away")
+            raise Unavailable(
+                f"nobody can say just now where the log of shard {shard} ends: its master is away"
+            )
         decision = decide(
             partition.tail,
             Saved(offset.offset, exported_of(offset.metadata)) if offset is not None else None,
@@ -95,11 +100,20 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
         if isinstance(decision, Refusal):
             refused.append(f"partition {shard}: {decision.because}")
             continue
-        if decision.differs and (offset is not None or decision.location > context.settled.starts[shard]):
-            said = f"partition {shard}: {decision.differs}; the partition is believed, the export goes on at {decision.location}"
+        if decision.differs and (
+            offset is not None or decision.location > context.settled.starts[shard]
+        ):
+            said = (
+                f"partition {shard}: {decision.differs}; the partition is believed, the export goes"
+                f" on at {decision.location}"
+            )
             _log.warning("%s: %s", group, said)
             context.repaired = [*context.repaired, said][-100:]
-        taken.locations[shard], taken.exported[shard], taken.ends[shard] = decision.location, decision.exported, partition.tail.end
+        taken.locations[shard], taken.exported[shard], taken.ends[shard] = (
+            decision.location,
+            decision.exported,
+            partition.tail.end,
+        )
     refused += _foreign(context, {shard: tails[shard].last for shard in taken.locations}, heads)
     if refused:
         more = f"; and {len(refused) - _REASONS_MAX} more" if len(refused) > _REASONS_MAX else ""
@@ -110,44 +124,78 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
 def _check_topic(context: ExportContext) -> None:
     """The topic is as it must be, and the one that the export was begun in."""
     export, starts_over = context.export, context.export.on_lost_topic == "start_over"
-    facts = ensure_topic(admin_of(export), export, context.topic, context.datastore.shards, make=starts_over)
+    facts = ensure_topic(
+        admin_of(export), export, context.topic, context.datastore.shards, make=starts_over
+    )
     if facts.topic_id == context.settled.topic_id:
         return
     if not starts_over:
         raise ProtectData(
-            f"topic {context.topic!r} was deleted and made again (its id is {facts.topic_id}, the export was begun in {context.settled.topic_id}); "
-            "with `on_lost_topic: start_over` the export is begun again in it"
+            f"topic {context.topic!r} was deleted and made again (its id is {facts.topic_id}, the"
+            f" export was begun in {context.settled.topic_id}); with `on_lost_topic: start_over`"
+            " the export is begun again in it"
         )
-    _log.warning("%s: topic %r was deleted and made again: the export begins again in it, as configured", export.group, context.topic)
+    _log.warning(
+        "%s: topic %r was deleted and made again: the export begins again in it, as configured",
+        export.group,
+        context.topic,
+    )
     context.settled = start_over(context.datastore, export, context.settled, facts.topic_id)
 
 
 def look_again(context: ExportContext) -> None:
-    """Whether the topic, to which units are at work, is still fit: sets :attr:`ExportContext.unfit`. Who stops for it takes its unit over anew, and there it is
-    decided what becomes of it. Raises KafkaException, Unavailable where the cluster does not tell."""
+    """Whether the topic, to which units are at work, is still fit: sets
+    :attr:`ExportContext.unfit`. Who stops for it takes its unit over anew, and there it is decided
+    what becomes of it. Raises KafkaException, Unavailable where the cluster does not tell."""
     try:
-        facts = ensure_topic(admin_of(context.export), context.export, context.topic, context.datastore.shards, make=False)
+        facts = ensure_topic(
+            admin_of(context.export),
+            context.export,
+            context.topic,
+            context.datastore.shards,
+            make=False,
+        )
     except ProtectData as error:
         context.unfit = str(error)
     else:
-        context.unfit = None if facts.topic_id == context.settled.topic_id else f"topic {context.topic!r} was deleted and made again"
+        context.unfit = (
+            None
+            if facts.topic_id == context.settled.topic_id
+            else f"topic {context.topic!r} was deleted and made again"
+        )
 
 
-def _foreign(context: ExportContext, last: dict[int, LastRecord | None], heads: Mapping[int, Head]) -> list[str]:
-    """Partitions whose last record is not of the cell that it names: another log was exported into them. A cell that was trimmed cannot be asked about."""
+def _foreign(
+    context: ExportContext, last: dict[int, LastRecord | None], heads: Mapping[int, Head]
+) -> list[str]:
+    """Partitions whose last record is not of the cell that it names: another log was exported into
+    them. A cell that was trimmed cannot be asked about."""
     known = {
         shard: (record, record.added_id)
         for shard, record in last.items()
-        if record is not None and record.added_id is not None and record.added_id >= heads[shard].log_start
+        if record is not None
+        and record.added_id is not None
+        and record.added_id >= heads[shard].log_start
     }
     ranges = [LogRange(shard, added_id, 1) for shard, (_, added_id) in known.items()]
     refused = []
-    for wanted, cells in zip(ranges, context.datastore.engine.scan_many(ranges) if ranges else (), strict=True):
+    for wanted, cells in zip(
+        ranges, context.datastore.engine.scan_many(ranges) if ranges else (), strict=True
+    ):
         record, added_id = known[wanted.shard]
         if not cells:
-            continue  # above the watermark, where no cell can be read yet: it was below it when it was exported
+            # above the watermark, where no cell can be read yet: it was below it when it was
+            # exported
+            continue
         cell = cells[0]
         said = (record.key, record.headers.get(COLUMN_NAME), record.headers.get(REF_KEY))
-        if cell.added_id != added_id or said != (row_key_text(cell.row_key), cell.column_name.encode(), b"%d" % cell.ref_key):
-            refused.append(f"partition {wanted.shard}: its last record says that it is cell {added_id}, and is not: it is the export of another log")
+        if cell.added_id != added_id or said != (
+            row_key_text(cell.row_key),
+            cell.column_name.encode(),
+            b"%d" % cell.ref_key,
+        ):
+            refused.append(
+                f"partition {wanted.shard}: its last record says that it is cell {added_id}, and is"
+                " not: it is the export of another log"
+            )
     return refused

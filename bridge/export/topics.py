@@ -1,14 +1,22 @@
-"""The topic of an export: made with what it needs, or checked and refused with the command that mends it.
+"""The topic of an export: made with what it needs, or checked and refused with the command that
+mends it.
 
-=============================  ==========================  ====================================================================
+=============================  ==========================
+====================================================================
 setting                        needed                      why
-=============================  ==========================  ====================================================================
+=============================  ==========================
+====================================================================
 partitions                     the datastore's shards      shard *n* goes to partition *n*
-``cleanup.policy``             ``delete``                  compaction would take away all but the last cell of a row
-``retention.ms``, ``.bytes``   -1, or as configured        else the broker deletes cells, read or not
-``message.timestamp.type``     ``CreateTime``              a record's timestamp is the cell's ``created_at``
-``max.message.bytes``          ``record_bytes_max``        else the broker refuses what the exporter takes for small enough
-=============================  ==========================  ====================================================================
+``cleanup.policy``             ``delete``                  compaction would take away all but the
+                               last cell of a row
+``retention.ms``, ``.bytes``   -1, or as configured        else the broker deletes cells, read or
+                               not
+``message.timestamp.type``     ``CreateTime``              a record's timestamp is the cell's
+                               ``created_at``
+``max.message.bytes``          ``record_bytes_max``        else the broker refuses what the exporter
+                               takes for small enough
+=============================  ==========================
+====================================================================
 """
 
 from __future__ import annotations
@@ -30,50 +38,82 @@ _BYTES: Final = "max.message.bytes"
 
 
 class TopicFacts(NamedTuple):
-    """A topic as the cluster tells of it. ``topic_id`` is another one when it was deleted and made again."""
+    """A topic as the cluster tells of it. ``topic_id`` is another one when it was deleted and made
+    again."""
 
     topic_id: str
     partitions: int
 
 
 def wanted_settings(export: Export) -> dict[str, str]:
-    """What the topic is made with. Raises InvalidRequest where the configuration contradicts what an export needs."""
+    """What the topic is made with. Raises InvalidRequest where the configuration contradicts what
+    an export needs."""
     for name, value in _ALWAYS.items():
         if export.topic_settings.get(name, value) != value:
-            raise InvalidRequest(f"export {export.name}: topic_settings: {name} must be {value}, not {export.topic_settings[name]}")
+            raise InvalidRequest(
+                f"export {export.name}: topic_settings: {name} must be {value}, not"
+                f" {export.topic_settings[name]}"
+            )
     given = export.topic_settings.get(_BYTES, str(export.record_bytes_max))
     if not given.isdigit() or int(given) < export.record_bytes_max:
-        raise InvalidRequest(f"export {export.name}: topic_settings: {_BYTES} {given} is below record_bytes_max, {export.record_bytes_max}")
+        raise InvalidRequest(
+            f"export {export.name}: topic_settings: {_BYTES} {given} is below record_bytes_max,"
+            f" {export.record_bytes_max}"
+        )
     return {**_RETENTION, _BYTES: given, **export.topic_settings, **_ALWAYS}
 
 
 def check_settings(export: Export, topic: str, found: Mapping[str, str]) -> list[str]:
-    """What is wrong with a topic's settings, each with the command that mends it. ``found``: those in force, defaults of the broker included."""
+    """What is wrong with a topic's settings, each with the command that mends it. ``found``: those
+    in force, defaults of the broker included."""
     wanted = wanted_settings(export)
-    wrong = {name: wanted[name] for name in (*_ALWAYS, *_RETENTION) if found.get(name) != wanted[name]}
+    wrong = {
+        name: wanted[name] for name in (*_ALWAYS, *_RETENTION) if found.get(name) != wanted[name]
+    }
     if int(found.get(_BYTES, "0")) < export.record_bytes_max:
         wrong[_BYTES] = wanted[_BYTES]
-    command = f"kafka-configs.sh --bootstrap-server {export.bootstrap} --alter --entity-type topics --entity-name {topic} --add-config"
-    return [f"{name} is {found.get(name, 'not told')}, needed is {value}: {command} {name}={value}" for name, value in wrong.items()]
+    command = (
+        f"kafka-configs.sh --bootstrap-server {export.bootstrap} --alter --entity-type topics"
+        f" --entity-name {topic} --add-config"
+    )
+    return [
+        f"{name} is {found.get(name, 'not told')}, needed is {value}: {command} {name}={value}"
+        for name, value in wrong.items()
+    ]
 
 
 def check_partitions(export: Export, topic: str, shards: int, partitions: int) -> str | None:
     """What is wrong with the number of partitions; None when nothing is."""
     if partitions < shards:
-        command = f"kafka-topics.sh --bootstrap-server {export.bootstrap} --alter --topic {topic} --partitions {shards}"
-        return f"topic {topic!r} has {partitions} partitions, the datastore {shards} shards, one for each: {command}"
+        command = (
+            f"kafka-topics.sh --bootstrap-server {export.bootstrap} --alter --topic {topic}"
+            f" --partitions {shards}"
+        )
+        return (
+            f"topic {topic!r} has {partitions} partitions, the datastore {shards} shards, one for"
+            f" each: {command}"
+        )
     if partitions > shards:
-        return f"topic {topic!r} has {partitions} partitions, the datastore {shards} shards, one for each: partitions cannot be taken away, name another topic"
+        return (
+            f"topic {topic!r} has {partitions} partitions, the datastore {shards} shards, one for"
+            " each: partitions cannot be taken away, name another topic"
+        )
     return None
 
 
-def ensure_topic(admin: AdminClient, export: Export, topic: str, shards: int, *, make: bool) -> TopicFacts:
-    """The topic, made when it is not there (``make``) and checked when it is. Raises ProtectData for one that an export must not go to, or that is gone and
-    must not be made; KafkaException, Unavailable."""
+def ensure_topic(
+    admin: AdminClient, export: Export, topic: str, shards: int, *, make: bool
+) -> TopicFacts:
+    """The topic, made when it is not there (``make``) and checked when it is. Raises ProtectData
+    for one that an export must not go to, or that is gone and must not be made; KafkaException,
+    Unavailable."""
     facts = describe(admin, topic)
     if facts is None:
         if not make:
-            raise ProtectData(f"topic {topic!r} is not there any more, and cells were exported to it; with `on_lost_topic: start_over` it is begun again")
+            raise ProtectData(
+                f"topic {topic!r} is not there any more, and cells were exported to it; with"
+                " `on_lost_topic: start_over` it is begun again"
+            )
         _create(admin, export, topic, shards)
         facts = describe(admin, topic)
         if facts is None:
@@ -88,13 +128,17 @@ def ensure_topic(admin: AdminClient, export: Export, topic: str, shards: int, *,
 def describe(admin: AdminClient, topic: str) -> TopicFacts | None:
     """None when there is no such topic. Raises KafkaException."""
     try:
-        found = admin.describe_topics(TopicCollection([topic]), request_timeout=METADATA_S)[topic].result(METADATA_S)
+        found = admin.describe_topics(TopicCollection([topic]), request_timeout=METADATA_S)[
+            topic
+        ].result(METADATA_S)
     except KafkaException as error:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
         raise
     except TimeoutError:
-        raise Unavailable(f"the cluster did not tell of topic {topic!r} within {METADATA_S:.0f} s") from None
+        raise Unavailable(
+            f"the cluster did not tell of topic {topic!r} within {METADATA_S:.0f} s"
+        ) from None
     return TopicFacts(str(found.topic_id), len(found.partitions))
 
 
@@ -102,22 +146,30 @@ def settings_of(admin: AdminClient, topic: str) -> dict[str, str]:
     """The settings in force. Raises KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
-        found = admin.describe_configs([resource], request_timeout=METADATA_S)[resource].result(METADATA_S)
+        found = admin.describe_configs([resource], request_timeout=METADATA_S)[resource].result(
+            METADATA_S
+        )
     except TimeoutError:
-        raise Unavailable(f"the cluster did not tell the settings of topic {topic!r} within {METADATA_S:.0f} s") from None
+        raise Unavailable(
+            f"the cluster did not tell the settings of topic {topic!r} within {METADATA_S:.0f} s"
+        ) from None
     return {name: str(entry.value) for name, entry in found.items()}
 
 
 def _create(admin: AdminClient, export: Export, topic: str, shards: int) -> None:
     new = NewTopic(topic, shards, export.replication_factor, config=wanted_settings(export))
     try:
-        admin.create_topics([new], operation_timeout=METADATA_S, request_timeout=METADATA_S)[topic].result(METADATA_S)
+        admin.create_topics([new], operation_timeout=METADATA_S, request_timeout=METADATA_S)[
+            topic
+        ].result(METADATA_S)
     except KafkaException as error:
         found = error_of(error)
         if found.code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return  # another exporter was faster
         if found.retriable():
             raise
-        raise ProtectData(f"export {export.name}: topic {topic!r} could not be made: {words(found)}") from error
+        raise ProtectData(
+            f"export {export.name}: topic {topic!r} could not be made: {words(found)}"
+        ) from error
     except TimeoutError:
         raise Unavailable(f"topic {topic!r} was not made within {METADATA_S:.0f} s") from None

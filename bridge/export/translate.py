@@ -1,9 +1,13 @@
-"""A consumer group's position, from the gateway's topic (an offset is an added_id) to the exported one (Kafka's own offsets), and back.
+"""A consumer group's position, from the gateway's topic (an offset is an added_id) to the exported
+one (Kafka's own offsets), and back.
 
-In a partition of an export added_ids rise with the offsets, but offsets are also taken by the marks of transactions, by records of aborted ones, and cells
-that a view leaves out have none. So the record is looked for by its header: a binary search, each probe of which reads the first record at or behind an offset.
+In a partition of an export added_ids rise with the offsets, but offsets are also taken by the marks
+of transactions, by records of aborted ones, and cells that a view leaves out have none. So the
+record is looked for by its header: a binary search, each probe of which reads the first record at
+or behind an offset.
 
-A position means the next cell to read, so it is translated to the first record of that cell or a later one: nothing is skipped, nothing comes twice.
+A position means the next cell to read, so it is translated to the first record of that cell or a
+later one: nothing is skipped, nothing comes twice.
 """
 
 from __future__ import annotations
@@ -13,7 +17,13 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from cellfeed.bridge.coordination.contract import CommittedOffset, Offsets
 from cellfeed.bridge.events.messages import header_values
@@ -48,7 +58,8 @@ class Moved(NamedTuple):
 
 
 def offset_of(probe: Probe, start: int, end: int, added_id: int) -> int:
-    """The Kafka offset of the first record of that cell or a later one; ``end`` when there is none. ``start`` and ``end``: the partition's."""
+    """The Kafka offset of the first record of that cell or a later one; ``end`` when there is none.
+    ``start`` and ``end``: the partition's."""
     low, high = start, end
     while low < high:
         middle = (low + high) // 2
@@ -61,30 +72,60 @@ def offset_of(probe: Probe, start: int, end: int, added_id: int) -> int:
     return end if last is None else last.offset
 
 
-def to_kafka(export: Export, datastore: str, coordinator: Offsets, group: str, on_partition: Callable[[], None]) -> list[Moved]:
-    """Sets the group's offsets on the exported topic to where it is on the gateway's. Raises NotFound when it is nowhere, Refused while it has members
-    there."""
+def to_kafka(
+    export: Export,
+    datastore: str,
+    coordinator: Offsets,
+    group: str,
+    on_partition: Callable[[], None],
+) -> list[Moved]:
+    """Sets the group's offsets on the exported topic to where it is on the gateway's. Raises
+    NotFound when it is nowhere, Refused while it has members there."""
     source, topic = gateway_topic(export, datastore), export.topic_of(datastore)
-    positions = {shard: each.offset for (name, shard), each in coordinator.fetch_offsets(group).items() if name == source}
+    positions = {
+        shard: each.offset
+        for (name, shard), each in coordinator.fetch_offsets(group).items()
+        if name == source
+    }
     if not positions:
         raise NotFound(f"group {group!r} has no offsets on the gateway's topic {source!r}")
     moved = []
     with closing(consumer_of(export)) as consumer:
         for shard, location in sorted(positions.items()):
-            start, end = consumer.get_watermark_offsets(TopicPartition(topic, shard), timeout=METADATA_S)
-            moved.append(Moved(shard, location, offset_of(_probe(consumer, topic, shard), start, end, location)))
+            start, end = consumer.get_watermark_offsets(
+                TopicPartition(topic, shard), timeout=METADATA_S
+            )
+            moved.append(
+                Moved(
+                    shard, location, offset_of(_probe(consumer, topic, shard), start, end, location)
+                )
+            )
             on_partition()
-    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, each.partition, each.after) for each in moved])
+    wanted = ConsumerGroupTopicPartitions(
+        group, [TopicPartition(topic, each.partition, each.after) for each in moved]
+    )
     admin = admin_of(export)  # held until it has answered: its requests end with it
     try:
-        admin.alter_consumer_group_offsets([wanted], request_timeout=METADATA_S)[group].result(METADATA_S)
+        admin.alter_consumer_group_offsets([wanted], request_timeout=METADATA_S)[group].result(
+            METADATA_S
+        )
     except KafkaException as error:
-        raise Refused(f"the cluster refuses to set the offsets of group {group!r}, most likely because it has members: {words(error_of(error))}") from error
+        raise Refused(
+            f"the cluster refuses to set the offsets of group {group!r}, most likely because it has"
+            f" members: {words(error_of(error))}"
+        ) from error
     return moved
 
 
-def to_gateway(export: Export, datastore: str, coordinator: Offsets, group: str, on_partition: Callable[[], None]) -> list[Moved]:
-    """Sets the group's offsets on the gateway's topic to where it is on the exported one. Its consumers must have ended. Raises NotFound when it is nowhere."""
+def to_gateway(
+    export: Export,
+    datastore: str,
+    coordinator: Offsets,
+    group: str,
+    on_partition: Callable[[], None],
+) -> list[Moved]:
+    """Sets the group's offsets on the gateway's topic to where it is on the exported one. Its
+    consumers must have ended. Raises NotFound when it is nowhere."""
     topic = export.topic_of(datastore)
     positions = _positions(export, topic, group)
     moved = []
@@ -93,9 +134,21 @@ def to_gateway(export: Export, datastore: str, coordinator: Offsets, group: str,
         for partition, offset in sorted(positions.items()):
             found = _probe(consumer, topic, partition)(offset)
             last = tails[partition].tail.added_id
-            moved.append(Moved(partition, offset, found.added_id if found is not None else 0 if last is None else last + 1))
+            moved.append(
+                Moved(
+                    partition,
+                    offset,
+                    found.added_id if found is not None else 0 if last is None else last + 1,
+                )
+            )
             on_partition()
-    coordinator.commit_offsets(group, {(gateway_topic(export, datastore), each.partition): CommittedOffset(each.after) for each in moved})
+    coordinator.commit_offsets(
+        group,
+        {
+            (gateway_topic(export, datastore), each.partition): CommittedOffset(each.after)
+            for each in moved
+        },
+    )
     return moved
 
 
@@ -108,12 +161,23 @@ def _positions(export: Export, topic: str, group: str) -> Mapping[int, int]:
     asked = ConsumerGroupTopicPartitions(group)
     admin = admin_of(export)  # held until it has answered
     try:
-        found = admin.list_consumer_group_offsets([asked], request_timeout=METADATA_S)[group].result(METADATA_S)
+        found = admin.list_consumer_group_offsets([asked], request_timeout=METADATA_S)[
+            group
+        ].result(METADATA_S)
     except KafkaException as error:
-        raise Unavailable(f"the cluster does not tell the offsets of group {group!r}: {words(error_of(error))}") from error
-    positions = {each.partition: each.offset for each in found.topic_partitions if each.topic == topic and each.offset >= 0}
+        raise Unavailable(
+            f"the cluster does not tell the offsets of group {group!r}: {words(error_of(error))}"
+        ) from error
+    positions = {
+        each.partition: each.offset
+        for each in found.topic_partitions
+        if each.topic == topic and each.offset >= 0
+    }
     if not positions:
-        raise NotFound(f"group {group!r} has no offsets on topic {topic!r} of the cluster at {export.bootstrap}")
+        raise NotFound(
+            f"group {group!r} has no offsets on topic {topic!r} of the cluster at"
+            f" {export.bootstrap}"
+        )
     return positions
 
 
@@ -132,8 +196,13 @@ def _probe(consumer: Consumer, topic: str, partition: int) -> Probe:
                     continue
                 added_id = added_id_of(header_values(message).items())
                 if added_id is None:
-                    raise DataDamaged(f"the record at offset {message.offset()} of {topic}/{partition} has no header added_id: no export wrote it")
+                    raise DataDamaged(
+                        f"the record at offset {message.offset()} of {topic}/{partition} has no"
+                        " header added_id: no export wrote it"
+                    )
                 return Found(message.offset() or 0, added_id)
-        raise Unavailable(f"partition {partition} of {topic!r} sent nothing for {TAIL_READ_S:.0f} s")
+        raise Unavailable(
+            f"partition {partition} of {topic!r} sent nothing for {TAIL_READ_S:.0f} s"
+        )
 
     return probe

@@ -1,11 +1,15 @@
-"""The transactional producers of one unit: they fence whoever had the unit before, then send one transaction after the other.
+"""The transactional producers of one unit: they fence whoever had the unit before, then send one
+transaction after the other.
 
-Two take turns. A broker answers a commit before it has written the transaction's marks into the partitions, and until it has, it refuses the same producer's
-next transaction, which the client tries again 20 ms later. The other one may begin at once. It never begins before the commit of the one before is known,
-so no two transactions are open, and what is committed is in the order of the log.
+Two take turns. A broker answers a commit before it has written the transaction's marks into the
+partitions, and until it has, it refuses the same producer's next transaction, which the client
+tries again 20 ms later. The other one may begin at once. It never begins before the commit of the
+one before is known, so no two transactions are open, and what is committed is in the order of the
+log.
 
-Every call that waits for the cluster comes back at least every few seconds to look whether it is to end, so nothing hangs while the cluster is away; what
-was sent and is not answered leaves the client's memory by its time-out.
+Every call that waits for the cluster comes back at least every few seconds to look whether it is to
+end, so nothing hangs while the cluster is away; what was sent and is not answered leaves the
+client's memory by its time-out.
 """
 
 from __future__ import annotations
@@ -27,7 +31,13 @@ from cellfeed.bridge.export.records import OutRecord
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("export.before_begin", "export.after_produce", "export.before_commit", "export.after_commit", "export.after_fencing")
+declare(
+    "export.before_begin",
+    "export.after_produce",
+    "export.before_commit",
+    "export.after_commit",
+    "export.after_fencing",
+)
 
 PRODUCERS: Final = 2
 """See the module."""
@@ -39,34 +49,49 @@ _FLUSH_S: Final = 1.0
 """How long one call waits for what was sent to be answered."""
 
 _STOPPING_S: Final = 10.0
-"""How long a transaction under way is waited for once the exporter is to end; then it is left to whoever takes the unit over, who aborts it."""
+"""How long a transaction under way is waited for once the exporter is to end; then it is left to
+whoever takes the unit over, who aborts it."""
 
 
 class PartitionMoved(Unavailable):
-    """A record was given an offset at or below one that the partition had before: it lost records, or is another one by now. The transaction was aborted."""
+    """A record was given an offset at or below one that the partition had before: it lost records,
+    or is another one by now. The transaction was aborted."""
 
     code = "partition_moved"
 
 
 class UnitProducer:
-    """See the module. Used by one thread. ``say`` is told what is waited for. Raises KafkaException wherever the cluster refuses."""
+    """See the module. Used by one thread. ``say`` is told what is waited for. Raises KafkaException
+    wherever the cluster refuses."""
 
-    def __init__(self, export: Export, unit: int, topic: str, stop: threading.Event, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        export: Export,
+        unit: int,
+        topic: str,
+        stop: threading.Event,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._say = say
         self._topic = topic
         self._stop = stop
         self._name = transactional_id(export, unit, 0)
-        self._producers: list[Producer] = [producer_of(export, unit, number) for number in range(PRODUCERS)]
+        self._producers: list[Producer] = [
+            producer_of(export, unit, number) for number in range(PRODUCERS)
+        ]
         self._turn = 0
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._failed: KafkaError | None = None
 
     def fence(self) -> None:
-        """Ends the transactions of earlier producers of the unit, and bars them: their marks are written when this is over. Raises Unavailable when asked to
-        stop meanwhile."""
-        # All are begun before one is waited for: the client asks for its coordinator every half a second, and what was left open takes the cluster its time.
-        begun = [producer for producer in self._producers if not self._is_fenced(producer, _BEGIN_S)]
+        """Ends the transactions of earlier producers of the unit, and bars them: their marks are
+        written when this is over. Raises Unavailable when asked to stop meanwhile."""
+        # All are begun before one is waited for: the client asks for its coordinator every half a
+        # second, and what was left open takes the cluster its time.
+        begun = [
+            producer for producer in self._producers if not self._is_fenced(producer, _BEGIN_S)
+        ]
         for producer in begun:
             while not self._is_fenced(producer, KAFKA_CALL_S):
                 if self._stop.is_set():
@@ -74,11 +99,15 @@ class UnitProducer:
         failpoint("export.after_fencing")
 
     def _is_fenced(self, producer: Producer, wait_s: float) -> bool:
-        """Begins, or goes on with, barring those before: whether it is done within ``wait_s`` seconds."""
+        """Begins, or goes on with, barring those before: whether it is done within ``wait_s``
+        seconds."""
         try:
             _served(producer, producer.init_transactions, wait_s)
         except KafkaException as error:
-            if verdict(found := error_of(error)) is not Verdict.RETRY or found.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001
+            if verdict(found := error_of(error)) is not Verdict.RETRY or found.code() in (
+                KafkaError._TRANSPORT,  # noqa: SLF001
+                KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+            ):
                 raise
             if wait_s > _BEGIN_S:
                 self._say(f"waiting: the Kafka cluster: {words(found)}")
@@ -100,23 +129,29 @@ class UnitProducer:
             last = len(of_shard) - 1
             for number, (shard, added_id, key, value, shared, timestamp_ms) in enumerate(of_shard):
                 headers: Headers = [(ADDED_ID, b"%d" % added_id), *shared]
-                # Of the first and the last one only: a call back for each record would cost a third of all.
+                # Of the first and the last one only: a call back for each record would cost a third
+                # of all.
                 callback = delivered if number == 0 or number == last else None
                 while True:
                     try:
-                        # By position: by name the call costs a third more. `callback` and `on_delivery` are one to the client, but of two that are given,
-                        # None or not, only the first one counts.
+                        # By position: by name the call costs a third more. `callback` and
+                        # `on_delivery` are one to the client, but of two that are given, None or
+                        # not, only the first one counts.
                         produce(topic, value, key, shard, callback, None, timestamp_ms, headers)
                         break
-                    except BufferError:  # the client's queue is full: what was sent leaves it, or runs into its time-out
+                    except BufferError:
+                        # the client's queue is full: what was sent leaves it, or runs into its
+                        # time-out
                         _served(self._producer, self._producer.poll, 0.05)
         _served(self._producer, self._producer.poll, 0.0)
         failpoint("export.after_produce")
 
     def commit(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Commits what was begun; by partition, the offset after its last record. ``ends``: those before.
+        """Commits what was begun; by partition, the offset after its last record. ``ends``: those
+        before.
 
-        Raises PartitionMoved, having aborted; Unavailable when asked to stop and the cluster does not answer.
+        Raises PartitionMoved, having aborted; Unavailable when asked to stop and the cluster does
+        not answer.
         """
         deadline_s = None
         while _served(self._producer, self._producer.flush, _FLUSH_S):
@@ -126,7 +161,10 @@ class UnitProducer:
         for partition, offset in self._first.items():
             if offset < ends.get(partition, 0):
                 self.abort()
-                raise PartitionMoved(f"partition {partition} gave offset {offset} to a record, and had records up to {ends[partition]} before")
+                raise PartitionMoved(
+                    f"partition {partition} gave offset {offset} to a record, and had records up to"
+                    f" {ends[partition]} before"
+                )
         failpoint("export.before_commit")
         while True:
             try:
@@ -152,7 +190,8 @@ class UnitProducer:
                 return
 
     def give_up(self) -> None:
-        """Forgets what was not sent; the producers are of no use from then on. What they left open is aborted by the next ones, or by the broker in time."""
+        """Forgets what was not sent; the producers are of no use from then on. What they left open
+        is aborted by the next ones, or by the broker in time."""
         for producer in self._producers:
             producer.purge()
             with suppress(KafkaException):  # that which made it of no use
@@ -164,7 +203,10 @@ class UnitProducer:
         if not self._stop.is_set():
             return None
         if deadline_s is not None and time.monotonic() > deadline_s:
-            raise Unavailable(f"the cluster does not answer, and the exporter is to end: the transaction of {self._name} is left open")
+            raise Unavailable(
+                "the cluster does not answer, and the exporter is to end: the transaction of"
+                f" {self._name} is left open"
+            )
         return deadline_s or time.monotonic() + _STOPPING_S
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -182,8 +224,10 @@ T = TypeVar("T")
 def _served(producer: Producer, call: Callable[[float], T], wait_s: float) -> T:
     """Calls what serves the client's callbacks. Raises KafkaException.
 
-    A producer that has become of no use, as one that was fenced has, raises the reason out of a callback. When another callback is served before the call
-    ends, the reason is hidden as the cause of a SystemError, or lost behind one; then the producer is asked for it: it can do nothing any more but tell.
+    A producer that has become of no use, as one that was fenced has, raises the reason out of a
+    callback. When another callback is served before the call ends, the reason is hidden as the
+    cause of a SystemError, or lost behind one; then the producer is asked for it: it can do nothing
+    any more but tell.
     """
     try:
         return call(wait_s)
@@ -192,4 +236,6 @@ def _served(producer: Producer, call: Callable[[float], T], wait_s: float) -> T:
             raise error.__cause__ from None
         with suppress(SystemError):
             producer.abort_transaction(KAFKA_CALL_S)
-        raise KafkaException(KafkaError(KafkaError._FAIL, f"the client failed and does not say why: {error}")) from error  # noqa: SLF001
+        raise KafkaException(
+            KafkaError(KafkaError._FAIL, f"the client failed and does not say why: {error}")  # noqa: SLF001
+        ) from error

@@ -1,21 +1,33 @@
-"""The work of one exporter on one unit: a thread that copies the logs of its shards into their partitions, until it is stopped or has lost the unit.
+"""The work of one exporter on one unit: a thread that copies the logs of its shards into their
+partitions, until it is stopped or has lost the unit.
 
-Whoever takes a unit over asks first whether its claims hold, then fences the unit's earlier producers, then reads what the partitions hold, and goes on behind
-it (``resume.py``). So the partition equals the log whatever happened to whoever had the unit before (I15). Crash points:
+Whoever takes a unit over asks first whether its claims hold, then fences the unit's earlier
+producers, then reads what the partitions hold, and goes on behind it (``resume.py``). So the
+partition equals the log whatever happened to whoever had the unit before (I15). Crash points:
 
     before the transaction          nothing was sent
-    after records were sent         the next owner's fencing aborts them; readers of committed records never see them
+    after records were sent         the next owner's fencing aborts them; readers of committed
+                                    records never see them
     before the commit               the same
-    inside the commit               fencing waits until it is done or undone: the tail that is read then says which
-    after it, before the offset is saved        the tail holds the cells: the next owner goes on behind them, and mends the offset
-    paused and overtaken            the broker refuses what is still sent: the producer has an older epoch; the claims are asked, and are void
-    parked, before the commit       entries of parked cells are written before the transaction that passes them commits: nothing passes a cell unnoticed;
-                                    a crash in between comes to the cell again and writes the same entry
-    coordination away               the unit goes on: the fence is Kafka's, the offset is saved when coordination is back
-    a session ended, a new one begun        the shards are claimed anew and the unit goes on. Had somebody taken it over and given it back in between, the
-                                    broker refuses the next transaction, as above, and it is taken over once more, under claims that hold
+    inside the commit               fencing waits until it is done or undone: the tail that is read
+                                    then says which
+    after it, before the offset is saved        the tail holds the cells: the next owner goes on
+                                                behind them, and mends the offset
+    paused and overtaken            the broker refuses what is still sent: the producer has an older
+                                    epoch; the claims are asked, and are void
+    parked, before the commit       entries of parked cells are written before the transaction that
+                                    passes them commits: nothing passes a cell unnoticed;
+                                    a crash in between comes to the cell again and writes the same
+                                    entry
+    coordination away               the unit goes on: the fence is Kafka's, the offset is saved when
+                                    coordination is back
+    a session ended, a new one begun        the shards are claimed anew and the unit goes on. Had
+                                            somebody taken it over and given it back in between, the
+                                    broker refuses the next transaction, as above, and it is taken
+                                    over once more, under claims that hold
 
-While the cluster is away nothing is read from the log but the batch under way and the one after it, so memory stays bounded; the log is the store's and waits.
+While the cluster is away nothing is read from the log but the batch under way and the one after it,
+so memory stays bounded; the log is the store's and waits.
 """
 
 from __future__ import annotations
@@ -32,7 +44,14 @@ from confluent_kafka import KafkaException
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
 from cellfeed.bridge.export.batches import Batch, BatchReader
 from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict, words
-from cellfeed.bridge.export.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, IDLE_SAVE_AGAIN_S, READ_AHEAD_CELLS_MIN, REFUSED_LOOK_S, SAVE_EVERY_S
+from cellfeed.bridge.export.limits import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    IDLE_SAVE_AGAIN_S,
+    READ_AHEAD_CELLS_MIN,
+    REFUSED_LOOK_S,
+    SAVE_EVERY_S,
+)
 from cellfeed.bridge.export.pace import Pace
 from cellfeed.bridge.export.resume import metadata_of
 from cellfeed.bridge.export.taking_over import ExportContext, TakenOver, take_over
@@ -54,14 +73,22 @@ _AHEAD_THREADS: Final = 2
 class UnitRun:
     """See the module. ``epoch``: of the session in which the claims were made."""
 
-    def __init__(self, context: ExportContext, unit: int, claims: Mapping[int, Claim], epoch: int, heads: Mapping[int, Head]) -> None:
+    def __init__(
+        self,
+        context: ExportContext,
+        unit: int,
+        claims: Mapping[int, Claim],
+        epoch: int,
+        heads: Mapping[int, Head],
+    ) -> None:
         self._context = context
         self.unit = unit
         self.shards: Sequence[int] = sorted(claims)
         self.claims = dict(claims)
         self.epoch = epoch
         self._claiming = threading.Lock()
-        """A claim is void from the moment at which it is made anew: whoever saved under it just then would take the unit for lost."""
+        """A claim is void from the moment at which it is made anew: whoever saved under it just
+        then would take the unit for lost."""
         self.stop = threading.Event()
         self.lost = False
         """Whether it ended because another exporter has the unit."""
@@ -78,7 +105,9 @@ class UnitRun:
         self._saved: dict[int, tuple[int, int]] = {}
         self._save_at_s = 0.0
         self._backoff_s = BACKOFF_FIRST_S
-        self._thread = threading.Thread(target=self._run, name=f"export-{context.export.name}-{unit}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"export-{context.export.name}-{unit}", daemon=True
+        )
         self.failed: BaseException | None = None
         """A defect that ended the thread."""
 
@@ -86,7 +115,8 @@ class UnitRun:
         self._thread.start()
 
     def tell(self, heads: Mapping[int, Head], look_s: float) -> None:
-        """New heads of the logs, which took so many seconds to be looked at; wakes whoever waits for some."""
+        """New heads of the logs, which took so many seconds to be looked at; wakes whoever waits
+        for some."""
         with self._news:
             self._heads = heads
             self._told += 1
@@ -99,8 +129,11 @@ class UnitRun:
         with self._news:
             self._news.notify_all()
 
-    def claim_anew(self, claim: Callable[[Collection[int]], Mapping[int, Claim]], epoch: int) -> bool:
-        """Goes on in another session, whose ``epoch`` it is, if the claims of all shards can be had in it: whether they could. Raises Unavailable."""
+    def claim_anew(
+        self, claim: Callable[[Collection[int]], Mapping[int, Claim]], epoch: int
+    ) -> bool:
+        """Goes on in another session, whose ``epoch`` it is, if the claims of all shards can be had
+        in it: whether they could. Raises Unavailable."""
         with self._claiming:
             claims = claim(self.shards)
             self.claims.update(claims)
@@ -113,7 +146,7 @@ class UnitRun:
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
 
-    # --- the thread ------------------------------------------------------------------------------------------------------------
+    # --- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         ahead = ThreadPoolExecutor(_AHEAD_THREADS, thread_name_prefix=f"export-ahead-{self.unit}")
@@ -132,7 +165,8 @@ class UnitRun:
             ahead.shutdown()
 
     def _work(self, ahead: ThreadPoolExecutor) -> None:
-        """Takes the unit over and copies until something comes in between; waits then, and says why."""
+        """Takes the unit over and copies until something comes in between; waits then, and says
+        why."""
         try:
             self._take_over()
             self._copy(ahead)
@@ -149,13 +183,19 @@ class UnitRun:
             self._wait(f"waiting: {error}", self._next_backoff_s())
 
     def _lose(self, error: StaleWriter) -> None:
-        _log.warning("%s: unit %d is another exporter's: %s", self._context.export.group, self.unit, error)
+        _log.warning(
+            "%s: unit %d is another exporter's: %s", self._context.export.group, self.unit, error
+        )
         self.lost = True
 
     def _after(self, error: KafkaException) -> None:
         found = error_of(error)
         self._give_producer_up()
-        said = "another exporter has taken the unit" if verdict(found) is Verdict.FENCED else "the Kafka cluster"
+        said = (
+            "another exporter has taken the unit"
+            if verdict(found) is Verdict.FENCED
+            else "the Kafka cluster"
+        )
         self._wait(f"waiting: {said}: {words(found)}", self._next_backoff_s())
 
     def _next_backoff_s(self) -> float:
@@ -176,28 +216,40 @@ class UnitRun:
             self._producer.give_up()
             self._producer = None
 
-    # --- taking over -----------------------------------------------------------------------------------------------------------
+    # --- taking over ------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
         context, begun_s = self._context, time.monotonic()
         with self._claiming:
-            context.coordinator.commit_offsets(context.export.group, {}, claims=list(self.claims.values()))  # whether the claims hold
-        # Also after an error of one's own: the marks of the last commit may still be on their way, and a reader of commits would see the end before it.
+            context.coordinator.commit_offsets(
+                context.export.group, {}, claims=list(self.claims.values())
+            )  # whether the claims hold
+        # Also after an error of one's own: the marks of the last commit may still be on their way,
+        # and a reader of commits would see the end before it.
         self._give_producer_up()
         self._note("waiting for the Kafka cluster to end what earlier exporters left open")
-        self._producer = UnitProducer(context.export, self.unit, context.topic, self.stop, self._note)
+        self._producer = UnitProducer(
+            context.export, self.unit, context.topic, self.stop, self._note
+        )
         self._producer.fence()
         fenced_s = time.monotonic()
         self._taken = taken = take_over(context, self.shards)
-        spent = f"{fenced_s - begun_s:.1f} s to end what was left open, {time.monotonic() - fenced_s:.1f} s to read the ends of its partitions"
+        spent = (
+            f"{fenced_s - begun_s:.1f} s to end what was left open,"
+            f" {time.monotonic() - fenced_s:.1f} s to read the ends of its partitions"
+        )
         _log.info("%s: unit %d was taken over: %s", context.export.group, self.unit, spent)
         self._saved, self.refused = {}, None
         for shard, location in taken.locations.items():
             self.progress[shard].location = location
-            self.progress[shard].because = "nothing has come since its exporter took it" if location >= self._heads[shard].watermark else "goes on"
+            self.progress[shard].because = (
+                "nothing has come since its exporter took it"
+                if location >= self._heads[shard].watermark
+                else "goes on"
+            )
         self._save()
 
-    # --- copying ---------------------------------------------------------------------------------------------------------------
+    # --- copying ----------------------------------------------------------------------------------
 
     def _copy(self, ahead: ThreadPoolExecutor) -> None:
         context, taken = self._context, self._taken
@@ -211,14 +263,18 @@ class UnitRun:
                 batch = following.result() if following is not None else None
                 following = None
                 told = self._told
-                if batch is None and (batch := reader.read(taken.locations, self._heads, cells_max)) is None:
+                if (
+                    batch is None
+                    and (batch := reader.read(taken.locations, self._heads, cells_max)) is None
+                ):
                     self._idle(told)
                     continue
                 context.throttle.wait(batch.cells, self.stop)
                 if self.stop.is_set():
                     return
                 begins = {**taken.locations, **batch.ends}
-                # Of a log that is behind the next batch is read meanwhile. Of one that is not, it is read when this one is committed, or looked for meanwhile.
+                # Of a log that is behind the next batch is read meanwhile. Of one that is not, it
+                # is read when this one is committed, or looked for meanwhile.
                 if is_behind := self._behind(begins) >= READ_AHEAD_CELLS_MIN:
                     following = ahead.submit(reader.read, begins, self._heads, cells_max)
                 elif self._pace.looks_meanwhile:
@@ -237,7 +293,9 @@ class UnitRun:
     def _behind(self, locations: Mapping[int, int]) -> int:
         return sum(max(0, self._heads[shard].watermark - locations[shard]) for shard in self.shards)
 
-    def _look_and_read(self, reader: BatchReader, locations: Mapping[int, int], cells_max: int) -> Batch | None:
+    def _look_and_read(
+        self, reader: BatchReader, locations: Mapping[int, int], cells_max: int
+    ) -> Batch | None:
         self._wait_for_heads(self._told)
         return reader.read(locations, self._heads, cells_max)
 
@@ -248,7 +306,12 @@ class UnitRun:
             for cell in batch.too_large:
                 entries |= self._parked.entry(cell)
                 self.progress[cell.partition].parked += 1
-                _log.warning("%s: cell %s is parked: %s", self._context.export.group, cell.cell_id, cell.error)
+                _log.warning(
+                    "%s: cell %s is parked: %s",
+                    self._context.export.group,
+                    cell.cell_id,
+                    cell.error,
+                )
             self._context.datastore.state.commit(entries)
         if batch.records:
             taken.ends.update(self._producer_at_work().commit(taken.ends))
@@ -259,7 +322,11 @@ class UnitRun:
         for shard, location in batch.ends.items():
             taken.locations[shard] = location
             progress = self.progress[shard]
-            progress.location, progress.last_progress_s, progress.because = location, now_s, f"came to {location - 1}"
+            progress.location, progress.last_progress_s, progress.because = (
+                location,
+                now_s,
+                f"came to {location - 1}",
+            )
         self._context.counted(batch)
         if time.monotonic() >= self._save_at_s:
             self._try_to_save()
@@ -281,27 +348,40 @@ class UnitRun:
         assert self._producer is not None, "a unit that was taken over has a producer"  # noqa: S101 (an invariant of this module)
         return self._producer
 
-    # --- the mirror ------------------------------------------------------------------------------------------------------------
+    # --- the mirror -------------------------------------------------------------------------------
 
     def _try_to_save(self) -> None:
         try:
             self._save()
         except Unavailable as error:
             self._save_at_s = time.monotonic() + IDLE_SAVE_AGAIN_S
-            _log.warning("%s: the offsets of unit %d are not saved just now, exporting goes on: %s", self._context.export.group, self.unit, error)
+            _log.warning(
+                "%s: the offsets of unit %d are not saved just now, exporting goes on: %s",
+                self._context.export.group,
+                self.unit,
+                error,
+            )
 
     def _save(self) -> None:
-        """Saves the offsets that have moved. Raises StaleWriter when a claim is void, Unavailable."""
+        """Saves the offsets that have moved. Raises StaleWriter when a claim is void,
+        Unavailable."""
         taken = self._taken
-        now = {shard: (location, taken.exported[shard]) for shard, location in taken.locations.items()}
+        now = {
+            shard: (location, taken.exported[shard]) for shard, location in taken.locations.items()
+        }
         moved = {shard: place for shard, place in now.items() if self._saved.get(shard) != place}
         self._save_at_s = time.monotonic() + SAVE_EVERY_S
         if not moved:
             return
         context = self._context
-        offsets = {(context.datastore.name, shard): CommittedOffset(location, -1, metadata_of(exported)) for shard, (location, exported) in moved.items()}
+        offsets = {
+            (context.datastore.name, shard): CommittedOffset(location, -1, metadata_of(exported))
+            for shard, (location, exported) in moved.items()
+        }
         failpoint("export.before_save")
         with self._claiming:
-            context.coordinator.commit_offsets(context.export.group, offsets, claims=[self.claims[shard] for shard in moved])
+            context.coordinator.commit_offsets(
+                context.export.group, offsets, claims=[self.claims[shard] for shard in moved]
+            )
         failpoint("export.after_save")
         self._saved |= moved

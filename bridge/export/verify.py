@@ -1,9 +1,12 @@
-"""Whether a partition is its shard's log: every record compared with the cell, and a digest of each side (I15, I17).
+"""Whether a partition is its shard's log: every record compared with the cell, and a digest of each
+side (I15, I17).
 
-A comparison goes on where it was: while an exporter is at work, each look reads only what has come since the one before. Cells that the log has beyond the
-partition's last record are lag, not a difference; so are parked ones, which have no record. What was trimmed is in the partition alone: comparing begins at
-the start of the log. Of a cell that was erased after it was exported the partition has the body still, until its retention takes it: key and headers are
-compared, and it counts as erased on both sides.
+A comparison goes on where it was: while an exporter is at work, each look reads only what has come
+since the one before. Cells that the log has beyond the partition's last record are lag, not a
+difference; so are parked ones, which have no record. What was trimmed is in the partition alone:
+comparing begins at the start of the log. Of a cell that was erased after it was exported the
+partition has the body still, until its retention takes it: key and headers are compared, and it
+counts as erased on both sides.
 """
 
 from __future__ import annotations
@@ -43,14 +46,15 @@ _WAIT_S: Final = 0.5
 
 @dataclass
 class ShardVerdict:
-    """One shard. ``until``: the id after the last record that was compared. ``differs_at``: the first added_id that is not the same on both sides, and
-    ``what``."""
+    """One shard. ``until``: the id after the last record that was compared. ``differs_at``: the
+    first added_id that is not the same on both sides, and ``what``."""
 
     shard: int
     cells: int = 0
     until: int = 0
     erased_since: int = 0
-    """Cells among them that the partition still has the bodies of, erased since they were exported."""
+    """Cells among them that the partition still has the bodies of, erased since they were
+    exported."""
     partition_digest: str = ""
     log_digest: str = ""
     differs_at: int | None = None
@@ -62,39 +66,62 @@ class ShardVerdict:
 
 
 class ExportVerifier:
-    """Compares one export. Used by one thread; to be closed. Raises NotFound for an export that has never begun."""
+    """Compares one export. Used by one thread; to be closed. Raises NotFound for an export that has
+    never begun."""
 
     def __init__(self, export: Export, datastore: Datastore) -> None:
         agreed = settled(datastore, export.name)
         if agreed is None:
             raise NotFound(f"export {export.name!r} has never begun here")
         self.topic = agreed.topic
-        encoder = RecordEncoder(export, datastore.name, schema_id_for(export, self.topic), typed_format(export, datastore, self.topic))
+        encoder = RecordEncoder(
+            export,
+            datastore.name,
+            schema_id_for(export, self.topic),
+            typed_format(export, datastore, self.topic),
+        )
         self._consumer = consumer_of(export)
         heads = datastore.heads()
         self._shards = [
-            ShardComparison(export, datastore, self.topic, encoder, shard, max(start, heads[shard].log_start)) for shard, start in enumerate(agreed.starts)
+            ShardComparison(
+                export, datastore, self.topic, encoder, shard, max(start, heads[shard].log_start)
+            )
+            for shard, start in enumerate(agreed.starts)
         ]
 
     def look(self, shards: Sequence[int] | None = None) -> Iterator[ShardVerdict]:
-        """The verdict on each shard up to where its partition is now. Raises KafkaException, Unavailable, DataDamaged."""
-        for comparison in self._shards if shards is None else [self._shards[shard] for shard in shards]:
+        """The verdict on each shard up to where its partition is now. Raises KafkaException,
+        Unavailable, DataDamaged."""
+        for comparison in (
+            self._shards if shards is None else [self._shards[shard] for shard in shards]
+        ):
             yield comparison.advance(self._consumer)
 
     def close(self) -> None:
         self._consumer.close()
 
 
-def verify_export(export: Export, datastore: Datastore, shards: Sequence[int] | None = None) -> Iterator[ShardVerdict]:
+def verify_export(
+    export: Export, datastore: Datastore, shards: Sequence[int] | None = None
+) -> Iterator[ShardVerdict]:
     """Each shard's verdict, once."""
     with closing(ExportVerifier(export, datastore)) as verifier:
         yield from verifier.look(shards)
 
 
 class ShardComparison:
-    """One shard's: what was compared stays compared. ``start``: the first id to compare; records before it are passed over."""
+    """One shard's: what was compared stays compared. ``start``: the first id to compare; records
+    before it are passed over."""
 
-    def __init__(self, export: Export, datastore: Datastore, topic: str, encoder: RecordEncoder, shard: int, start: int) -> None:
+    def __init__(
+        self,
+        export: Export,
+        datastore: Datastore,
+        topic: str,
+        encoder: RecordEncoder,
+        shard: int,
+        start: int,
+    ) -> None:
         self._export = export
         self._datastore = datastore
         self._topic = topic
@@ -108,7 +135,8 @@ class ShardComparison:
         self._in_partition, self._in_log = ShardDigest(), ShardDigest()
         self._parked: set[int] = set()
         self._erased: dict[int, StoredCell] = {}
-        """Erased cells of the log that the view leaves out, since its conditions cannot be asked any more: the partition may have them."""
+        """Erased cells of the log that the view leaves out, since its conditions cannot be asked
+        any more: the partition may have them."""
         self._verdict = ShardVerdict(shard, until=start)
 
     def advance(self, consumer: Consumer) -> ShardVerdict:
@@ -118,15 +146,24 @@ class ShardComparison:
             parked = ParkedCells(self._datastore.state)
             group, name = self._export.group, self._datastore.name
             cells = [*parked.of_partition(group, name, self._shard), *parked.skipped(group)]
-            self._parked = {cell.added_id for cell in cells if cell.topic == name and cell.partition == self._shard}
+            self._parked = {
+                cell.added_id
+                for cell in cells
+                if cell.topic == name and cell.partition == self._shard
+            }
             for message in self._messages(consumer):
                 if not self._compare(message):
                     break
-        verdict.partition_digest, verdict.log_digest = self._in_partition.hexdigest(), self._in_log.hexdigest()
+        verdict.partition_digest, verdict.log_digest = (
+            self._in_partition.hexdigest(),
+            self._in_log.hexdigest(),
+        )
         return verdict
 
     def _messages(self, consumer: Consumer) -> Iterator[Message]:
-        start, end = consumer.get_watermark_offsets(TopicPartition(self._topic, self._shard), timeout=METADATA_S)
+        start, end = consumer.get_watermark_offsets(
+            TopicPartition(self._topic, self._shard), timeout=METADATA_S
+        )
         if self._offset is None:
             self._offset = start
         if self._offset >= end:
@@ -146,7 +183,10 @@ class ShardComparison:
                     elif not error.retriable():
                         raise KafkaException(error)
                 if time.monotonic() > deadline_s:
-                    raise Unavailable(f"partition {self._shard} of {self._topic!r} sent nothing for {TAIL_READ_S:.0f} s")
+                    raise Unavailable(
+                        f"partition {self._shard} of {self._topic!r} sent nothing for"
+                        f" {TAIL_READ_S:.0f} s"
+                    )
         finally:
             consumer.unassign()
 
@@ -155,7 +195,11 @@ class ShardComparison:
         headers = header_values(message)
         added_id = added_id_of(headers.items())
         if added_id is None:
-            return self._differ(self._location, f"the record at offset {message.offset()} has no header added_id: something else wrote it")
+            return self._differ(
+                self._location,
+                f"the record at offset {message.offset()} has no header added_id: something else"
+                " wrote it",
+            )
         if added_id < self._start:
             return True
         wanted = self._wanted(added_id)
@@ -163,19 +207,37 @@ class ShardComparison:
             self._waiting += [wanted] if wanted is not None else []
             return self._compare_erased(message, left_out)
         if wanted is None:
-            return self._differ(added_id, f"the partition holds cell {added_id}, which the log does not show behind cell {self._location - 1}")
+            return self._differ(
+                added_id,
+                f"the partition holds cell {added_id}, which the log does not show behind cell"
+                f" {self._location - 1}",
+            )
         record, cell, body = wanted
         if record.added_id != added_id:
             first = min(record.added_id, added_id)
-            return self._differ(first, f"the partition goes on with cell {added_id}, the log with cell {record.added_id}")
+            return self._differ(
+                first,
+                f"the partition goes on with cell {added_id}, the log with cell {record.added_id}",
+            )
         value = message.value()
-        if value != record.value and record.value is not None and isinstance(value, bytes) and self._encoder.is_as_json(self._shard, cell, body, value):
-            record = record._replace(value=value)  # it was exported before the version that its body fits
+        if (
+            value != record.value
+            and record.value is not None
+            and isinstance(value, bytes)
+            and self._encoder.is_as_json(self._shard, cell, body, value)
+        ):
+            record = record._replace(
+                value=value
+            )  # it was exported before the version that its body fits
         got = (message.key(), value, headers, message.timestamp()[1])
         if record.value is None and value is not None:
             return self._compare_erased(message, cell)
         if got != (record.key, record.value, dict(record.headers), record.timestamp_ms):
-            return self._differ(added_id, f"cell {added_id} is another one in the partition: key, value, headers or timestamp")
+            return self._differ(
+                added_id,
+                f"cell {added_id} is another one in the partition: key, value, headers or"
+                " timestamp",
+            )
         self._in_log.add(added_id, cell.row_key, cell.column_name, cell.ref_key, body)
         self._in_partition.add(added_id, *self._carried(message, headers, cell))
         self._verdict.cells += 1
@@ -184,8 +246,15 @@ class ShardComparison:
 
     def _compare_erased(self, message: Message, cell: StoredCell) -> bool:
         got = (message.key(), message.timestamp()[1])
-        if got != (row_key_text(cell.row_key), cell.created_at_us // 1000) or not dict(erased_headers(cell)).items() <= header_values(message).items():
-            return self._differ(cell.added_id, f"cell {cell.added_id}, erased since, is another one in the partition: key, headers or timestamp")
+        if (
+            got != (row_key_text(cell.row_key), cell.created_at_us // 1000)
+            or not dict(erased_headers(cell)).items() <= header_values(message).items()
+        ):
+            return self._differ(
+                cell.added_id,
+                f"cell {cell.added_id}, erased since, is another one in the partition: key, headers"
+                " or timestamp",
+            )
         for digest in (self._in_log, self._in_partition):
             digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, ERASED_JSON)
         self._verdict.cells += 1
@@ -193,22 +262,37 @@ class ShardComparison:
         self._verdict.until = self._location = cell.added_id + 1
         return True
 
-    def _carried(self, message: Message, headers: dict[str, bytes], cell: StoredCell) -> tuple[bytes, str, int, bytes]:
-        """Row key, column, ref key and body that a record carries. A claim check carries no body, a typed one another spelling of it: such have been compared
-        as records, and their cells stand for them."""
+    def _carried(
+        self, message: Message, headers: dict[str, bytes], cell: StoredCell
+    ) -> tuple[bytes, str, int, bytes]:
+        """Row key, column, ref key and body that a record carries. A claim check carries no body, a
+        typed one another spelling of it: such have been compared as records, and their cells stand
+        for them."""
         value = message.value()
         if not isinstance(value, bytes):
-            return cell.row_key, cell.column_name, cell.ref_key, ERASED_JSON  # as it must be: it has been compared with the cell's record
+            return (
+                cell.row_key,
+                cell.column_name,
+                cell.ref_key,
+                ERASED_JSON,
+            )  # as it must be: it has been compared with the cell's record
         if CLAIM_CHECK in headers or self._export.format == "typed":
             return cell.row_key, cell.column_name, cell.ref_key, self._view.read([cell])[1][0]
-        event = decode_envelope(envelope_of(value) if self._export.format == "cloudevents" else value)
+        event = decode_envelope(
+            envelope_of(value) if self._export.format == "cloudevents" else value
+        )
         return UUID(bytes=event.row_key).bytes, event.column_name, event.ref_key, event.body_json
 
     def _wanted(self, added_id: int) -> tuple[OutRecord, StoredCell, bytes] | None:
         """The next record as the log has it; None when there is none up to ``added_id``."""
         while True:
-            # One that was parked before it was erased has no record, and its entry of the queue is gone.
-            while self._waiting and self._waiting[-1][0].added_id < added_id and _may_lack_record(self._waiting[-1][1]):
+            # One that was parked before it was erased has no record, and its entry of the queue is
+            # gone.
+            while (
+                self._waiting
+                and self._waiting[-1][0].added_id < added_id
+                and _may_lack_record(self._waiting[-1][1])
+            ):
                 self._waiting.pop()
             if self._waiting or self._location > added_id:
                 return self._waiting.pop() if self._waiting else None
@@ -217,9 +301,20 @@ class ShardComparison:
                 return None
             self._location = cells[-1].added_id + 1
             epochs = LeaderEpochs(self._datastore.engine.leader_epochs(self._shard), 0)
-            shown = {cell.added_id: (cell, body) for cell, body in zip(*self._view.read(cells), strict=True)}
-            self._erased = {cell.added_id: cell for cell in cells if is_erased(cell.body) and cell.added_id not in shown}
-            records = [record for record in self._encoder.encode(self._shard, cells, epochs).records if record.added_id not in self._parked]
+            shown = {
+                cell.added_id: (cell, body)
+                for cell, body in zip(*self._view.read(cells), strict=True)
+            }
+            self._erased = {
+                cell.added_id: cell
+                for cell in cells
+                if is_erased(cell.body) and cell.added_id not in shown
+            }
+            records = [
+                record
+                for record in self._encoder.encode(self._shard, cells, epochs).records
+                if record.added_id not in self._parked
+            ]
             self._waiting = [(record, *shown[record.added_id]) for record in reversed(records)]
 
     def _differ(self, added_id: int, what: str) -> bool:

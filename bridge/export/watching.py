@@ -1,4 +1,5 @@
-"""``export run --verify``: partitions and shards are compared beside the export, on a thread of its own."""
+"""``export run --verify``: partitions and shards are compared beside the export, on a thread of its
+own."""
 
 from __future__ import annotations
 
@@ -26,12 +27,22 @@ _log: Final = logging.getLogger("cellfeed.export")
 class Watching:
     """A difference sets ``stop``: it is no use to export on."""
 
-    def __init__(self, exports: Sequence[Export], datastore: Datastore, stop: threading.Event, *, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        exports: Sequence[Export],
+        datastore: Datastore,
+        stop: threading.Event,
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
         self._datastore = datastore
         self._stop = stop
         self._every_s = every_s
         self._found: DataDamaged | None = None
-        self._threads = [SupervisedThread(f"export-verify-{export.name}", partial(self._watch, export)) for export in exports]
+        self._threads = [
+            SupervisedThread(f"export-verify-{export.name}", partial(self._watch, export))
+            for export in exports
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -50,7 +61,10 @@ class Watching:
                     verifier = ExportVerifier(export, self._datastore)
                 for verdict in verifier.look():
                     if not verdict.equal:
-                        self._found = DataDamaged(f"export {export.name}: shard {verdict.shard} differs from cell {verdict.differs_at} on: {verdict.what}")
+                        self._found = DataDamaged(
+                            f"export {export.name}: shard {verdict.shard} differs from cell"
+                            f" {verdict.differs_at} on: {verdict.what}"
+                        )
                         _log.error("%s", self._found)
                         self._stop.set()
                         break
@@ -59,7 +73,9 @@ class Watching:
             except NotFound:
                 continue  # it has not begun yet
             except KafkaException as error:
-                _log.warning("%s could not be compared just now: %s", export.group, words(error_of(error)))
+                _log.warning(
+                    "%s could not be compared just now: %s", export.group, words(error_of(error))
+                )
             except CellfeedError as error:
                 _log.warning("%s could not be compared just now: %s", export.group, error)
         if verifier is not None:

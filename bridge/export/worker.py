@@ -1,4 +1,5 @@
-"""An exporter: one process's share of the exports of a configuration. Any number of processes divide the units of each export between them."""
+"""An exporter: one process's share of the exports of a configuration. Any number of processes
+divide the units of each export between them."""
 
 from __future__ import annotations
 
@@ -35,21 +36,28 @@ def run_exporter(
     drain_s: float = DRAIN_S,
     on_look: Callable[[Sequence[ExportGroup]], None] = lambda _: None,
 ) -> None:
-    """Exports until ``stop`` is set, then ends after the transactions under way: blocks. ``name`` must be unique among the exporters alive. ``on_look`` is
-    called at each look at the logs, a few times a second at least.
+    """Exports until ``stop`` is set, then ends after the transactions under way: blocks. ``name``
+    must be unique among the exporters alive. ``on_look`` is called at each look at the logs, a few
+    times a second at least.
 
-    Errors of the store, the coordination and the cluster are waited out and told. StaleWriter is raised when another process has taken the name; anything
-    else is a defect and is raised.
+    Errors of the store, the coordination and the cluster are waited out and told. StaleWriter is
+    raised when another process has taken the name; anything else is a defect and is raised.
     """
     collect_seldom()
     groups: list[ExportGroup] = []
     heads_wanted = threading.Event()
     for export in exports:
-        if (group := join(stop, partial(ExportGroup, export, datastore, coordinator, name, heads_wanted), _log)) is None:
+        if (
+            group := join(
+                stop, partial(ExportGroup, export, datastore, coordinator, name, heads_wanted), _log
+            )
+        ) is None:
             return
         groups.append(group)
     listener = Listener(datastore.state, f"export-{name}")
-    keeper = LeaseKeeper([group.standing for group in groups], min(export.lease_s for export in exports))
+    keeper = LeaseKeeper(
+        [group.standing for group in groups], min(export.lease_s for export in exports)
+    )
     try:
         while not stop.is_set():
             try:
@@ -57,8 +65,11 @@ def run_exporter(
                 began_s = time.monotonic()
                 heads = datastore.heads()
                 look_s = time.monotonic() - began_s
-                # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
-                busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in heads.values())
+                # A cell that waits for a minion is shown in a millisecond or two, and no wake-up
+                # tells of it.
+                busy = any(
+                    head.watermark < head.next_added_id < ADDED_ID_MAX for head in heads.values()
+                )
                 for group in groups:
                     group.hear(listener.told)
                     group.tell_heads(heads, look_s)
@@ -67,7 +78,9 @@ def run_exporter(
                     except StaleWriter:
                         raise
                     except CellfeedError as error:
-                        _log.warning("%s keeps the units that it has: %s", group.export.group, error)
+                        _log.warning(
+                            "%s keeps the units that it has: %s", group.export.group, error
+                        )
                     with suppress(Unavailable):  # a hint, told again in a second
                         group.tell()
                 listener.told.clear()
@@ -80,7 +93,11 @@ def run_exporter(
                 _log.warning("the store or the coordinator cannot be reached just now: %s", error)
                 stop.wait(POLL_INTERVAL_S)
         if not drain(groups, drain_s, _log):
-            _log.warning("stopped with transactions still open after %.0f s: whoever takes their units over aborts them", drain_s)
+            _log.warning(
+                "stopped with transactions still open after %.0f s: whoever takes their units over"
+                " aborts them",
+                drain_s,
+            )
     finally:
         keeper.close()
         listener.close()

@@ -1,9 +1,11 @@
 """One client's connection: frames in, frames out, in the order of the requests.
 
-Two tasks: one reads requests ahead (a few), the other answers them one after the other, so answers never overtake each other; clients open a second
-connection for what they do not want to wait. Reading ahead is how a peer that goes away while its fetch waits is noticed at once.
+Two tasks: one reads requests ahead (a few), the other answers them one after the other, so answers
+never overtake each other; clients open a second connection for what they do not want to wait.
+Reading ahead is how a peer that goes away while its fetch waits is noticed at once.
 
-Whatever a peer sends (garbage, half a frame, a lying count, nothing at all) costs at most this connection.
+Whatever a peer sends (garbage, half a frame, a lying count, nothing at all) costs at most this
+connection.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ import struct
 import time
 from typing import Any, Final
 
-from cellfeed.bridge.gateway.apis import api_01_fetch, api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
+from cellfeed.bridge.gateway.apis import (
+    api_01_fetch,
+    api_17_sasl_handshake,
+    api_18_api_versions,
+    api_36_sasl_authenticate,
+)
 from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.limits import (
@@ -37,10 +44,18 @@ from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.users import ANONYMOUS
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
-from cellfeed.bridge.gateway.wire.protocol import API_VERSIONS, RequestHead, read_head, read_request, write_response
+from cellfeed.bridge.gateway.wire.protocol import (
+    API_VERSIONS,
+    RequestHead,
+    read_head,
+    read_request,
+    write_response,
+)
 
 _log = logging.getLogger("cellfeed.gateway")
-_refusals = LimitedWarnings(_log, "connections closed for malformed frames", REFUSALS_TOLD_MAX, REFUSALS_TOLD_S)
+_refusals = LimitedWarnings(
+    _log, "connections closed for malformed frames", REFUSALS_TOLD_MAX, REFUSALS_TOLD_S
+)
 _SMALLEST_FRAME: Final = 10
 _SASL_HANDSHAKE: Final = api_17_sasl_handshake.KEY
 _SASL_AUTHENTICATE: Final = api_36_sasl_authenticate.KEY
@@ -85,16 +100,22 @@ class Connection:
         self._answering = False
         self._is_deaf = False
         self._last_fetch: tuple[bytes, bytes, object] = (b"", b"", None)
-        """Of the last Fetch what comes before its correlation id, what comes behind it, and the request in it. A consumer that waits for new records sends
-        the very same one twice a second, and taking it to pieces again would be most of what it costs."""
+        """Of the last Fetch what comes before its correlation id, what comes behind it, and the
+        request in it. A consumer that waits for new records sends the very same one twice a second,
+        and taking it to pieces again would be most of what it costs."""
 
     async def serve(self) -> None:
         """Ends when the connection does; errors of the peer are logged, not raised."""
         halves: list[asyncio.Task[None]] = []
         try:
-            if self._authentication is not None and not await self._authenticate(self._authentication):
+            if self._authentication is not None and not await self._authenticate(
+                self._authentication
+            ):
                 return
-            halves = [asyncio.create_task(self._read_requests()), asyncio.create_task(self._answer_requests())]
+            halves = [
+                asyncio.create_task(self._read_requests()),
+                asyncio.create_task(self._answer_requests()),
+            ]
             done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
             for half in done:
                 half.result()
@@ -103,7 +124,8 @@ class Connection:
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError) as error:
             _log.debug("connection from %s ended: %s", self._host, error)
         except Exception:
-            # The store being away is told to clients by closing: they reconnect and try again, which is what they do when a broker goes.
+            # The store being away is told to clients by closing: they reconnect and try again,
+            # which is what they do when a broker goes.
             _log.exception("connection from %s closed", self._host)
         finally:
             for half in halves:
@@ -112,7 +134,8 @@ class Connection:
             await self._close()
 
     async def _close(self) -> None:
-        """Gives the peer SEND_TIMEOUT_S to take what was answered; then the socket goes with what is unsent, which would be kept for ever otherwise."""
+        """Gives the peer SEND_TIMEOUT_S to take what was answered; then the socket goes with what
+        is unsent, which would be kept for ever otherwise."""
         self._writer.close()
         try:
             async with asyncio.timeout(0 if self._is_deaf else SEND_TIMEOUT_S):
@@ -122,19 +145,29 @@ class Connection:
         finally:
             self._writer.transport.abort()
 
-    # --- before anybody is known ---------------------------------------------------------------------------------------------
+    # --- before anybody is known ------------------------------------------------------------------
 
     async def _authenticate(self, authentication: Authentication) -> bool:
-        """One small request after the other, of few kinds, within one time for all of them. False when the peer is not let in."""
+        """One small request after the other, of few kinds, within one time for all of them. False
+        when the peer is not let in."""
         async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
             for _ in range(AUTHENTICATION_REQUESTS_MAX):
                 [size] = struct.unpack(">i", await self._reader.readexactly(4))
                 if not _SMALLEST_FRAME <= size <= AUTHENTICATION_FRAME_BYTES_MAX:
-                    raise MalformedFrame(f"a frame of {size} bytes before authentication; {AUTHENTICATION_FRAME_BYTES_MAX} are allowed")
+                    raise MalformedFrame(
+                        f"a frame of {size} bytes before authentication;"
+                        f" {AUTHENTICATION_FRAME_BYTES_MAX} are allowed"
+                    )
                 frame = await self._reader.readexactly(size)
-                if read_head(frame, FLEXIBLE_FROM).api_key not in (API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE):
+                if read_head(frame, FLEXIBLE_FROM).api_key not in (
+                    API_VERSIONS,
+                    _SASL_HANDSHAKE,
+                    _SASL_AUTHENTICATE,
+                ):
                     raise MalformedFrame("a request before authentication")
-                self._writer.writelines(await self._answer_unknown(await self._parsed(frame), authentication))
+                self._writer.writelines(
+                    await self._answer_unknown(await self._parsed(frame), authentication)
+                )
                 await self._writer.drain()
                 if authentication.has_failed:
                     return False
@@ -143,23 +176,32 @@ class Connection:
                     return True
         raise MalformedFrame(f"{AUTHENTICATION_REQUESTS_MAX} requests without an authentication")
 
-    async def _answer_unknown(self, request: _Request, authentication: Authentication) -> list[bytes]:
+    async def _answer_unknown(
+        self, request: _Request, authentication: Authentication
+    ) -> list[bytes]:
         body: Any = request.body
         if request.head.api_key == _SASL_HANDSHAKE:
             return [write_response(request.head, authentication.handshake(body.mechanism))]
         if request.head.api_key == _SASL_AUTHENTICATE:
-            return [write_response(request.head, await authentication.authenticate(bytes(body.auth_bytes)))]
+            return [
+                write_response(
+                    request.head, await authentication.authenticate(bytes(body.auth_bytes))
+                )
+            ]
         return await self._answer(request)
 
-    # --- in --------------------------------------------------------------------------------------------------------------
+    # --- in ---------------------------------------------------------------------------------------
 
     async def _read_requests(self) -> None:
         while first := await self._first_byte():
             async with asyncio.timeout(FRAME_TIMEOUT_S):
                 [size] = struct.unpack(">i", first + await self._reader.readexactly(3))
-            # The length is checked before anything is read, and room taken before anything is allocated.
+            # The length is checked before anything is read, and room taken before anything is
+            # allocated.
             if not _SMALLEST_FRAME <= size <= FRAME_BYTES_MAX:
-                raise MalformedFrame(f"a frame of {size} bytes; {_SMALLEST_FRAME} to {FRAME_BYTES_MAX} are allowed")
+                raise MalformedFrame(
+                    f"a frame of {size} bytes; {_SMALLEST_FRAME} to {FRAME_BYTES_MAX} are allowed"
+                )
             async with self._large_frames.room() as room:
                 async with asyncio.timeout(FRAME_TIMEOUT_S):
                     frame = await read_frame(self._reader, size, room)
@@ -167,7 +209,8 @@ class Connection:
             await self._requests.put(request)
 
     async def _first_byte(self) -> bytes:
-        """The first byte of the next frame; none when the peer closed between two frames. A peer that waits for an answer is not idle."""
+        """The first byte of the next frame; none when the peer closed between two frames. A peer
+        that waits for an answer is not idle."""
         while True:
             try:
                 async with asyncio.timeout(IDLE_TIMEOUT_S):
@@ -184,7 +227,10 @@ class Connection:
         if not api.versions[0] <= head.version <= api.versions[1]:
             if head.api_key == API_VERSIONS:
                 return _Request(head, None)
-            raise MalformedFrame(f"version {head.version} of API {head.api_key} is not spoken here; {api.versions[0]} to {api.versions[1]} are")
+            raise MalformedFrame(
+                f"version {head.version} of API {head.api_key} is not spoken here;"
+                f" {api.versions[0]} to {api.versions[1]} are"
+            )
         if len(frame) > LARGE_FRAME_BYTES:
             return _Request(head, await self._context.in_thread(read_request, frame, head))
         if head.api_key == api_01_fetch.KEY and len(frame) <= REPEATED_FETCH_BYTES_MAX:
@@ -195,7 +241,7 @@ class Connection:
             return _Request(head, last)
         return _Request(head, read_request(frame, head))
 
-    # --- out -------------------------------------------------------------------------------------------------------------
+    # --- out --------------------------------------------------------------------------------------
 
     async def _answer_requests(self) -> None:
         while True:
@@ -203,7 +249,9 @@ class Connection:
             self._answering = True
             answer = await self._answer(request)
             if self._writer.is_closing():
-                raise ConnectionResetError("the peer went while it was answered")  # uvloop would say so as a RuntimeError
+                raise ConnectionResetError(
+                    "the peer went while it was answered"
+                )  # uvloop would say so as a RuntimeError
             self._writer.writelines(answer)
             if self._writer.transport.get_write_buffer_size():
                 try:
@@ -217,7 +265,20 @@ class Connection:
     async def _answer(self, request: _Request) -> list[bytes]:
         head = request.head
         if request.body is None:
-            return [write_response(RequestHead(API_VERSIONS, 0, head.correlation_id, head.client_id, 0), api_18_api_versions.unsupported())]
-        peer = Peer(head.client_id, self._host, head.version, self._listener, self._principal, self._number, request.read_s)
+            return [
+                write_response(
+                    RequestHead(API_VERSIONS, 0, head.correlation_id, head.client_id, 0),
+                    api_18_api_versions.unsupported(),
+                )
+            ]
+        peer = Peer(
+            head.client_id,
+            self._host,
+            head.version,
+            self._listener,
+            self._principal,
+            self._number,
+            request.read_s,
+        )
         result = await APIS[head.api_key].handle(self._context, request.body, head, peer)
         return result if isinstance(result, list) else [write_response(head, result)]

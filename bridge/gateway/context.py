@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 @dataclass
 class GatewayContext:
-    """One gateway's parts. ``coordination_executor`` has threads of its own: what waits for a coordination that is away keeps no fetch waiting."""
+    """One gateway's parts. ``coordination_executor`` has threads of its own: what waits for a
+    coordination that is away keeps no fetch waiting."""
 
     engine: Engine
     offsets: Offsets
@@ -47,22 +48,28 @@ class GatewayContext:
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call of the store beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, lambda: call(*args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(
+            self.executor, lambda: call(*args, **kwargs)
+        )
 
     async def in_coordination(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call of the coordination beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.coordination_executor, lambda: call(*args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(
+            self.coordination_executor, lambda: call(*args, **kwargs)
+        )
 
     def may(self, peer: Peer, kind: Kind, name: str, operation: Operation) -> bool:
         """Whether an ACL lets whoever sent a request do that."""
         return self.security.may(peer.principal, kind, name, operation)
 
     def topic_refused(self, peer: Peer, topic: Topic | None, operation: Operation) -> bool:
-        """For a topic that was asked for by its id: one that is not there is nobody's to be refused."""
+        """For a topic that was asked for by its id: one that is not there is nobody's to be
+        refused."""
         return topic is not None and not self.may(peer, "topic", topic.name, operation)
 
     async def topics_named(self, names: Iterable[str]) -> list[Topic | None]:
-        """The topics of those names, in order. When one is not known yet the store's columns are looked at, once for all of them."""
+        """The topics of those names, in order. When one is not known yet the store's columns are
+        looked at, once for all of them."""
         asked = list(names)
         found = [self.topics.named(name) for name in asked]
         if None in found:
@@ -90,13 +97,19 @@ class GatewayContext:
         epoch = self.heads[partition].leader_epoch
         if current_leader_epoch < 0 or current_leader_epoch == epoch:
             return ErrorCode.none
-        return ErrorCode.fenced_leader_epoch if current_leader_epoch < epoch else ErrorCode.unknown_leader_epoch
+        return (
+            ErrorCode.fenced_leader_epoch
+            if current_leader_epoch < epoch
+            else ErrorCode.unknown_leader_epoch
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who sent a request. ``listener``: the name of the one that it came in through, which decides the addresses that it is told; ``connection``: the number
-    of the connection, which no other one of this gateway ever has; ``asked_s``: when the request was read, as ``time.monotonic`` tells it."""
+    """Who sent a request. ``listener``: the name of the one that it came in through, which decides
+    the addresses that it is told; ``connection``: the number of the connection, which no other one
+    of this gateway ever has; ``asked_s``: when the request was read, as ``time.monotonic`` tells
+    it."""
 
     client_id: str
     host: str

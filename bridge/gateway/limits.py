@@ -5,34 +5,42 @@ from __future__ import annotations
 from typing import Final
 
 CONNECTIONS_MAX: Final = 4_000
-"""Open connections. A client opens one to three; past the limit a new one is closed at once, those there go on."""
+"""Open connections. A client opens one to three; past the limit a new one is closed at once, those
+there go on."""
 
 FRAME_BYTES_MAX: Final = 4 << 20
-"""One request. Fetches of thousands of partitions and refused Produce requests fit; more costs the peer its connection."""
+"""One request. Fetches of thousands of partitions and refused Produce requests fit; more costs the
+peer its connection."""
 
 LARGE_FRAME_BYTES: Final = 64 << 10
-"""A request above this takes its room from LARGE_FRAMES_BYTES_MAX, and is parsed beside the event loop; what clients usually send is far below."""
+"""A request above this takes its room from LARGE_FRAMES_BYTES_MAX, and is parsed beside the event
+loop; what clients usually send is far below."""
 
 LARGE_FRAMES_BYTES_MAX: Final = 64 << 20
-"""Large requests that are read or parsed at the same time, all connections together, each with at most twice what has come of it; the next one waits in its
-sender's socket."""
+"""Large requests that are read or parsed at the same time, all connections together, each with at
+most twice what has come of it; the next one waits in its sender's socket."""
 
 REPEATED_FETCH_BYTES_MAX: Final = 4 << 10
-"""A Fetch up to this is kept with its connection, taken to pieces, until the next one: some 100 partitions, and ten times as much memory."""
+"""A Fetch up to this is kept with its connection, taken to pieces, until the next one: some 100
+partitions, and ten times as much memory."""
 
 REQUEST_ELEMENTS_MAX: Final = 150_000
-"""Array elements in one request, nested ones too: every partition of a topic with SHARDS_MAX shards, twice. Bounds the objects made of a frame."""
+"""Array elements in one request, nested ones too: every partition of a topic with SHARDS_MAX
+shards, twice. Bounds the objects made of a frame."""
 
 REQUESTS_IN_FLIGHT_MAX: Final = 8
-"""Requests of one connection that were read and are not answered yet; Kafka's clients send five without waiting. More wait in the socket."""
+"""Requests of one connection that were read and are not answered yet; Kafka's clients send five
+without waiting. More wait in the socket."""
 
 FRAME_TIMEOUT_S: Final = 30.0
-"""From a frame's first byte to its last, the wait for room among it: a peer that stops half-way is let go."""
+"""From a frame's first byte to its last, the wait for room among it: a peer that stops half-way is
+let go."""
 
 REFUSALS_TOLD_MAX: Final = 20
 REFUSALS_TOLD_S: Final = 60.0
-"""Warnings of malformed frames that are written in so many seconds, all peers together; the others are counted, and one line tells how many there were. Two
-hundred bytes each: a peer that sends nothing else costs a disk 6 MB a day."""
+"""Warnings of malformed frames that are written in so many seconds, all peers together; the others
+are counted, and one line tells how many there were. Two hundred bytes each: a peer that sends
+nothing else costs a disk 6 MB a day."""
 
 IDLE_TIMEOUT_S: Final = 600.0
 """A connection without any request; Kafka's own ``connections.max.idle.ms`` is ten minutes."""
@@ -44,39 +52,49 @@ FETCH_WAIT_MAX_S: Final = 60.0
 """Longest long poll, whatever the request says."""
 
 FETCH_BYTES_MAX: Final = 32 << 20
-"""Record bytes in one Fetch answer, whatever the request says; one batch is always sent, so a consumer never stands still."""
+"""Record bytes in one Fetch answer, whatever the request says; one batch is always sent, so a
+consumer never stands still."""
 
 FETCH_WORK_S: Final = 0.5
-"""After this a Fetch answers with what it has: it may pass over any number of cells that a view leaves out, and clients ask other things on the same
-connection. At least one piece of the log is passed, so a consumer never stands still."""
+"""After this a Fetch answers with what it has: it may pass over any number of cells that a view
+leaves out, and clients ask other things on the same connection. At least one piece of the log is
+passed, so a consumer never stands still."""
 
 BLOCK_CELLS: Final = 500
-"""Offsets in one kept block. A reader from the middle gets the whole block: at most 499 records that it skips."""
+"""Offsets in one kept block. A reader from the middle gets the whole block: at most 499 records
+that it skips."""
 
 BLOCK_BYTES_MAX: Final = 16 << 20
-"""Record bytes after which a piece of the log that is read and encoded at once ends, before ``BLOCK_CELLS`` where bodies are large: 500 at their limit are half
-a gigabyte. Such a piece ends with the batch that passes it."""
+"""Record bytes after which a piece of the log that is read and encoded at once ends, before
+``BLOCK_CELLS`` where bodies are large: 500 at their limit are half a gigabyte. Such a piece ends
+with the batch that passes it."""
 
 BLOCKS_BYTES_MAX: Final = 256 << 20
 """Memory for kept blocks; the least recently used go first."""
 
 BLOCK_FILES_WAITING_BYTES_MAX: Final = 32 << 20
-"""Encoded blocks that wait to be written to files; while so many wait, others are not written. A disk that stands still costs this much memory."""
+"""Encoded blocks that wait to be written to files; while so many wait, others are not written. A
+disk that stands still costs this much memory."""
 
 DECLARED_TOPICS_MAX: Final = 100
-"""Virtual topics in a configuration: each may have its own blocks of the whole log in BLOCKS_BYTES_MAX, and is in every client's list of topics."""
+"""Virtual topics in a configuration: each may have its own blocks of the whole log in
+BLOCKS_BYTES_MAX, and is in every client's list of topics."""
 
 NEWEST_CELLS: Final = 1_000
-"""Offsets of a topic ``@latest`` that are looked up and encoded together below a reader's "now": one query for them takes a few milliseconds."""
+"""Offsets of a topic ``@latest`` that are looked up and encoded together below a reader's "now":
+one query for them takes a few milliseconds."""
 
 LATEST_READS_MAX: Final = 100_000
-"""Reads of topics ``@latest`` of which it is remembered where they went live, some 300 bytes each: 2,000 consumers of 50 partitions."""
+"""Reads of topics ``@latest`` of which it is remembered where they went live, some 300 bytes each:
+2,000 consumers of 50 partitions."""
 
 FOLLOW_UP_S: Final = (*[0.001] * 10, *[0.003] * 10, *[0.01] * 10)
-"""Waits between looks at the counters while committed cells wait for a minion, in seconds: a healthy one has them after 1 to 16 ms."""
+"""Waits between looks at the counters while committed cells wait for a minion, in seconds: a
+healthy one has them after 1 to 16 ms."""
 
 WATCHED_S: Final = 5.0
-"""So long after the last read of a log, wake-ups are followed at once. Behind that the counters are looked at as if none came, until somebody reads again."""
+"""So long after the last read of a log, wake-ups are followed at once. Behind that the counters are
+looked at as if none came, until somebody reads again."""
 
 POLL_INTERVAL_S: Final = 0.1
 """How often the counters are looked at when no wake-up comes: the cost of a lost one."""
@@ -88,11 +106,13 @@ GROUPS_MAX: Final = 10_000
 """Groups with members at one time; more are refused until some end."""
 
 GROUP_METADATA_BYTES_MAX: Final = 512 << 10
-"""Subscription or assignment of one member, bytes: four per partition, so it must hold several topics of thousands of shards. Kept in memory for as
-long as it is a member; all assignments of a generation come in one frame."""
+"""Subscription or assignment of one member, bytes: four per partition, so it must hold several
+topics of thousands of shards. Kept in memory for as long as it is a member; all assignments of a
+generation come in one frame."""
 
 GROUP_ID_BYTES_MAX: Final = 200
-"""UTF-8 bytes of a group's name: with its escapes and a topic's name it is a key of the state table (STATE_KEY_BYTES_MAX)."""
+"""UTF-8 bytes of a group's name: with its escapes and a topic's name it is a key of the state table
+(STATE_KEY_BYTES_MAX)."""
 
 OFFSET_METADATA_BYTES_MAX: Final = 4_096
 """Text kept with a committed offset; Kafka's ``offset.metadata.max.bytes``."""
@@ -102,35 +122,44 @@ SESSION_TIMEOUT_MAX_S: Final = 1_800.0
 """Session time-outs that members may ask for; Kafka's own upper limit is 30 minutes."""
 
 GENERATIONS_RESERVED: Final = 1_000
-"""Generations that a coordinator reserves of a slot at once; more when half of them are used. A generation is 31 bits: two million takeovers of a slot."""
+"""Generations that a coordinator reserves of a slot at once; more when half of them are used. A
+generation is 31 bits: two million takeovers of a slot."""
 
 COORDINATION_LOOK_S: Final = 0.3
-"""How often a gateway looks who is there: a slot that was given back is another's after so long, twice at most."""
+"""How often a gateway looks who is there: a slot that was given back is another's after so long,
+twice at most."""
 
 COORDINATION_THREADS: Final = 4
-"""Threads for commits and looks at offsets, apart from those that read cells: with the coordination away they wait for their time-outs, and fetches go on."""
+"""Threads for commits and looks at offsets, apart from those that read cells: with the coordination
+away they wait for their time-outs, and fetches go on."""
 
 CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
 """Open connections from one address: a host full of consumers fits, and leaves room for others."""
 
 AUTHENTICATION_TIMEOUT_S: Final = 10.0
-"""From a connection's beginning to its authentication, TLS and SASL each: who is not known by then is let go, however slowly it talks."""
+"""From a connection's beginning to its authentication, TLS and SASL each: who is not known by then
+is let go, however slowly it talks."""
 
 AUTHENTICATION_FRAME_BYTES_MAX: Final = 16 << 10
-"""One request before authentication. Tokens have some hundred bytes; nobody unknown makes the gateway hold more."""
+"""One request before authentication. Tokens have some hundred bytes; nobody unknown makes the
+gateway hold more."""
 
 AUTHENTICATION_REQUESTS_MAX: Final = 10
-"""Requests before authentication: ApiVersions twice, SaslHandshake, and two messages of SCRAM are five."""
+"""Requests before authentication: ApiVersions twice, SaslHandshake, and two messages of SCRAM are
+five."""
 
 AUTHENTICATION_FAILED_DELAY_S: Final = 0.2
-"""The answer to a failed authentication waits for so long: guessing is slow, and the time tells nothing."""
+"""The answer to a failed authentication waits for so long: guessing is slow, and the time tells
+nothing."""
 
 SCRAM_ITERATIONS: Final = 8_192
-"""Of a new credential; Kafka's default is 4,096, the least that RFC 7677 allows. Some 5 ms for whoever knows the password, and for each guess."""
+"""Of a new credential; Kafka's default is 4,096, the least that RFC 7677 allows. Some 5 ms for
+whoever knows the password, and for each guess."""
 
 PASSWORD_BYTES_MAX: Final = 1_024
 PRINCIPAL_BYTES_MAX: Final = 255
 """UTF-8 bytes of a password, and of a user's name or a certificate's subject."""
 
 SECURITY_LOOK_S: Final = 1.0
-"""How often users and ACLs are read: a change is in force after so long, on connections that are open as well."""
+"""How often users and ACLs are read: a change is in force after so long, on connections that are
+open as well."""

@@ -1,7 +1,9 @@
-"""What a gateway counts, for Prometheus: at ``/metrics`` of its schema registry's port. ``docs/operators.md`` lists it.
+"""What a gateway counts, for Prometheus: at ``/metrics`` of its schema registry's port.
+``docs/operators.md`` lists it.
 
-All of it is looked up in the gateway's own memory, in its event loop: a scrape asks neither the store nor the coordination, and is answered while both are
-away. Label values come from fixed lists, so nobody outside can make new series.
+All of it is looked up in the gateway's own memory, in its event loop: a scrape asks neither the
+store nor the coordination, and is answered while both are away. Label values come from fixed lists,
+so nobody outside can make new series.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ _MEDIA_TYPE: Final = b"text/plain; version=0.0.4"
 class GatewayMetrics(Collector):
     """``files``: None where no blocks are kept in files; there are no figures of them then."""
 
-    def __init__(self, connections: Callable[[], int], groups: GroupTable, blocks: Blocks, files: BlockFiles | None) -> None:
+    def __init__(
+        self,
+        connections: Callable[[], int],
+        groups: GroupTable,
+        blocks: Blocks,
+        files: BlockFiles | None,
+    ) -> None:
         self._connections = connections
         self._groups = groups
         self._blocks = blocks
@@ -36,30 +44,61 @@ class GatewayMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         groups = self._groups.all()
-        yield GaugeMetricFamily("cellfeed_gateway_connections", "Open connections of Kafka clients.", self._connections())
-        yield GaugeMetricFamily("cellfeed_gateway_groups", "Consumer groups with members that this gateway coordinates.", len(groups))
-        yield GaugeMetricFamily("cellfeed_gateway_group_members", "Their members.", sum(len(group.members) for group in groups))
-        kept = GaugeMetricFamily("cellfeed_gateway_kept_block_bytes", "Encoded blocks that are kept.", labels=["place"])
+        yield GaugeMetricFamily(
+            "cellfeed_gateway_connections",
+            "Open connections of Kafka clients.",
+            self._connections(),
+        )
+        yield GaugeMetricFamily(
+            "cellfeed_gateway_groups",
+            "Consumer groups with members that this gateway coordinates.",
+            len(groups),
+        )
+        yield GaugeMetricFamily(
+            "cellfeed_gateway_group_members",
+            "Their members.",
+            sum(len(group.members) for group in groups),
+        )
+        kept = GaugeMetricFamily(
+            "cellfeed_gateway_kept_block_bytes", "Encoded blocks that are kept.", labels=["place"]
+        )
         kept.add_metric(["memory"], self._blocks.kept_bytes)
         if self._files is not None:
             kept.add_metric(["files"], self._files.kept_bytes)
         yield kept
-        yield CounterMetricFamily("cellfeed_gateway_blocks_encoded", "Pieces of the log that were encoded.", self._blocks.encoded)
-        yield CounterMetricFamily("cellfeed_gateway_blocks_from_memory", "Blocks that were sent as they were kept in memory.", self._blocks.hits)
+        yield CounterMetricFamily(
+            "cellfeed_gateway_blocks_encoded",
+            "Pieces of the log that were encoded.",
+            self._blocks.encoded,
+        )
+        yield CounterMetricFamily(
+            "cellfeed_gateway_blocks_from_memory",
+            "Blocks that were sent as they were kept in memory.",
+            self._blocks.hits,
+        )
         if self._files is not None:
-            files = CounterMetricFamily("cellfeed_gateway_block_files", "What happened to blocks in files.", labels=["event"])
+            files = CounterMetricFamily(
+                "cellfeed_gateway_block_files",
+                "What happened to blocks in files.",
+                labels=["event"],
+            )
             for event, count in asdict(self._files.counts).items():
                 files.add_metric([event], count)
             yield files
 
 
 def with_metrics(app: App, metrics: GatewayMetrics) -> App:
-    """The app, which answers ``GET /metrics`` as well. Refuses other Host names there as the registry does everywhere."""
+    """The app, which answers ``GET /metrics`` as well. Refuses other Host names there as the
+    registry does everywhere."""
     registry = CollectorRegistry()
     registry.register(metrics)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != _PATH or scope["method"] not in ("GET", "HEAD"):
+        if (
+            scope["type"] != "http"
+            or scope["path"] != _PATH
+            or scope["method"] not in ("GET", "HEAD")
+        ):
             await app(scope, receive, send)
             return
         try:
@@ -69,6 +108,8 @@ def with_metrics(app: App, metrics: GatewayMetrics) -> App:
             status, body = error.http_status, f"{error}\n".encode()
         headers = [(b"content-type", _MEDIA_TYPE), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await send(
+            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
+        )
 
     return answer

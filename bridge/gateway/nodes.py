@@ -1,13 +1,15 @@
 """Who the gateways of a datastore are: node ids and addresses, in the state table.
 
-    gateways/nodes/<name>       {"node_id", "listeners": {name: [host, port]}, "registry": [host, port]}; never deleted
+    gateways/nodes/<name>       {"node_id", "listeners": {name: [host, port]}, "registry": [host,
+                                port]}; never deleted
     gateways/next_node_id       the next id to give out
 
-A node id is given to a gateway's name once and is kept for ever: clients cache addresses by it, so it must never come to mean another gateway. Who is alive is
-told by the membership (:mod:`cellfeed.bridge.gateway.groups.slot_claims`), not here.
+A node id is given to a gateway's name once and is kept for ever: clients cache addresses by it, so
+it must never come to mean another gateway. Who is alive is told by the membership
+(:mod:`cellfeed.bridge.gateway.groups.slot_claims`), not here.
 
-Crash points: an id and the counter behind it are one commit, so an id is given out or is not. A gateway that dies before it joins leaves an entry that nobody
-looks at.
+Crash points: an id and the counter behind it are one commit, so an id is given out or is not. A
+gateway that dies before it joins leaves an entry that nobody looks at.
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ from cellfeed.store.errors import Unavailable
 _PREFIX: Final = "gateways/nodes/"
 _COUNTER: Final = "gateways/next_node_id"
 _TRIES_MAX: Final = 50
-"""How often a compare-and-set is tried again: far more than gateways that start at the same moment."""
+"""How often a compare-and-set is tried again: far more than gateways that start at the same
+moment."""
 
 Address = tuple[str, int]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A gateway. ``listeners``: the address that clients are told, by the name of the listener that they came in through."""
+    """A gateway. ``listeners``: the address that clients are told, by the name of the listener that
+    they came in through."""
 
     node_id: int
     listeners: dict[str, Address]
@@ -42,8 +46,11 @@ _decode_number = msgspec.json.Decoder(int)
 _encode = msgspec.json.Encoder()
 
 
-def register(state: StateTable, name: str, listeners: Mapping[str, Address], registry: Address) -> Node:
-    """Writes where the gateway of that name is, and gives it its node id: the one it has had before, or the next one, from 1 on."""
+def register(
+    state: StateTable, name: str, listeners: Mapping[str, Address], registry: Address
+) -> Node:
+    """Writes where the gateway of that name is, and gives it its node id: the one it has had
+    before, or the next one, from 1 on."""
     key = f"{_PREFIX}{quote(name, safe='')}"
     for _ in range(_TRIES_MAX):
         entry, counter = state.get(key), state.get(_COUNTER)
@@ -52,13 +59,24 @@ def register(state: StateTable, name: str, listeners: Mapping[str, Address], reg
             if state.commit({key: _encode.encode(node)}, expect={key: entry.version}) is not None:
                 return node
             continue
-        node = Node(_decode_number.decode(counter.value) if counter else 1, dict(listeners), registry)
-        write: dict[str, bytes | None] = {key: _encode.encode(node), _COUNTER: _encode.encode(node.node_id + 1)}
-        if state.commit(write, expect={key: None, _COUNTER: counter.version if counter else None}) is not None:
+        node = Node(
+            _decode_number.decode(counter.value) if counter else 1, dict(listeners), registry
+        )
+        write: dict[str, bytes | None] = {
+            key: _encode.encode(node),
+            _COUNTER: _encode.encode(node.node_id + 1),
+        }
+        if (
+            state.commit(write, expect={key: None, _COUNTER: counter.version if counter else None})
+            is not None
+        ):
             return node
     raise Unavailable(f"gateway {name!r} could not be given a node id: others are faster")
 
 
 def all_nodes(state: StateTable) -> dict[str, Node]:
     """Every gateway that has ever been, by name."""
-    return {unquote(entry.key.removeprefix(_PREFIX)): _decode_node.decode(entry.value) for entry in state.list(_PREFIX)}
+    return {
+        unquote(entry.key.removeprefix(_PREFIX)): _decode_node.decode(entry.value)
+        for entry in state.list(_PREFIX)
+    }

@@ -1,6 +1,8 @@
-"""The gateway: a datastore's logs for any Kafka client, straight from the store. Nothing is copied; the whole history is there.
+"""The gateway: a datastore's logs for any Kafka client, straight from the store. Nothing is copied;
+the whole history is there.
 
-One event loop serves all connections; what blocks (scans, encoding, the coordinator) runs on a few threads beside it.
+One event loop serves all connections; what blocks (scans, encoding, the coordinator) runs on a few
+threads beside it.
 """
 
 from __future__ import annotations
@@ -47,7 +49,12 @@ from cellfeed.bridge.gateway.metrics import GatewayMetrics, with_metrics
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.security.listeners import Listener as GatewayListener
-from cellfeed.bridge.gateway.security.listeners import check_listener, is_loopback, subject_principal, tls_context
+from cellfeed.bridge.gateway.security.listeners import (
+    check_listener,
+    is_loopback,
+    subject_principal,
+    tls_context,
+)
 from cellfeed.bridge.gateway.security.users import ANONYMOUS, read_security
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
 from cellfeed.bridge.gateway.topics.topics import Topics, legal_topic_name
@@ -71,12 +78,16 @@ _SEND_BUFFER_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True)
 class GatewayConfig:
-    """Where the gateway listens and what its topics carry. ``name`` is this gateway's alone among those of the datastore: its node id hangs on it. ``formats``
-    maps a topic's name, or ``*`` for the others, to ``avro``, ``json`` or ``cloudevents``, ``compressions`` likewise to ``none``, ``gzip``, ``snappy``,
-    ``lz4`` or ``zstd``; ``topics`` are declared views with a format and a compression of their own. Where ``*`` is avro, topics of columns with a registered
-    schema are typed, unless ``formats`` names them. Kept blocks take ``blocks_bytes_max`` of memory and,
-    unless that is 0, ``block_files_bytes_max`` of ``blocks_directory``. The groups of a gateway that does not give a sign of life for ``session_timeout_s``
-    are coordinated by others. ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
+    """Where the gateway listens and what its topics carry. ``name`` is this gateway's alone among
+    those of the datastore: its node id hangs on it. ``formats`` maps a topic's name, or ``*`` for
+    the others, to ``avro``, ``json`` or ``cloudevents``, ``compressions`` likewise to ``none``,
+    ``gzip``, ``snappy``, ``lz4`` or ``zstd``; ``topics`` are declared views with a format and a
+    compression of their own. Where ``*`` is avro, topics of columns with a registered schema are
+    typed, unless ``formats`` names them. Kept blocks take ``blocks_bytes_max`` of memory and,
+    unless that is 0, ``block_files_bytes_max`` of ``blocks_directory``. The groups of a gateway
+    that does not give a sign of life for ``session_timeout_s`` are coordinated by others.
+    ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make; the schema
+    registry is on ``host``."""
 
     host: str = "127.0.0.1"
     port: int = 9092
@@ -96,21 +107,30 @@ class GatewayConfig:
 
 
 class Gateway:
-    """``await start()``, then it serves until ``await stop()``. ``port`` and ``registry_port`` tell where, also when 0 was asked for."""
+    """``await start()``, then it serves until ``await stop()``. ``port`` and ``registry_port`` tell
+    where, also when 0 was asked for."""
 
-    def __init__(self, datastore: Datastore, coordinator: Coordinator, config: GatewayConfig) -> None:
+    def __init__(
+        self, datastore: Datastore, coordinator: Coordinator, config: GatewayConfig
+    ) -> None:
         _check_loopback(config.host)
         check_topics(datastore.name, config.topics, config.formats, config.compressions)
         advertised = (config.advertised_host or config.host, config.advertised_port or config.port)
         is_told = config.advertised_host is not None or config.advertised_port is not None
-        self._listeners = config.listeners or (GatewayListener(host=config.host, port=config.port, advertised=advertised if is_told else None),)
+        self._listeners = config.listeners or (
+            GatewayListener(
+                host=config.host, port=config.port, advertised=advertised if is_told else None
+            ),
+        )
         for each in self._listeners:
             check_listener(each)
         self._datastore = datastore
         self._coordinator = coordinator
         self._config = config
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
-        self._coordination_executor = ThreadPoolExecutor(COORDINATION_THREADS, thread_name_prefix="gateway-offsets")
+        self._coordination_executor = ThreadPoolExecutor(
+            COORDINATION_THREADS, thread_name_prefix="gateway-offsets"
+        )
         self._connections: set[asyncio.Task[None]] = set()
         self._large_frames = LargeFrames()
         self._background: list[asyncio.Task[None]] = []
@@ -130,22 +150,34 @@ class Gateway:
         self.registry_port = 0
 
     async def start(self) -> None:
-        """Binds both ports, reads the heads once and joins the other gateways, so that the first client finds everything there."""
+        """Binds both ports, reads the heads once and joins the other gateways, so that the first
+        client finds everything there."""
         config, engine = self._config, self._datastore.engine
-        typed = await asyncio.get_running_loop().run_in_executor(self._executor, TypedTopics, self._datastore.state)
+        typed = await asyncio.get_running_loop().run_in_executor(
+            self._executor, TypedTopics, self._datastore.state
+        )
         topics = _topics(self._datastore, config, typed)
         registry = _registry(self._datastore, config, topics, typed)
         if config.block_files_bytes_max:
-            self._block_files = BlockFiles(config.blocks_directory, config.name, engine, config.block_files_bytes_max)
+            self._block_files = BlockFiles(
+                config.blocks_directory, config.name, engine, config.block_files_bytes_max
+            )
         blocks = Blocks(engine, self._executor, config.blocks_bytes_max, self._block_files)
         heads = LogHeads(engine, self._executor, blocks.trim, blocks.erased)
         await heads.refresh()
         for each in self._listeners:
             await self._bind(each)
         self.port = next(iter(self.ports.values()))
-        await self._start_registry(with_metrics(registry_app(registry), GatewayMetrics(lambda: self.connections, self._groups, blocks, self._block_files)))
+        await self._start_registry(
+            with_metrics(
+                registry_app(registry),
+                GatewayMetrics(lambda: self.connections, self._groups, blocks, self._block_files),
+            )
+        )
         await self._join_cluster()
-        security = await asyncio.get_running_loop().run_in_executor(self._executor, read_security, self._datastore.state)
+        security = await asyncio.get_running_loop().run_in_executor(
+            self._executor, read_security, self._datastore.state
+        )
         assert self._cluster is not None  # noqa: S101 (for the type checker)
         self.context = GatewayContext(
             engine=engine,
@@ -156,7 +188,9 @@ class Gateway:
             newest=Newest(engine, self._executor),
             groups=self._groups,
             cluster=self._cluster,
-            active_groups=ActiveGroups(self._coordinator, self._cluster, self._groups, self._coordination_executor),
+            active_groups=ActiveGroups(
+                self._coordinator, self._cluster, self._groups, self._coordination_executor
+            ),
             executor=self._executor,
             coordination_executor=self._coordination_executor,
             cluster_id=cluster_id_of(self._datastore),
@@ -169,14 +203,25 @@ class Gateway:
             "gateway-acls": partial(self._follow_security, self.context),
             "gateway-schemas": partial(self._follow_typed, self.context, typed),
         }
-        self._background += [asyncio.create_task(keep_running(name, run)) for name, run in loops.items()]
+        self._background += [
+            asyncio.create_task(keep_running(name, run)) for name, run in loops.items()
+        ]
         for server in self._servers:
             await server.start_serving()
-        where = ", ".join(f"{each.name} {each.host}:{self.ports[each.name]} ({each.security})" for each in self._listeners)
-        _log.info("gateway for %s on %s, schema registry on port %d", self._datastore.name, where, self.registry_port)
+        where = ", ".join(
+            f"{each.name} {each.host}:{self.ports[each.name]} ({each.security})"
+            for each in self._listeners
+        )
+        _log.info(
+            "gateway for %s on %s, schema registry on port %d",
+            self._datastore.name,
+            where,
+            self.registry_port,
+        )
 
     async def stop(self) -> None:
-        """Gives its groups to the other gateways, closes every connection and gives back what was bound."""
+        """Gives its groups to the other gateways, closes every connection and gives back what was
+        bound."""
         for task in self._background:
             task.cancel()
         for server in self._servers:
@@ -210,14 +255,33 @@ class Gateway:
             await self._accept(listener, reader, writer)
 
         handshake_s = AUTHENTICATION_TIMEOUT_S if tls is not None else None
-        server = await asyncio.start_server(accept, listener.host, listener.port, backlog=1024, start_serving=False, ssl=tls, ssl_handshake_timeout=handshake_s)
+        server = await asyncio.start_server(
+            accept,
+            listener.host,
+            listener.port,
+            backlog=1024,
+            start_serving=False,
+            ssl=tls,
+            ssl_handshake_timeout=handshake_s,
+        )
         self._servers.append(server)
         self.ports[listener.name] = server.sockets[0].getsockname()[1]
 
-    async def _accept(self, listener: GatewayListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(
+        self, listener: GatewayListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         host = str((writer.get_extra_info("peername") or ("?",))[0])
-        if self.context is None or len(self._connections) >= CONNECTIONS_MAX or self._by_address[host] >= CONNECTIONS_PER_ADDRESS_MAX:
-            _log.warning("a connection from %s was refused: %d are open, %d of them from there", host, len(self._connections), self._by_address[host])
+        if (
+            self.context is None
+            or len(self._connections) >= CONNECTIONS_MAX
+            or self._by_address[host] >= CONNECTIONS_PER_ADDRESS_MAX
+        ):
+            _log.warning(
+                "a connection from %s was refused: %d are open, %d of them from there",
+                host,
+                len(self._connections),
+                self._by_address[host],
+            )
             writer.close()
             return
         task = asyncio.current_task()
@@ -226,12 +290,26 @@ class Gateway:
         self._connections.add(task)
         self._by_address[host] += 1
         context = self.context
-        authentication = Authentication(listener.mechanisms, lambda: context.security, self._coordination_executor, host) if listener.has_sasl else None
+        authentication = (
+            Authentication(
+                listener.mechanisms, lambda: context.security, self._coordination_executor, host
+            )
+            if listener.has_sasl
+            else None
+        )
         principal = subject_principal(writer.get_extra_info("peercert")) or ANONYMOUS
         writer.transport.set_write_buffer_limits(high=_SEND_BUFFER_BYTES)
         try:
             with suppress(asyncio.CancelledError):
-                connection = Connection(self.context, listener.name, self._large_frames, reader, writer, principal=principal, authentication=authentication)
+                connection = Connection(
+                    self.context,
+                    listener.name,
+                    self._large_frames,
+                    reader,
+                    writer,
+                    principal=principal,
+                    authentication=authentication,
+                )
                 await connection.serve()
         finally:
             self._connections.discard(task)
@@ -245,7 +323,9 @@ class Gateway:
         state = self._datastore.state
         listeners = {each.name: self._advertised(each) for each in self._listeners}
         registry = (config.advertised_host or config.host, self.registry_port)
-        node = await loop.run_in_executor(self._executor, register, state, config.name, listeners, registry)
+        node = await loop.run_in_executor(
+            self._executor, register, state, config.name, listeners, registry
+        )
         superseded = self.superseded = loop.create_future()
         self._cluster = GatewayCluster(
             self._coordinator,
@@ -269,7 +349,9 @@ class Gateway:
             try:
                 context.security = await context.in_thread(read_security, self._datastore.state)
             except CellfeedError as error:
-                _log.warning("users and ACLs cannot be read just now, and stay as they were: %s", error)
+                _log.warning(
+                    "users and ACLs cannot be read just now, and stay as they were: %s", error
+                )
 
     async def _follow_typed(self, context: GatewayContext, typed: TypedTopics) -> None:
         while True:
@@ -277,7 +359,9 @@ class Gateway:
             try:
                 await context.in_thread(typed.look)
             except CellfeedError as error:
-                _log.warning("schemas of columns cannot be read just now, and stay as they were: %s", error)
+                _log.warning(
+                    "schemas of columns cannot be read just now, and stay as they were: %s", error
+                )
 
     def _woken(self) -> None:
         if self._listener is not None and self.context is not None:
@@ -285,7 +369,8 @@ class Gateway:
             self.context.heads.refresh_soon(self._cannot_read)
 
     async def _poll(self) -> None:
-        """The fallback for lost wake-ups: looks at the change token, reads the counters when it moved, keeps the wake-up address alive."""
+        """The fallback for lost wake-ups: looks at the change token, reads the counters when it
+        moved, keeps the wake-up address alive."""
         context, listener = self.context, self._listener
         if context is None or listener is None:
             return
@@ -305,12 +390,22 @@ class Gateway:
         _log.warning("the store cannot be read just now: %s", error)
 
     async def _start_registry(self, app: App) -> None:
-        config = uvicorn.Config(app, host=self._config.host, port=self._config.registry_port, log_level="warning", lifespan="off", access_log=False)
+        config = uvicorn.Config(
+            app,
+            host=self._config.host,
+            port=self._config.registry_port,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+        )
         self._registry = _QuietServer(config)
         self._registry_task = asyncio.create_task(self._registry.serve())
         while not self._registry.started:
             if self._registry_task.done():
-                raise InvalidRequest(f"the schema registry's port {self._config.registry_port} on {self._config.host} cannot be bound")
+                raise InvalidRequest(
+                    f"the schema registry's port {self._config.registry_port} on"
+                    f" {self._config.host} cannot be bound"
+                )
             await asyncio.sleep(0.005)
         self.registry_port = self._registry.servers[0].sockets[0].getsockname()[1]
 
@@ -329,10 +424,15 @@ class _QuietServer(uvicorn.Server):
 
 
 def run_gateway(
-    datastore: Datastore, coordinator: Coordinator, config: GatewayConfig, stop: threading.Event, on_started: Callable[[int, int], None] | None = None
+    datastore: Datastore,
+    coordinator: Coordinator,
+    config: GatewayConfig,
+    stop: threading.Event,
+    on_started: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Serves until ``stop`` is set; blocks. ``on_started`` is told both ports. Raises ProtectData for an address beyond loopback, StaleWriter when another
-    process has taken this gateway's name."""
+    """Serves until ``stop`` is set; blocks. ``on_started`` is told both ports. Raises ProtectData
+    for an address beyond loopback, StaleWriter when another process has taken this gateway's name.
+    """
 
     async def serve() -> None:
         gateway = Gateway(datastore, coordinator, config)
@@ -361,25 +461,40 @@ def _topics(datastore: Datastore, config: GatewayConfig, typed: TypedTopics) -> 
     names = {"*": "avro", **config.formats}
     used = {*names.values(), *(topic.format for topic in config.topics if topic.format != "typed")}
     formats = {name: event_format(name, datastore.name, envelope_schema_id()) for name in used}
-    declared = [(topic, formats[topic.format] if topic.format != "typed" else typed.format_of(topic.column)) for topic in config.topics]
+    declared = [
+        (topic, formats[topic.format] if topic.format != "typed" else typed.format_of(topic.column))
+        for topic in config.topics
+    ]
     compressions = {topic: compression_named(name) for topic, name in config.compressions.items()}
-    topics = Topics(datastore.name, datastore.engine.columns, {topic: formats[name] for topic, name in names.items()}, declared, compressions)
+    topics = Topics(
+        datastore.name,
+        datastore.engine.columns,
+        {topic: formats[name] for topic, name in names.items()},
+        declared,
+        compressions,
+    )
     typed.follow(topics)
     return topics
 
 
-def _registry(datastore: Datastore, config: GatewayConfig, topics: Topics, typed: TypedTopics) -> SchemaRegistry:
+def _registry(
+    datastore: Datastore, config: GatewayConfig, topics: Topics, typed: TypedTopics
+) -> SchemaRegistry:
     names = {"*": "avro", **config.formats}
 
     def is_avro(topic: str) -> bool:
         topics.refresh()
         found = topics.named(topic)
-        return found is not None and (found.event_format.name == "avro" or isinstance(found.event_format, TypedFormat))
+        return found is not None and (
+            found.event_format.name == "avro" or isinstance(found.event_format, TypedFormat)
+        )
 
     return SchemaRegistry(
         datastore.name,
         datastore.engine.columns,
-        serves_avro=lambda topic: legal_topic_name(topic) and names.get(topic, names["*"]) == "avro",
+        serves_avro=lambda topic: (
+            legal_topic_name(topic) and names.get(topic, names["*"]) == "avro"
+        ),
         declared=[topic.name for topic in config.topics if topic.format in ("avro", "typed")],
         unlisted=is_avro,
         typed=typed,
@@ -389,12 +504,14 @@ def _registry(datastore: Datastore, config: GatewayConfig, topics: Topics, typed
 def _check_loopback(host: str) -> None:
     if not is_loopback(host):
         raise ProtectData(
-            f"host {host!r} is not loopback: the schema registry and a listener without TLS and authentication listen on loopback only; "
-            "for clients of other hosts give `listeners` with security sasl_tls"
+            f"host {host!r} is not loopback: the schema registry and a listener without TLS and"
+            " authentication listen on loopback only; for clients of other hosts give `listeners`"
+            " with security sasl_tls"
         )
 
 
 def cluster_id_of(datastore: Datastore) -> str:
-    """The Kafka cluster id by which clients know the log: of the datastore's history, so another one after a restore."""
+    """The Kafka cluster id by which clients know the log: of the datastore's history, so another
+    one after a restore."""
     history_id = datastore.history_id
     return str(UUID(history_id)) if history_id else str(uuid5(_CLUSTER_IDS, datastore.name))

@@ -1,6 +1,8 @@
-"""Shards that could not be brought on just now, because the store or the coordination is away: each is tried again soon, and seldomer the longer it lasts.
+"""Shards that could not be brought on just now, because the store or the coordination is away: each
+is tried again soon, and seldomer the longer it lasts.
 
-While a master is away, every try of every one of its shards fails at once; without a wait a worker would spend a core on asking.
+While a master is away, every try of every one of its shards fails at once; without a wait a worker
+would spend a core on asking.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Waits:
         self._waits[shard] = (self._clock_s() + wait_s, wait_s)
 
     def forget(self, shard: int) -> None:
-        """A try went well, or the shard is another worker's: the next failure begins with the shortest wait."""
+        """A try went well, or the shard is another worker's: the next failure begins with the
+        shortest wait."""
         self._waits.pop(shard, None)
 
     def has_to_wait(self, shard: int) -> bool:

@@ -1,10 +1,13 @@
-"""What operators ask of a group's workers: to pause, or to stand aside while its offsets are reset. It is in the datastore, wherever coordination is.
+"""What operators ask of a group's workers: to pause, or to stand aside while its offsets are reset.
+It is in the datastore, wherever coordination is.
 
     triggers/<group>/paused     {by, because, at_us}: until somebody resumes it
-    triggers/<group>/reset      {by, because, at_us, member}: as long as that member of the group lives, see ``reset.py``
+    triggers/<group>/reset      {by, because, at_us, member}: as long as that member of the group
+                                lives, see ``reset.py``
 
-Workers look every second, and at once when they are told to (a datagram, ``store/wakeups.py``): the entry counts, not the datagram. They finish the cells
-under way, save their offsets, give their shards back and stay members, so that they begin again the moment that they may.
+Workers look every second, and at once when they are told to (a datagram, ``store/wakeups.py``): the
+entry counts, not the datagram. They finish the cells under way, save their offsets, give their
+shards back and stay members, so that they begin again the moment that they may.
 """
 
 from __future__ import annotations
@@ -24,17 +27,20 @@ from cellfeed.store.errors import NotFound, Refused
 from cellfeed.store.wakeups import poke_about, poke_once
 
 PREFIX: Final = "triggers/"
-"""Of everything that is kept of triggers by group: whoever lists it knows which groups there are."""
+"""Of everything that is kept of triggers by group: whoever lists it knows which groups there
+are."""
 
 EXPORTS: Final = "export/"
-"""Begins the groups of exporters, which pause, tell of themselves and are measured as triggers are."""
+"""Begins the groups of exporters, which pause, tell of themselves and are measured as triggers
+are."""
 
 OPERATOR: Final = "operator "
 """Begins the names of members that reset offsets: they get no shards."""
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Why the workers of a group stand aside. ``member``: of the group, for a reset; it counts only as long as that one lives."""
+    """Why the workers of a group stand aside. ``member``: of the group, for a reset; it counts only
+    as long as that one lives."""
 
     by: str
     because: str
@@ -42,7 +48,10 @@ class Hold(msgspec.Struct, frozen=True):
     member: str = ""
 
     def __str__(self) -> str:
-        return f"{'reset is under way' if self.member else 'paused'} by {self.by} since {when(self.at_us)} because {self.because}"
+        return (
+            f"{'reset is under way' if self.member else 'paused'} by {self.by} since"
+            f" {when(self.at_us)} because {self.because}"
+        )
 
 
 class Control:
@@ -55,7 +64,8 @@ class Control:
         self.reset_key = f"{group_prefix(group)}reset"
 
     def holds(self, coordinator: Coordinator) -> Hold | None:
-        """What the workers wait for; None when they may work. Raises Unavailable when a reset was begun and nobody can say whether it still goes on."""
+        """What the workers wait for; None when they may work. Raises Unavailable when a reset was
+        begun and nobody can say whether it still goes on."""
         paused = self.paused()
         if paused is not None:
             return paused
@@ -73,8 +83,21 @@ class Control:
         """Raises Refused when it is paused already: the first reason stands."""
         now_us = self._state.now_us()
         hold = Hold(operator.name, operator.because, now_us)
-        deed = entry(Deed(group=self.group, action="paused", by=operator.name, because=operator.because, at_us=now_us))
-        if self._state.commit({self.paused_key: msgspec.json.encode(hold), **deed}, expect={self.paused_key: None}) is None:
+        deed = entry(
+            Deed(
+                group=self.group,
+                action="paused",
+                by=operator.name,
+                because=operator.because,
+                at_us=now_us,
+            )
+        )
+        if (
+            self._state.commit(
+                {self.paused_key: msgspec.json.encode(hold), **deed}, expect={self.paused_key: None}
+            )
+            is None
+        ):
             raise Refused(f"trigger {self.group!r} is {self.paused() or 'being resumed just now'}")
         tell_workers(self._state, self.group)
         return hold
@@ -82,21 +105,46 @@ class Control:
     def resume(self, operator: Operator) -> Hold:
         """Returns what ended. Raises NotFound when it is not paused."""
         found = self._state.get(self.paused_key)
-        deed = entry(Deed(group=self.group, action="resumed", by=operator.name, because=operator.because, at_us=self._state.now_us()))
-        if found is None or self._state.commit({self.paused_key: None, **deed}, expect={self.paused_key: found.version}) is None:
+        deed = entry(
+            Deed(
+                group=self.group,
+                action="resumed",
+                by=operator.name,
+                because=operator.because,
+                at_us=self._state.now_us(),
+            )
+        )
+        if (
+            found is None
+            or self._state.commit(
+                {self.paused_key: None, **deed}, expect={self.paused_key: found.version}
+            )
+            is None
+        ):
             raise NotFound(f"trigger {self.group!r} is not paused")
         tell_workers(self._state, self.group)
         return msgspec.json.decode(found.value, type=Hold)
 
 
 def forget(state: StateTable, coordinator: Coordinator, group: str, operator: Operator) -> None:
-    """Has a trigger that is not run any more shown no longer. Its offsets, parked cells and history stay. Raises Refused while it has workers, NotFound."""
+    """Has a trigger that is not run any more shown no longer. Its offsets, parked cells and history
+    stay. Raises Refused while it has workers, NotFound."""
     if members := coordinator.members(group):
-        raise Refused(f"trigger {group!r} is at work ({', '.join(members)}): stop its workers first")
+        raise Refused(
+            f"trigger {group!r} is at work ({', '.join(members)}): stop its workers first"
+        )
     entries = state.list(group_prefix(group))
     if not entries:
         raise NotFound(f"no trigger {group!r} has ever run here")
-    deed = entry(Deed(group=group, action="forgotten", by=operator.name, because=operator.because, at_us=state.now_us()))
+    deed = entry(
+        Deed(
+            group=group,
+            action="forgotten",
+            by=operator.name,
+            because=operator.because,
+            at_us=state.now_us(),
+        )
+    )
     state.commit({**{each.key: None for each in entries}, **deed})
 
 
@@ -111,7 +159,8 @@ def poke_of(group: str) -> bytes:
 
 
 def tell_workers(state: StateTable, group: str) -> None:
-    """Has the workers of a group on this host look now for what they would see within a second, or in a fraction of a lease. A hint, as every poke."""
+    """Has the workers of a group on this host look now for what they would see within a second, or
+    in a fraction of a lease. A hint, as every poke."""
     poke_once(state, poke_of(group))
 
 

@@ -1,11 +1,15 @@
-"""What the leader of a group does: it divides the shards of a trigger, or the units of an export, over the members that are there.
+"""What the leader of a group does: it divides the shards of a trigger, or the units of an export,
+over the members that are there.
 
-Who is absent has died, or is about to come back: when ZooKeeper was away everybody comes back, and somebody is the first. So a leader that has just come to the
-coordination itself leaves absent members what they have claimed for a moment (``assignment.py``); what nobody has claimed is given at once. Whoever has left in
-good order has given its claims back. A member that dies while the leader is in touch is replaced as soon as its session has ended.
+Who is absent has died, or is about to come back: when ZooKeeper was away everybody comes back, and
+somebody is the first. So a leader that has just come to the coordination itself leaves absent
+members what they have claimed for a moment (``assignment.py``); what nobody has claimed is given at
+once. Whoever has left in good order has given its claims back. A member that dies while the leader
+is in touch is replaced as soon as its session has ended.
 
-A member that never comes back is replaced when the moment is over, which the leader finds out at one of its next looks. If the leader dies before, the next
-one has a moment of its own, or none. Nobody has a partition twice for any of it: that is what claims are for.
+A member that never comes back is replaced when the moment is over, which the leader finds out at
+one of its next looks. If the leader dies before, the next one has a moment of its own, or none.
+Nobody has a partition twice for any of it: that is what claims are for.
 """
 
 from __future__ import annotations
@@ -22,22 +26,33 @@ from cellfeed.bridge.groups.membership import RENEWALS_IN_A_LEASE, Standing
 class Division:
     """See the module. ``topic`` is what is claimed."""
 
-    def __init__(self, coordinator: Coordinator, standing: Standing, topic: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        standing: Standing,
+        topic: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._coordinator = coordinator
         self._standing = standing
         self._topic = topic
         self._clock = clock
         self._epoch = standing.session.epoch
         self._seen_absent: dict[str, tuple[float, float]] = {}
-        """In this session: when that was first, and for how long the leader had been in touch then."""
+        """In this session: when that was first, and for how long the leader had been in touch
+        then."""
 
     def divide(self, partitions: int, members: Sequence[str]) -> bool:
-        """Whether the assignment was changed. ``partitions``: how many are divided: shards, or units of some shards each. ``members``: those alive; operators
-        among them get nothing. To be called by the leader. Raises StaleWriter when the lead was lost since, Unavailable."""
+        """Whether the assignment was changed. ``partitions``: how many are divided: shards, or
+        units of some shards each. ``members``: those alive; operators among them get nothing. To be
+        called by the leader. Raises StaleWriter when the lead was lost since, Unavailable."""
         session = self._standing.session
         present = [member for member in members if not member.startswith(OPERATOR)]
         current = self._coordinator.assignment(session.group)
-        wanted = balance(partitions, present, current, self._awaited(set(current.values()) - set(present)))
+        wanted = balance(
+            partitions, present, current, self._awaited(set(current.values()) - set(present))
+        )
         if wanted == current:
             return False
         self._coordinator.assign(session, wanted)
@@ -47,8 +62,19 @@ class Division:
         session, now_s = self._standing.session, self._clock()
         known = self._seen_absent if session.epoch == self._epoch else {}
         in_touch_s = self._standing.in_touch_s()
-        self._epoch, self._seen_absent = session.epoch, {member: known.get(member, (now_s, in_touch_s)) for member in absent}
+        self._epoch, self._seen_absent = (
+            session.epoch,
+            {member: known.get(member, (now_s, in_touch_s)) for member in absent},
+        )
         lease_s, every_s = session.ttl_s, session.ttl_s / RENEWALS_IN_A_LEASE
-        awaited = {member for member, (since_s, touch_s) in self._seen_absent.items() if is_awaited(now_s - since_s, touch_s, lease_s, every_s)}
+        awaited = {
+            member
+            for member, (since_s, touch_s) in self._seen_absent.items()
+            if is_awaited(now_s - since_s, touch_s, lease_s, every_s)
+        }
         # Who holds claims is asked last: of thousands of shards it is a look at each.
-        return awaited & set(self._coordinator.owners(session.group, self._topic).values()) if awaited else set()
+        return (
+            awaited & set(self._coordinator.owners(session.group, self._topic).values())
+            if awaited
+            else set()
+        )

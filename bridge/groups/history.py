@@ -1,8 +1,11 @@
-"""What was done to a trigger by hand: who, when, what, why, and from where to where. Entries are only ever added.
+"""What was done to a trigger by hand: who, when, what, why, and from where to where. Entries are
+only ever added.
 
-An entry is written in the same commit as what it tells of, so there is neither a deed without its entry nor an entry without its deed.
+An entry is written in the same commit as what it tells of, so there is neither a deed without its
+entry nor an entry without its deed.
 
-Keys: ``trigger-history/<group>/<microseconds since 1970 UTC>-<random>``, so the order of the keys is the order of the deeds, and two at once are two entries.
+Keys: ``trigger-history/<group>/<microseconds since 1970 UTC>-<random>``, so the order of the keys
+is the order of the deeds, and two at once are two entries.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ REASON_CHARACTERS_MAX: Final = 500
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry. ``before`` and ``after`` are locations by shard, where the deed moved any (None: the shard had no offset)."""
+    """One entry. ``before`` and ``after`` are locations by shard, where the deed moved any (None:
+    the shard had no offset)."""
 
     group: str
     action: str
@@ -47,10 +51,14 @@ class Operator(msgspec.Struct, frozen=True):
 
 
 def operator(because: str) -> Operator:
-    """The user of this process: ``user@host``, by the system's word, not the environment's. Raises InvalidRequest without a reason in one line."""
+    """The user of this process: ``user@host``, by the system's word, not the environment's. Raises
+    InvalidRequest without a reason in one line."""
     reason = " ".join(because.split())
     if not reason or len(reason) > REASON_CHARACTERS_MAX:
-        raise InvalidRequest(f"say why, in 1 to {REASON_CHARACTERS_MAX} characters: it is shown with every shard and kept in the trigger's history")
+        raise InvalidRequest(
+            f"say why, in 1 to {REASON_CHARACTERS_MAX} characters: it is shown with every shard and"
+            " kept in the trigger's history"
+        )
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -60,7 +68,11 @@ def operator(because: str) -> Operator:
 
 def entry(deed: Deed) -> Mapping[str, bytes | None]:
     """The state entry of a deed; to be committed together with what it tells of."""
-    return {f"{_prefix(deed.group)}{deed.at_us:020d}-{secrets.token_hex(4)}": msgspec.msgpack.encode(deed)}
+    return {
+        f"{_prefix(deed.group)}{deed.at_us:020d}-{secrets.token_hex(4)}": msgspec.msgpack.encode(
+            deed
+        )
+    }
 
 
 def history(state: StateTable, group: str) -> list[Deed]:

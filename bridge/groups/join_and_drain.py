@@ -1,4 +1,5 @@
-"""A process's shares in groups, of triggers or exports: joined with patience, and drained at the end."""
+"""A process's shares in groups, of triggers or exports: joined with patience, and drained at the
+end."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _DRAIN_LOOK_S: Final = 0.01
 
 
 class Drained(Protocol):
-    """A share in a group. ``drain`` says whether nothing of it is under way any more; it raises CellfeedError."""
+    """A share in a group. ``drain`` says whether nothing of it is under way any more; it raises
+    CellfeedError."""
 
     def drain(self) -> bool: ...
 

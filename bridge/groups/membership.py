@@ -1,8 +1,9 @@
 """A worker's place in a group: its session, kept alive by a thread of its own.
 
-Renewing has a thread to itself so that nothing the worker waits for (a slow commit, a long read, a function that takes its time) costs it its shards.
-What a thread cannot help against is a process that is paused as a whole. So whoever is about to run a cell asks :meth:`Standing.is_sure`, by the local
-clock, and asks the coordinator first when the lease may have run out.
+Renewing has a thread to itself so that nothing the worker waits for (a slow commit, a long read, a
+function that takes its time) costs it its shards. What a thread cannot help against is a process
+that is paused as a whole. So whoever is about to run a cell asks :meth:`Standing.is_sure`, by the
+local clock, and asks the coordinator first when the lease may have run out.
 """
 
 from __future__ import annotations
@@ -21,16 +22,27 @@ from cellfeed.store.repeated_warnings import RepeatedWarning
 _log = logging.getLogger("cellfeed.triggers")
 
 RENEWALS_IN_A_LEASE: Final = 4
-"""Renewals are begun so often in the length of a lease: three may fail or be late before it runs out."""
+"""Renewals are begun so often in the length of a lease: three may fail or be late before it runs
+out."""
 
 _LATE_S: Final = 1.0
-"""Of a renewal that took longer than that it may be that the coordination was away: a call waits for it a while."""
+"""Of a renewal that took longer than that it may be that the coordination was away: a call waits
+for it a while."""
 
 
 class Standing:
-    """One group's session. :meth:`renew` belongs to the keeper; the rest may be used by any thread."""
+    """One group's session. :meth:`renew` belongs to the keeper; the rest may be used by any
+    thread."""
 
-    def __init__(self, coordinator: Coordinator, group: str, member: str, lease_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        group: str,
+        member: str,
+        lease_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._coordinator = coordinator
         self._clock = clock
         self._lock = threading.Lock()
@@ -47,12 +59,14 @@ class Standing:
         return epoch == self.session.epoch and self._clock() < self._sure_until_s
 
     def in_touch_s(self) -> float:
-        """For how long the session has been renewed in time and without a failure; 0 while it cannot be."""
+        """For how long the session has been renewed in time and without a failure; 0 while it
+        cannot be."""
         since_s = self._in_touch_since_s
         return self._clock() - since_s if since_s is not None else 0.0
 
     def renew(self) -> None:
-        """Extends the lease, or joins again when it had run out (the session has another epoch then). Raises CellfeedError."""
+        """Extends the lease, or joins again when it had run out (the session has another epoch
+        then). Raises CellfeedError."""
         with self._lock:
             if self._left or self.superseded:
                 return
@@ -65,10 +79,15 @@ class Standing:
             except CellfeedError:
                 self._in_touch_since_s = None
                 raise
-            # Counted from before the call: by the coordinator's clock the lease began later, never earlier.
+            # Counted from before the call: by the coordinator's clock the lease began later, never
+            # earlier.
             self._sure_until_s = begun_s + self.session.ttl_s
             now_s = self._clock()
-            if self._in_touch_since_s is None or now_s - begun_s > _LATE_S or self.session.epoch != before.epoch:
+            if (
+                self._in_touch_since_s is None
+                or now_s - begun_s > _LATE_S
+                or self.session.epoch != before.epoch
+            ):
                 self._in_touch_since_s = now_s
 
     def leave(self) -> None:
@@ -99,8 +118,18 @@ class LeaseKeeper:
                 try:
                     standing.renew()
                 except CellfeedError as error:
-                    # Work goes on: the claims hold until somebody else takes them over, and whatever is saved carries them as its fence.
-                    _log.warning("the lease in group %s could not be renewed just now: %s", standing.session.group, error)
+                    # Work goes on: the claims hold until somebody else takes them over, and
+                    # whatever is saved carries them as its fence.
+                    _log.warning(
+                        "the lease in group %s could not be renewed just now: %s",
+                        standing.session.group,
+                        error,
+                    )
                 except Exception as error:
                     # A defect in one group is none of the others': their leases do not wait for it.
-                    self._failing.warn("the lease in group %s was not renewed by a defect: %r", standing.session.group, error, exc_info=error)
+                    self._failing.warn(
+                        "the lease in group %s was not renewed by a defect: %r",
+                        standing.session.group,
+                        error,
+                        exc_info=error,
+                    )

@@ -1,20 +1,26 @@
-"""Where a new group begins: at the earliest cell, at the latest, at a moment, or at given locations.
+"""Where a new group begins: at the earliest cell, at the latest, at a moment, or at given
+locations.
 
-What that comes to is settled **once for all shards of the group**, in one commit of the datastore's state table that only succeeds while there is none
-(compare-and-set), before any shard of the group is begun. From then on it is a list of numbers. So ``latest`` does not slide: not when a worker is killed
-before it has saved an offset, not for shards that are begun an hour after the others because a worker was slow to come. A put that begins after that
-commit gives its cell a higher location than every end that was looked at, so no such cell is left out.
+What that comes to is settled **once for all shards of the group**, in one commit of the datastore's
+state table that only succeeds while there is none (compare-and-set), before any shard of the group
+is begun. From then on it is a list of numbers. So ``latest`` does not slide: not when a worker is
+killed before it has saved an offset, not for shards that are begun an hour after the others because
+a worker was slow to come. A put that begins after that commit gives its cell a higher location than
+every end that was looked at, so no such cell is left out.
 
-A group that has offsets but no such entry comes from a version that always began at the earliest cell; its shards without an offset begin there still, whatever
-the program says now. The entry says only where shards *begin*: it moves no offset that is there. When the offsets of a group are lost it is not
-looked at, because then the group stands still (``foothold.py``): every shard that was ever begun has had an offset, which is saved under the shard's
-claim before its first cell is run, and is known by the datastore to have one.
+A group that has offsets but no such entry comes from a version that always began at the earliest
+cell; its shards without an offset begin there still, whatever the program says now. The entry says
+only where shards *begin*: it moves no offset that is there. When the offsets of a group are lost it
+is not looked at, because then the group stands still (``foothold.py``): every shard that was ever
+begun has had an offset, which is saved under the shard's claim before its first cell is run, and is
+known by the datastore to have one.
 
 Key: ``starts/<group>/<topic>``. Crash points:
 
     before the commit           nothing was begun: whoever comes next looks at the ends anew
     two workers at once         one commit succeeds; the other one reads it
-    after it, before a shard's first offset is saved        the shard is begun at what was settled, whenever that is
+    after it, before a shard's first offset is saved        the shard is begun at what was settled,
+                                                            whenever that is
 """
 
 from __future__ import annotations
@@ -41,7 +47,8 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 Start = str | datetime | Mapping[int, int]
-"""``earliest``, ``latest``, an aware datetime (the first cell at or after it), or locations by shard; shards that are not named begin at the earliest cell."""
+"""``earliest``, ``latest``, an aware datetime (the first cell at or after it), or locations by
+shard; shards that are not named begin at the earliest cell."""
 
 
 class _Settled(msgspec.Struct, frozen=True):
@@ -60,14 +67,22 @@ def check_start(start: object) -> Start:
     if start in (EARLIEST, LATEST) or (isinstance(start, datetime) and start.tzinfo is not None):
         return start
     if isinstance(start, Mapping) and all(
-        type(shard) is int and shard >= 0 and type(location) is int and 0 <= location <= ADDED_ID_MAX for shard, location in start.items()
+        type(shard) is int
+        and shard >= 0
+        and type(location) is int
+        and 0 <= location <= ADDED_ID_MAX
+        for shard, location in start.items()
     ):
         return dict(start)
-    raise InvalidLocation(f"start={ascii(start)[:80]} is not 'earliest', 'latest', a datetime with a time zone, or locations by shard {{shard: added_id}}")
+    raise InvalidLocation(
+        f"start={ascii(start)[:80]} is not 'earliest', 'latest', a datetime with a time zone, or"
+        " locations by shard {shard: added_id}"
+    )
 
 
 class StartOfGroup:
-    """One group's. Raises UnknownShard when a location is given for a shard that the datastore has not."""
+    """One group's. Raises UnknownShard when a location is given for a shard that the datastore has
+    not."""
 
     def __init__(self, datastore: Datastore, offsets: Offsets, group: str, start: Start) -> None:
         self._datastore = datastore
@@ -80,8 +95,8 @@ class StartOfGroup:
             check_shard(shard, datastore.shards)
 
     def locations(self) -> list[int]:
-        """By shard, where the group began or begins; settles it when nobody has. Raises Unavailable, InvalidLocation for given locations that a shard's
-        log has not."""
+        """By shard, where the group began or begins; settles it when nobody has. Raises
+        Unavailable, InvalidLocation for given locations that a shard's log has not."""
         if self._locations is None:
             self._locations = self._settled() or self._settle()
         return self._locations
@@ -93,9 +108,14 @@ class StartOfGroup:
         state = self._datastore.state
         while True:
             start, locations, is_new = self._looked_up()
-            settled = _Settled(start, state.now_us(), locations, self._datastore.origin_id if is_new else "")
+            settled = _Settled(
+                start, state.now_us(), locations, self._datastore.origin_id if is_new else ""
+            )
             failpoint("start.before_settled")
-            if state.commit({self._key: msgspec.msgpack.encode(settled)}, expect={self._key: None}) is not None:
+            if (
+                state.commit({self._key: msgspec.msgpack.encode(settled)}, expect={self._key: None})
+                is not None
+            ):
                 failpoint("start.after_settled")
                 return locations
             if (by_another := self._settled()) is not None:
@@ -103,8 +123,9 @@ class StartOfGroup:
 
     def _looked_up(self) -> tuple[str, list[int], bool]:
         """What to settle, and whether no version has begun the group before."""
-        # The entry was not there before the offsets are looked at, and the commit expects it still not to be: offsets that another worker saves
-        # in between come with an entry, so they are never taken for those of an earlier version.
+        # The entry was not there before the offsets are looked at, and the commit expects it still
+        # not to be: offsets that another worker saves in between come with an entry, so they are
+        # never taken for those of an earlier version.
         earlier = self._offsets.fetch_offsets(self._group)
         start = EARLIEST if earlier else self._start
         heads, is_new = self._datastore.heads(), not earlier
@@ -114,13 +135,23 @@ class StartOfGroup:
         if start == LATEST:
             return LATEST, [heads[shard].watermark for shard in shards], is_new
         if isinstance(start, datetime):
-            return start.isoformat(), [self._datastore.engine.locate(shard, microseconds(start)) for shard in shards], is_new
+            return (
+                start.isoformat(),
+                [self._datastore.engine.locate(shard, microseconds(start)) for shard in shards],
+                is_new,
+            )
         given = dict(start)  # type: ignore[arg-type]
         for shard, location in given.items():
             if location > heads[shard].watermark:
-                raise InvalidLocation(f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard} ends at {heads[shard].watermark}")
+                raise InvalidLocation(
+                    f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard}"
+                    f" ends at {heads[shard].watermark}"
+                )
             if location < heads[shard].log_start:
-                raise InvalidLocation(f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard} was trimmed below {heads[shard].log_start}")
+                raise InvalidLocation(
+                    f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard}"
+                    f" was trimmed below {heads[shard].log_start}"
+                )
         return "given", [given.get(shard, heads[shard].log_start) for shard in shards], is_new
 
 
@@ -131,7 +162,8 @@ def settled_start(state: StateTable, group: str, topic: str) -> list[int] | None
 
 
 def origin_of_start(state: StateTable, group: str, topic: str) -> str:
-    """The origin of the history in which a group began; empty where it has not, or where an older version began it."""
+    """The origin of the history in which a group began; empty where it has not, or where an older
+    version began it."""
     found = _read(state, group, topic)
     return found.origin_id if found else ""
 

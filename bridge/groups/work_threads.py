@@ -1,7 +1,8 @@
 """A few threads that do what they are handed, and never keep a process from ending.
 
-``concurrent.futures.ThreadPoolExecutor`` waits for its threads when the interpreter ends. A trigger function that hangs would keep its worker
-from ever stopping; these are daemon threads, so that it cannot.
+``concurrent.futures.ThreadPoolExecutor`` waits for its threads when the interpreter ends. A trigger
+function that hangs would keep its worker from ever stopping; these are daemon threads, so that it
+cannot.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class WorkThreads:
 
     def __init__(self, count: int) -> None:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._threads = [SupervisedThread(f"trigger-{number}", self._work) for number in range(count)]
+        self._threads = [
+            SupervisedThread(f"trigger-{number}", self._work) for number in range(count)
+        ]
         for thread in self._threads:
             thread.start()
 

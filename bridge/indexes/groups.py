@@ -1,7 +1,9 @@
-"""An index version as a trigger group: it gets the cells of its columns in batches, in the order of each shard's log, at least once.
+"""An index version as a trigger group: it gets the cells of its columns in batches, in the order of
+each shard's log, at least once.
 
-The trigger runtime sees to it that no cell is left out, that one worker has a shard, and that what was saved survives; the keeper that a cell may come twice,
-and that a worker which lost its shard does no harm (:mod:`cellfeed.store.indexes.version`).
+The trigger runtime sees to it that no cell is left out, that one worker has a shard, and that what
+was saved survives; the keeper that a cell may come twice, and that a worker which lost its shard
+does no harm (:mod:`cellfeed.store.indexes.version`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from cellfeed.store.indexes.query import Positions
 from cellfeed.store.indexes.version import IndexVersion
 
 BATCH_CELLS: Final = 5_000
-"""Cells of one transaction of entries. They lie all over the index: the more of them, the more share a page that is written."""
+"""Cells of one transaction of entries. They lie all over the index: the more of them, the more
+share a page that is written."""
 
 
 class Throttle:
@@ -51,15 +54,26 @@ class _IndexTrigger(Trigger):
         return lambda cells: self.function(shard, cells)
 
 
-def index_trigger(version: IndexVersion, keeper: IndexKeeper, throttle: Throttle, backlog_turn: AbstractContextManager[object] | None = None) -> Trigger:
-    """The trigger whose work it is to keep this version's entries. ``backlog_turn``: see :class:`Trigger`."""
+def index_trigger(
+    version: IndexVersion,
+    keeper: IndexKeeper,
+    throttle: Throttle,
+    backlog_turn: AbstractContextManager[object] | None = None,
+) -> Trigger:
+    """The trigger whose work it is to keep this version's entries. ``backlog_turn``: see
+    :class:`Trigger`."""
 
     def keep_entries(shard: int, cells: Sequence[StoredCell]) -> None:
         throttle.wait(len(cells))
         keeper.apply(shard, cells)
 
-    # A batch that waits for its turn holds up the end of its worker: it is no more than a second's work. Nor are cells of many shards to wait together.
-    batch = BATCH_CELLS if throttle.cells_per_s is None else max(1, min(BATCH_CELLS, int(throttle.cells_per_s)))
+    # A batch that waits for its turn holds up the end of its worker: it is no more than a second's
+    # work. Nor are cells of many shards to wait together.
+    batch = (
+        BATCH_CELLS
+        if throttle.cells_per_s is None
+        else max(1, min(BATCH_CELLS, int(throttle.cells_per_s)))
+    )
     first, *more = version.definition.columns
     return _IndexTrigger(
         keep_entries,
@@ -77,6 +91,10 @@ def index_positions(offsets: Offsets, topic: str) -> Positions:
     """Tells how far a group has come in each shard of the datastore ``topic``."""
 
     def positions(group: str) -> dict[int, int]:
-        return {shard: each.offset for (name, shard), each in offsets.fetch_offsets(group).items() if name == topic}
+        return {
+            shard: each.offset
+            for (name, shard), each in offsets.fetch_offsets(group).items()
+            if name == topic
+        }
 
     return positions

@@ -1,7 +1,10 @@
-"""Builds every index of an embedded store again, whatever became of the file with their entries: the cells alone decide what is in it.
+"""Builds every index of an embedded store again, whatever became of the file with their entries:
+the cells alone decide what is in it.
 
-Crash points: first all versions are marked as dropped, so nobody asks them; then an empty file takes the place of the old one; then each index gets a new
-version of its newest definition, and the old ones are forgotten. Killed anywhere, it is run again, and no query is ever answered from an empty file.
+Crash points: first all versions are marked as dropped, so nobody asks them; then an empty file
+takes the place of the old one; then each index gets a new version of its newest definition, and the
+old ones are forgotten. Killed anywhere, it is run again, and no query is ever answered from an
+empty file.
 """
 
 from __future__ import annotations
@@ -18,9 +21,13 @@ declare("index.rebuild.marked", "index.rebuild.renewed", "index.rebuild.created"
 
 
 def rebuild_indexes(datastore: Datastore, coordinator: Coordinator) -> dict[str, VersionRecord]:
-    """By index its new version, which is to be built. Raises InvalidRequest for clusters, StorageUnavailable while a worker still keeps an old version."""
+    """By index its new version, which is to be built. Raises InvalidRequest for clusters,
+    StorageUnavailable while a worker still keeps an old version."""
     if not isinstance(datastore.engine, SqliteEngine):
-        raise InvalidRequest("only an embedded datastore has a file of its indexes; `cellfeed index repair` mends those of clusters")
+        raise InvalidRequest(
+            "only an embedded datastore has a file of its indexes; `cellfeed index repair` mends"
+            " those of clusters"
+        )
     catalog = datastore.indexes.catalog
     records = catalog.all()
     for record in records:

@@ -1,6 +1,8 @@
-"""Counts values that are not of their field's type, and tells the last one: entries ``index-unfit/<group>/<worker>`` of the state table.
+"""Counts values that are not of their field's type, and tells the last one: entries
+``index-unfit/<group>/<worker>`` of the state table.
 
-A cell that is run again counts again, and what was counted within ``_TELL_EVERY_S`` of a kill is lost: it is a hint that definition and bodies do not agree.
+A cell that is run again counts again, and what was counted within ``_TELL_EVERY_S`` of a kill is
+lost: it is a hint that definition and bodies do not agree.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ class UnfitCounter:
     def count(self, values: Sequence[UnfitValue]) -> None:
         """Counts them; tells others from time to time."""
         last = values[-1]
-        text = f"row {UUID(bytes=last.row_key)}: field {last.field} of column {last.column_key} is no {last.type}"
+        text = (
+            f"row {UUID(bytes=last.row_key)}: field {last.field} of column {last.column_key} is no"
+            f" {last.type}"
+        )
         with self._lock:
             if not self._now.count:
                 _log.warning("%s: %s; it counts as missing", self._key, text)
@@ -70,7 +75,10 @@ class UnfitCounter:
 def unfit_values(state: StateTable, group: str) -> Unfit:
     """Of all workers of a group together."""
     found = [_decoder.decode(entry.value) for entry in state.list(f"{_PREFIX}/{group}/")]
-    return Unfit(sum(each.count for each in found), next((each.last for each in reversed(found) if each.count), ""))
+    return Unfit(
+        sum(each.count for each in found),
+        next((each.last for each in reversed(found) if each.count), ""),
+    )
 
 
 def forget_unfit(state: StateTable, group: str) -> None:

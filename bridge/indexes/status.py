@@ -22,12 +22,14 @@ from cellfeed.store.indexes.version import IndexVersion
 declare("index.drop.marked", "index.drop.tables_gone", "index.drop.before_forgotten")
 
 _WAIT_S: Final = 30.0
-"""How long a drop waits for the workers to leave the version, in seconds: longer than a killed one's lease."""
+"""How long a drop waits for the workers to leave the version, in seconds: longer than a killed
+one's lease."""
 
 
 class VersionStatus(msgspec.Struct, frozen=True):
-    """``positions``: by shard the location that the version has come to. ``cells_behind`` and ``seconds_behind`` as of a trigger, see ``triggers lag``;
-    ``unfit``: values that were not of their field's type, ``unfit_last`` the last of them."""
+    """``positions``: by shard the location that the version has come to. ``cells_behind`` and
+    ``seconds_behind`` as of a trigger, see ``triggers lag``; ``unfit``: values that were not of
+    their field's type, ``unfit_last`` the last of them."""
 
     index: str
     version: int
@@ -44,7 +46,9 @@ class VersionStatus(msgspec.Struct, frozen=True):
     positions: dict[int, int]
 
 
-def version_status(datastore: Datastore, coordinator: Coordinator, record: VersionRecord) -> VersionStatus:
+def version_status(
+    datastore: Datastore, coordinator: Coordinator, record: VersionRecord
+) -> VersionStatus:
     """Raises Unavailable."""
     version = IndexVersion(record.definition, record.number, datastore.shards)
     lag = LagReader(datastore, coordinator).read(version.group)
@@ -66,8 +70,11 @@ def version_status(datastore: Datastore, coordinator: Coordinator, record: Versi
     )
 
 
-def drop_versions(datastore: Datastore, coordinator: Coordinator, name: str, number: int | None = None) -> list[int]:
-    """Drops a version of an index, or all of it: tables, positions and what is told of it. Killed in between, it is run again. Raises NotFound, Unavailable."""
+def drop_versions(
+    datastore: Datastore, coordinator: Coordinator, name: str, number: int | None = None
+) -> list[int]:
+    """Drops a version of an index, or all of it: tables, positions and what is told of it. Killed
+    in between, it is run again. Raises NotFound, Unavailable."""
     catalog = Catalog(datastore.state, datastore.name)
     catalog.get(name)
     dropped = []
@@ -76,7 +83,10 @@ def drop_versions(datastore: Datastore, coordinator: Coordinator, name: str, num
         deadline_s = time.monotonic() + _WAIT_S
         while members := coordinator.members(version.group):
             if time.monotonic() > deadline_s:
-                raise StorageUnavailable(f"index {name!r} version {record.number} is still kept by {', '.join(members)}; drop it again when they have ended")
+                raise StorageUnavailable(
+                    f"index {name!r} version {record.number} is still kept by {', '.join(members)};"
+                    " drop it again when they have ended"
+                )
             time.sleep(0.05)
         failpoint("index.drop.marked")
         datastore.engine.indexes.drop(version.table)

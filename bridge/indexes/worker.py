@@ -1,7 +1,10 @@
-"""The index worker: keeps every version of every index that the catalog names, each by a trigger worker of its own, and switches to versions that are complete.
+"""The index worker: keeps every version of every index that the catalog names, each by a trigger
+worker of its own, and switches to versions that are complete.
 
-Any number of these run at once and share the shards of every index. A worker looks at the catalog again and again, so an index that is made is begun within
-``LOOK_S``, and one that is dropped is left alone. Killed at any time: the trigger runtime goes on from the saved locations, here or elsewhere.
+Any number of these run at once and share the shards of every index. A worker looks at the catalog
+again and again, so an index that is made is begun within ``LOOK_S``, and one that is dropped is
+left alone. Killed at any time: the trigger runtime goes on from the saved locations, here or
+elsewhere.
 """
 
 from __future__ import annotations
@@ -49,9 +52,18 @@ class _Kept:
 
 
 class IndexWorker:
-    """See the module. ``name`` is unique among the workers alive. ``only``: this index alone, for whoever builds one by hand."""
+    """See the module. ``name`` is unique among the workers alive. ``only``: this index alone, for
+    whoever builds one by hand."""
 
-    def __init__(self, datastore: Datastore, coordinator: Coordinator, name: str, *, lease_s: float = LEASE_S, only: str | None = None) -> None:
+    def __init__(
+        self,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        name: str,
+        *,
+        lease_s: float = LEASE_S,
+        only: str | None = None,
+    ) -> None:
         self._datastore = datastore
         self._coordinator = coordinator
         self._name = name
@@ -79,7 +91,8 @@ class IndexWorker:
         return any(kept.record.state == BUILDING for kept in self._kept.values())
 
     def look(self) -> None:
-        """Begins what the catalog says is to be kept, ends what is not, and switches to what is complete."""
+        """Begins what the catalog says is to be kept, ends what is not, and switches to what is
+        complete."""
         now_us = self._catalog.now_us()
         wanted: dict[str, VersionRecord] = {}
         for record in self._catalog.all():
@@ -96,7 +109,9 @@ class IndexWorker:
                 self._begin(key, version)
                 continue
             self._kept[key].record = version
-            if version.state == BUILDING and is_complete(self._datastore, self._coordinator, version):
+            if version.state == BUILDING and is_complete(
+                self._datastore, self._coordinator, version
+            ):
                 switch(self._catalog, version)
 
     def close(self) -> None:
@@ -113,7 +128,9 @@ class IndexWorker:
 
     def _begin(self, key: str, record: VersionRecord) -> None:
         stop = threading.Event()
-        thread = SupervisedThread(f"index-{key}", partial(self._keep, f"{self._name}-{key}", record, stop))
+        thread = SupervisedThread(
+            f"index-{key}", partial(self._keep, f"{self._name}-{key}", record, stop)
+        )
         self._kept[key] = _Kept(record, stop, thread)
         thread.start()
 
@@ -123,28 +140,57 @@ class IndexWorker:
             store = self._datastore.engine.indexes
             store.create(version.table)
             unfit = UnfitCounter(self._datastore.state, version.group, worker)
-            keeper = IndexKeeper(version, store, self._datastore.engine.row_cells, unfit.count, new=record.state == BUILDING)
-            # Files are waited for by nobody: there, eight threads with large batches take twice the CPU of one, for changes of threads at every row.
-            backlog_turn = threading.Lock() if isinstance(self._datastore.engine, SqliteEngine) else None
+            keeper = IndexKeeper(
+                version,
+                store,
+                self._datastore.engine.row_cells,
+                unfit.count,
+                new=record.state == BUILDING,
+            )
+            # Files are waited for by nobody: there, eight threads with large batches take twice the
+            # CPU of one, for changes of threads at every row.
+            backlog_turn = (
+                threading.Lock() if isinstance(self._datastore.engine, SqliteEngine) else None
+            )
             trigger = index_trigger(version, keeper, Throttle(record.cells_per_s), backlog_turn)
             try:
-                run_trigger_worker([trigger], self._datastore, self._coordinator, worker, stop, lease_s=self._lease_s, threads=THREADS)
+                run_trigger_worker(
+                    [trigger],
+                    self._datastore,
+                    self._coordinator,
+                    worker,
+                    stop,
+                    lease_s=self._lease_s,
+                    threads=THREADS,
+                )
             finally:
                 with suppress(CellfeedError):
                     unfit.tell()
         except CellfeedError as error:
-            _log.warning("index %s v%d is begun again in a moment: %s", record.definition.table, record.number, error)
+            _log.warning(
+                "index %s v%d is begun again in a moment: %s",
+                record.definition.table,
+                record.number,
+                error,
+            )
 
 
 def is_complete(datastore: Datastore, coordinator: Coordinator, record: VersionRecord) -> bool:
-    """Whether a version has all that was in the logs when this was asked, and nothing of it is parked."""
+    """Whether a version has all that was in the logs when this was asked, and nothing of it is
+    parked."""
     version = IndexVersion(record.definition, record.number, datastore.shards)
     heads = datastore.heads()
     reached = index_positions(coordinator, datastore.name)(version.group)
-    return all(reached.get(shard, 0) >= head.watermark for shard, head in heads.items()) and not ParkedCells(datastore.state).count(version.group)
+    return all(
+        reached.get(shard, 0) >= head.watermark for shard, head in heads.items()
+    ) and not ParkedCells(datastore.state).count(version.group)
 
 
 def switch(catalog: Catalog, record: VersionRecord) -> None:
     """Has queries answered from a version that is complete."""
     if catalog.switch(record.definition.table, record.number):
-        _log.info("index %s: version %d is complete and answers from now on", record.definition.table, record.number)
+        _log.info(
+            "index %s: version %d is complete and answers from now on",
+            record.definition.table,
+            record.number,
+        )

@@ -6,7 +6,8 @@
     def bill(row_key):
         ...
 
-A program is a module with such functions, a list of them, or a function that makes the list from settings. After Uber's "Using Triggers on Schemaless" (2016).
+A program is a module with such functions, a list of them, or a function that makes the list from
+settings. After Uber's "Using Triggers on Schemaless" (2016).
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from cellfeed.bridge.groups.start import EARLIEST, Start, check_start
-from cellfeed.bridge.triggers.retry import DEFAULT_RETRY, Retry, RetryPolicy, check_retry, policy_for
+from cellfeed.bridge.triggers.retry import (
+    DEFAULT_RETRY,
+    Retry,
+    RetryPolicy,
+    check_retry,
+    policy_for,
+)
 from cellfeed.store.api import CellStore
 from cellfeed.store.cells.body_codec import cell_from_stored, is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, check_column_name
@@ -34,21 +41,24 @@ from cellfeed.store.errors import InvalidRequest
 __all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "load_program", "trigger"]
 
 BATCH_CELLS_MAX: Final = 10_000
-"""Cells of one batch: what a worker holds of one shard at a time, and what runs again after a crash in it."""
+"""Cells of one batch: what a worker holds of one shard at a time, and what runs again after a crash
+in it."""
 
 _MARK: Final = "__cellfeed_trigger__"
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """A function and the column that it follows. ``group`` names its offsets: two triggers of one group share the work, of two groups each do all of it."""
+    """A function and the column that it follows. ``group`` names its offsets: two triggers of one
+    group share the work, of two groups each do all of it."""
 
     function: Callable[..., Any]
     column: str
     group: str
     retry: Retry = DEFAULT_RETRY
     parked_max: int = 100
-    """Parked cells at which the trigger stops and says so. Cells that only wait behind a parked one of their row key do not count."""
+    """Parked cells at which the trigger stops and says so. Cells that only wait behind a parked one
+    of their row key do not count."""
 
     parked_retry_s: float = 60.0
     """How often parked cells are tried again."""
@@ -57,7 +67,8 @@ class Trigger:
     """Where a new group begins, see ``start.py``."""
 
     batch: int | None = None
-    """At most so many cells in one call; None: one cell per call, and the function gets its row key."""
+    """At most so many cells in one call; None: one cell per call, and the function gets its row
+    key."""
 
     batch_wait_s: float = 0.0
     """How long a batch that is not full waits for more cells."""
@@ -72,16 +83,18 @@ class Trigger:
     """Columns that it follows besides ``column``, in the one order of the log."""
 
     saves_lazily: bool = False
-    """Whether an offset may wait to be saved though nothing else is to be done: for functions that lose nothing by running again. A save is a commit, and one
-    behind every cell costs more than running a few cells again."""
+    """Whether an offset may wait to be saved though nothing else is to be done: for functions that
+    lose nothing by running again. A save is a commit, and one behind every cell costs more than
+    running a few cells again."""
 
     together: Callable[[Mapping[int, Sequence[StoredCell]]], object] | None = None
-    """Does what the function does for cells of several shards, by shard, or raises; None: nothing does. For functions that take batches and wait for nothing,
-    see :mod:`cellfeed.bridge.triggers.shard.sweep`."""
+    """Does what the function does for cells of several shards, by shard, or raises; None: nothing
+    does. For functions that take batches and wait for nothing, see
+    :mod:`cellfeed.bridge.triggers.shard.sweep`."""
 
     backlog_turn: AbstractContextManager[object] = field(default_factory=nullcontext)
-    """Held while a shard that is behind is brought on by a chunk: a lock where threads that catch up would only be in each other's way. A shard that has caught
-    up never waits for it."""
+    """Held while a shard that is behind is brought on by a chunk: a lock where threads that catch
+    up would only be in each other's way. A shard that has caught up never waits for it."""
 
     @cached_property
     def columns(self) -> frozenset[str]:
@@ -89,24 +102,32 @@ class Trigger:
         return frozenset((self.column, *self.more_columns))
 
     def takes(self, cell: StoredCell) -> bool:
-        """Whether it gets a cell: of one of its columns, and not erased. The cell that tells of an erasure is for whoever follows its column."""
-        return cell.column_name in self.columns and (cell.column_name == ERASED_COLUMN or not is_erased(cell.body))
+        """Whether it gets a cell: of one of its columns, and not erased. The cell that tells of an
+        erasure is for whoever follows its column."""
+        return cell.column_name in self.columns and (
+            cell.column_name == ERASED_COLUMN or not is_erased(cell.body)
+        )
 
     def policy_for(self, kind: type[BaseException]) -> RetryPolicy:
         """The retry policy for an error of that kind."""
         return policy_for(self.retry, kind)
 
     def caller(self, store: CellStore, shard: int) -> Callable[[Sequence[StoredCell]], object]:
-        """What runs the function for cells of a shard (one, where it takes no batches) with what its signature asks for.
+        """What runs the function for cells of a shard (one, where it takes no batches) with what
+        its signature asks for.
 
         A body is decoded only for a function that takes the cell.
         """
         function = self.function
         extras = {"store": store} if "store" in self._wanted else {}
         if self.batch is not None:
-            return lambda cells: function([cell_from_stored(shard, cell) for cell in cells], **extras)
+            return lambda cells: function(
+                [cell_from_stored(shard, cell) for cell in cells], **extras
+            )
         if "cell" in self._wanted:
-            return lambda cells: function(UUID(bytes=cells[0].row_key), cell=cell_from_stored(shard, cells[0]), **extras)
+            return lambda cells: function(
+                UUID(bytes=cells[0].row_key), cell=cell_from_stored(shard, cells[0]), **extras
+            )
         if extras:
             return lambda cells: function(UUID(bytes=cells[0].row_key), **extras)
         return lambda cells: function(UUID(bytes=cells[0].row_key))
@@ -129,21 +150,27 @@ def trigger(
     parked_max: int = 100,
     parked_retry_s: float = 60.0,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Marks a function to be called with the row key (UUID) of every new cell of ``column``: at least once, in log order within a shard.
+    """Marks a function to be called with the row key (UUID) of every new cell of ``column``: at
+    least once, in log order within a shard.
 
-    The function may also take ``cell`` (the cell itself) and ``store`` (the datastore) by keyword. It must be safe to run again for the same cell:
-    after a crash it is. ``group`` defaults to ``triggers.<function name>``. A cell that still fails after ``retry`` (a policy, or one for each error
-    type) is parked and the shard goes on; ``parked_max`` parked cells stop the trigger.
+    The function may also take ``cell`` (the cell itself) and ``store`` (the datastore) by keyword.
+    It must be safe to run again for the same cell: after a crash it is. ``group`` defaults to
+    ``triggers.<function name>``. A cell that still fails after ``retry`` (a policy, or one for each
+    error type) is parked and the shard goes on; ``parked_max`` parked cells stop the trigger.
 
-    ``start`` says where a new group begins. With ``batch`` the function gets a list of 1 to ``batch`` cells of one shard in log order; one that is not full
-    waits ``batch_wait_s`` seconds for more. ``timeout_s``: seconds after which the process ends itself and the call counts as failed.
-    ``order_by_row_key``: while a cell is parked, later ones of its row key wait parked behind it. Raises InvalidRequest for what cannot be meant.
+    ``start`` says where a new group begins. With ``batch`` the function gets a list of 1 to
+    ``batch`` cells of one shard in log order; one that is not full waits ``batch_wait_s`` seconds
+    for more. ``timeout_s``: seconds after which the process ends itself and the call counts as
+    failed. ``order_by_row_key``: while a cell is parked, later ones of its row key wait parked
+    behind it. Raises InvalidRequest for what cannot be meant.
     """
     check_column_name(column)
     if batch is not None and (type(batch) is not int or not 1 <= batch <= BATCH_CELLS_MAX):
         raise InvalidRequest(f"batch={batch!r}: 1 to {BATCH_CELLS_MAX} cells")
     if batch_wait_s < 0 or (batch_wait_s and batch is None):
-        raise InvalidRequest(f"batch_wait_s={batch_wait_s!r}: seconds from 0 on, for triggers that take batches")
+        raise InvalidRequest(
+            f"batch_wait_s={batch_wait_s!r}: seconds from 0 on, for triggers that take batches"
+        )
     if timeout_s is not None and not timeout_s > 0:
         raise InvalidRequest(f"timeout_s={timeout_s!r}: more than 0 seconds, or None")
     checked_retry, checked_start = check_retry(retry), check_start(start)
@@ -151,7 +178,10 @@ def trigger(
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
         if batch is not None and "cell" in _wanted(function):
-            raise InvalidRequest(f"{name} takes batches: it gets a list of cells as its first argument, and no keyword 'cell'")
+            raise InvalidRequest(
+                f"{name} takes batches: it gets a list of cells as its first argument, and no"
+                " keyword 'cell'"
+            )
         made = Trigger(
             function,
             column,
@@ -174,7 +204,8 @@ def trigger(
 def load_program(source: str, settings: Mapping[str, Any] | None = None) -> list[Trigger]:
     """The triggers of ``module``, ``module:name``, ``file.py`` or ``file.py:name``.
 
-    ``name`` may be one trigger, a list of them, or a function that takes the settings (a dict) and gives the list. Raises InvalidRequest with what is wrong.
+    ``name`` may be one trigger, a list of them, or a function that takes the settings (a dict) and
+    gives the list. Raises InvalidRequest with what is wrong.
     """
     place, _, name = source.partition(":")
     module = _module(place, source)
@@ -188,11 +219,16 @@ def load_program(source: str, settings: Mapping[str, Any] | None = None) -> list
             value = value(dict(settings or {}))
         found = list(value) if isinstance(value, Sequence) else [value]
     if not found or not all(hasattr(value, _MARK) or isinstance(value, Trigger) for value in found):
-        raise InvalidRequest(f"{source}: no triggers found; mark functions with @trigger(column=...)")
+        raise InvalidRequest(
+            f"{source}: no triggers found; mark functions with @trigger(column=...)"
+        )
     triggers = [value if isinstance(value, Trigger) else getattr(value, _MARK) for value in found]
     groups = [each.group for each in triggers]
     if len(set(groups)) != len(groups):
-        raise InvalidRequest(f"{source}: two triggers have the group {max(groups, key=groups.count)!r}; give each its own")
+        raise InvalidRequest(
+            f"{source}: two triggers have the group {max(groups, key=groups.count)!r}; give each"
+            " its own"
+        )
     return triggers
 
 

@@ -13,16 +13,19 @@ _DOUBLINGS_MAX: Final = 40
 
 
 class TimedOut(TimeoutError):
-    """A function ran longer than its trigger's ``timeout_s``. Never raised inside the function: the process that ran it has ended."""
+    """A function ran longer than its trigger's ``timeout_s``. Never raised inside the function: the
+    process that ran it has ended."""
 
 
 class ProcessEnded(Exception):
-    """The process ended while it ran the function: an exit inside it, a crash of native code, a kill for want of memory; or somebody killed it just then."""
+    """The process ended while it ran the function: an exit inside it, a crash of native code, a
+    kill for want of memory; or somebody killed it just then."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a failing cell is tried before it is parked, and how long between the tries: doubling from ``first_wait_s`` to ``longest_wait_s``.
+    """How often a failing cell is tried before it is parked, and how long between the tries:
+    doubling from ``first_wait_s`` to ``longest_wait_s``.
 
     Raises InvalidRequest for less than one try or a negative wait.
     """
@@ -35,7 +38,10 @@ class RetryPolicy:
         if type(self.attempts) is not int or self.attempts < 1:
             raise InvalidRequest(f"attempts {self.attempts!r}: a cell is tried once at least")
         if not (self.first_wait_s >= 0 and self.longest_wait_s >= 0):
-            raise InvalidRequest(f"waits of {self.first_wait_s!r} and {self.longest_wait_s!r} s: seconds from 0 on are meant")
+            raise InvalidRequest(
+                f"waits of {self.first_wait_s!r} and {self.longest_wait_s!r} s: seconds from 0 on"
+                " are meant"
+            )
 
     def wait_s(self, attempt: int) -> float:
         """Seconds before the next try, after ``attempt`` tries."""
@@ -43,26 +49,37 @@ class RetryPolicy:
 
 
 Retry = RetryPolicy | Mapping[type[BaseException], RetryPolicy]
-"""One policy for all errors, or one for each kind. The nearest kind counts: of an error's classes in the order of its MRO the first that has a policy."""
+"""One policy for all errors, or one for each kind. The nearest kind counts: of an error's classes
+in the order of its MRO the first that has a policy."""
 
 DEFAULT_RETRY: Final = RetryPolicy()
 """Also for kinds of errors that a mapping has no policy for."""
 
 
 def check_retry(retry: object) -> Retry:
-    """Raises InvalidRequest for what is no retry policy and no mapping of error types to policies."""
+    """Raises InvalidRequest for what is no retry policy and no mapping of error types to
+    policies."""
     if isinstance(retry, RetryPolicy):
         return retry
     if isinstance(retry, Mapping):
         for kind, policy in retry.items():
-            if not (isinstance(kind, type) and issubclass(kind, BaseException) and isinstance(policy, RetryPolicy)):
-                raise InvalidRequest(f"retry: {kind!r}: {policy!r} is not an error type with its RetryPolicy")
+            if not (
+                isinstance(kind, type)
+                and issubclass(kind, BaseException)
+                and isinstance(policy, RetryPolicy)
+            ):
+                raise InvalidRequest(
+                    f"retry: {kind!r}: {policy!r} is not an error type with its RetryPolicy"
+                )
         return dict(retry)
-    raise InvalidRequest(f"retry={retry!r} is neither a RetryPolicy nor a mapping of error types to policies")
+    raise InvalidRequest(
+        f"retry={retry!r} is neither a RetryPolicy nor a mapping of error types to policies"
+    )
 
 
 def policy_for(retry: Retry, kind: type[BaseException]) -> RetryPolicy:
-    """The policy for an error of that kind. The tries of a cell count together; the policy of its last error says whether there is another one."""
+    """The policy for an error of that kind. The tries of a cell count together; the policy of its
+    last error says whether there is another one."""
     if isinstance(retry, RetryPolicy):
         return retry
     return next((retry[each] for each in kind.__mro__ if each in retry), DEFAULT_RETRY)

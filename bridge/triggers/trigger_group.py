@@ -1,15 +1,20 @@
-"""One trigger's share in one worker: the place in the group, the runs of the shards that it owns, and what is given back.
+"""One trigger's share in one worker: the place in the group, the runs of the shards that it owns,
+and what is given back.
 
-The group's leader (any of its workers) divides the shards; each worker gives back what is no longer its own, claims what is, and hands the shards that have
-something to do to a few threads: one thread at a time per shard, so the order within a shard is the log's. Shards that keep up with their logs are brought on
-together, where the trigger can do that, by a thread of their own (``sweep.py``).
+The group's leader (any of its workers) divides the shards; each worker gives back what is no longer
+its own, claims what is, and hands the shards that have something to do to a few threads: one thread
+at a time per shard, so the order within a shard is the log's. Shards that keep up with their logs
+are brought on together, where the trigger can do that, by a thread of their own (``sweep.py``).
 
-A worker that is killed stops renewing its lease; once that has run out the others claim its shards and go on from the saved offsets. One that was only paused
-finds its claims void when it wakes up, before it runs another cell, and drops them.
+A worker that is killed stops renewing its lease; once that has run out the others claim its shards
+and go on from the saved offsets. One that was only paused finds its claims void when it wakes up,
+before it runs another cell, and drops them.
 
-While coordination is away, nobody joins, leaves or takes over, and every worker goes on with the shards that it has. A group whose offsets were lost stands
-still and says why, see ``foothold.py``; so does one that was paused or is being reset, see ``control.py``, and a shard of which cells were trimmed that
-the group had not come to. What becomes of each shard is told to other processes, see ``progress_records.py``.
+While coordination is away, nobody joins, leaves or takes over, and every worker goes on with the
+shards that it has. A group whose offsets were lost stands still and says why, see ``foothold.py``;
+so does one that was paused or is being reset, see ``control.py``, and a shard of which cells were
+trimmed that the group had not come to. What becomes of each shard is told to other processes, see
+``progress_records.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +33,12 @@ from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
 from cellfeed.bridge.groups.division import Division
 from cellfeed.bridge.groups.membership import Standing
 from cellfeed.bridge.groups.work_threads import WorkThreads
-from cellfeed.bridge.triggers.offsets.kept_offsets import changed_lineage, choices, lost_offsets, uses_footholds
+from cellfeed.bridge.triggers.offsets.kept_offsets import (
+    changed_lineage,
+    choices,
+    lost_offsets,
+    uses_footholds,
+)
 from cellfeed.bridge.triggers.operate.progress_records import ProgressTeller
 from cellfeed.bridge.triggers.parked.cells import ParkedCells, due
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
@@ -46,11 +56,13 @@ _LOOKS_IN_A_LEASE: Final = 4
 """The assignment is looked at so often in the length of a lease."""
 
 _LOOK_SOON_S: Final = 0.05
-"""Shortest time between two looks that others have told to: while shards change hands there are many."""
+"""Shortest time between two looks that others have told to: while shards change hands there are
+many."""
 
 _CLAIM_AGAIN_S: Final = 0.2
-"""How soon shards whose holders are about to let go of them are tried again; twice as long after each try in vain, because a poke tells of those that were let
-go, and to look at the claims of hundreds of shards is work."""
+"""How soon shards whose holders are about to let go of them are tried again; twice as long after
+each try in vain, because a poke tells of those that were let go, and to look at the claims of
+hundreds of shards is work."""
 
 _CONTROL_LOOK_S: Final = 1.0
 """How often what operators have asked for is looked at when no poke tells of it."""
@@ -60,9 +72,18 @@ _CHUNKS_IN_A_TURN: Final = 10
 
 
 class TriggerGroup:
-    """One trigger's share in this worker. Used by the worker's main thread; the runs it hands out are each used by one pool thread at a time."""
+    """One trigger's share in this worker. Used by the worker's main thread; the runs it hands out
+    are each used by one pool thread at a time."""
 
-    def __init__(self, trigger: Trigger, datastore: Datastore, coordinator: Coordinator, name: str, lease_s: float, deadlines: Deadlines | None = None) -> None:
+    def __init__(
+        self,
+        trigger: Trigger,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        name: str,
+        lease_s: float,
+        deadlines: Deadlines | None = None,
+    ) -> None:
         self._trigger = trigger
         self._datastore = datastore
         self._coordinator = coordinator
@@ -71,7 +92,9 @@ class TriggerGroup:
         self._division = Division(coordinator, self.standing, datastore.name)
         self._runs: dict[int, ShardRun] = {}
         self._working: dict[int, Future[None]] = {}
-        self._sweep = Sweep(trigger, datastore.engine, coordinator) if trigger.together is not None else None
+        self._sweep = (
+            Sweep(trigger, datastore.engine, coordinator) if trigger.together is not None else None
+        )
         self.sweeping: Future[None] | None = None
         """The sweep under way."""
         self._look_at_s = 0.0
@@ -80,14 +103,18 @@ class TriggerGroup:
         self._epoch = -1
         self._retry_at_s = time.monotonic() + trigger.parked_retry_s
         self._retry_due: dict[int, bool] = {}
-        """Shards whose parked cells are to be tried again: all of them, or (False) only those asked for by hand."""
+        """Shards whose parked cells are to be tried again: all of them, or (False) only those asked
+        for by hand."""
         self._stopped_because: str | None = None
-        self._taking = Taking(trigger, datastore, coordinator, self._parked, self.standing, deadlines)
+        self._taking = Taking(
+            trigger, datastore, coordinator, self._parked, self.standing, deadlines
+        )
         self._lost_because: str | None = None
         """Why nobody knows where the work goes on, when the group's offsets were lost."""
         self._to_give_back: list[Claim] = []
         self._waiting = RepeatedWarning(_log)
-        """Of shards that wait for the store: while a master is away thousands of them may. Each has its reason in its progress."""
+        """Of shards that wait for the store: while a master is away thousands of them may. Each has
+        its reason in its progress."""
         self._waits = Waits()
         self._control = Control(datastore.state, trigger.group)
         self._poke = poke_of(trigger.group)
@@ -97,14 +124,21 @@ class TriggerGroup:
         self._hold: Hold | None = None
         """Why operators have the group stand aside."""
         function = getattr(trigger.function, "__qualname__", type(trigger.function).__qualname__)
-        self._teller = ProgressTeller(datastore.state, trigger.group, name, ", ".join((trigger.column, *trigger.more_columns)), function)
+        self._teller = ProgressTeller(
+            datastore.state,
+            trigger.group,
+            name,
+            ", ".join((trigger.column, *trigger.more_columns)),
+            function,
+        )
 
     def progress(self) -> dict[int, Progress]:
         """Per shard that this worker owns."""
         return {shard: run.progress for shard, run in self._runs.items()}
 
     def keep_place(self) -> None:
-        """Leads if nobody else does, and takes or gives back shards; does nothing when called more often than it needs to be.
+        """Leads if nobody else does, and takes or gives back shards; does nothing when called more
+        often than it needs to be.
 
         Raises StaleWriter when another process has taken this worker's name.
         """
@@ -126,9 +160,14 @@ class TriggerGroup:
         elif not self._announced:
             tell_workers(self._datastore.state, self._trigger.group)
         self._announced = True
-        mine = {shard for shard, member in self._coordinator.assignment(session.group).items() if member == session.member}
+        mine = {
+            shard
+            for shard, member in self._coordinator.assignment(session.group).items()
+            if member == session.member
+        }
         for shard, run in self._runs.items():
-            # What was claimed in a session that has ended may be anybody's by now; it is claimed anew once the cell under way is done.
+            # What was claimed in a session that has ended may be anybody's by now; it is claimed
+            # anew once the cell under way is done.
             if shard not in mine or run.epoch != session.epoch:
                 run.stop.set()
         self._release_stopped()
@@ -142,21 +181,24 @@ class TriggerGroup:
         self._look_at_parked()
 
     def hear(self, told: Collection[bytes]) -> None:
-        """Has the next :meth:`keep_place` look, a moment after the last look at the earliest, if one of these pokes is for this group."""
+        """Has the next :meth:`keep_place` look, a moment after the last look at the earliest, if
+        one of these pokes is for this group."""
         if self._poke not in told:
             return
         self._control_at_s = 0.0
         self._look_at_s = min(self._look_at_s, self._looked_at_s + _LOOK_SOON_S)
 
     def tell(self) -> None:
-        """Tells other processes how far the shards are and why; does nothing when called more often than it needs to be. Raises Unavailable."""
+        """Tells other processes how far the shards are and why; does nothing when called more often
+        than it needs to be. Raises Unavailable."""
         if self._teller.is_due():
             hold = str(self._hold) if self._hold is not None else None
             lost = f"stands still: {self._lost_because}" if self._lost_because is not None else None
             self._teller.tell(hold or lost or self._stopped_because, self.progress())
 
     def start_work(self, pool: WorkThreads, sweeper: WorkThreads, heads: Mapping[int, int]) -> bool:
-        """Hands every shard that has something to do to a thread, or to a sweep. Whether any shard is being worked on."""
+        """Hands every shard that has something to do to a thread, or to a sweep. Whether any shard
+        is being worked on."""
         self._collect_finished()
         self._release_stopped()
         with suppress(Unavailable):
@@ -172,15 +214,17 @@ class TriggerGroup:
                     live[shard] = run
                     any_live_has_work |= has_work
                 elif has_work or shard in self._retry_due:
-                    self._working[shard] = pool.submit(partial(self._work, run, self._retry_due.pop(shard, None)))
+                    self._working[shard] = pool.submit(
+                        partial(self._work, run, self._retry_due.pop(shard, None))
+                    )
             if any_live_has_work and self._sweep is not None and self.sweeping is None:
                 self.sweeping = sweeper.submit(partial(self._sweep.run, list(live.values())))
                 self._working |= dict.fromkeys(live, self.sweeping)
         return bool(self._working)
 
     def drain(self) -> bool:
-        """Asks every run to end and gives back those that have. True when all are given back and the group is left, and when none but runs that only end with
-        the process are left."""
+        """Asks every run to end and gives back those that have. True when all are given back and
+        the group is left, and when none but runs that only end with the process are left."""
         for run in self._runs.values():
             run.stop.set()
         self._collect_finished()
@@ -193,14 +237,19 @@ class TriggerGroup:
         except Unavailable as error:
             if self._working:
                 return False
-            _log.warning("%s is left without a word: its shards are free once the session has ended: %s", self._trigger.group, error)
+            _log.warning(
+                "%s is left without a word: its shards are free once the session has ended: %s",
+                self._trigger.group,
+                error,
+            )
         with suppress(Unavailable):
             self._teller.leave()
         tell_workers(self._datastore.state, self._trigger.group)
         return True
 
     def _stands_aside(self, now_s: float) -> bool:
-        """Whether operators have the group wait; the shards are given back as their cells end. Raises Unavailable."""
+        """Whether operators have the group wait; the shards are given back as their cells end.
+        Raises Unavailable."""
         if now_s >= self._control_at_s:
             self._control_at_s = now_s + _CONTROL_LOOK_S
             hold = self._control.holds(self._coordinator)
@@ -219,7 +268,9 @@ class TriggerGroup:
     def _has_lost_its_offsets(self) -> bool:
         group, state = self._trigger.group, self._datastore.state
         if self._lost_because is None:
-            reason = changed_lineage(state, self._coordinator, group)  # whether every shard has its offset is looked at before shards are taken
+            reason = changed_lineage(
+                state, self._coordinator, group
+            )  # whether every shard has its offset is looked at before shards are taken
         else:
             reason = lost_offsets(state, self._coordinator, group, self._datastore.name)
         self._stand_still(reason)
@@ -228,7 +279,12 @@ class TriggerGroup:
     def _stand_still(self, reason: str | None) -> None:
         if reason is not None:
             if self._lost_because is None:
-                _log.error("trigger %s stands still: %s; %s", self._trigger.group, reason, choices(self._trigger.group))
+                _log.error(
+                    "trigger %s stands still: %s; %s",
+                    self._trigger.group,
+                    reason,
+                    choices(self._trigger.group),
+                )
             for run in self._runs.values():
                 run.stop.set()
             self._lost_because = reason
@@ -238,11 +294,21 @@ class TriggerGroup:
             self._lost_because = None
 
     def _begin(self, shards: Sequence[int]) -> None:
-        """Claims shards and begins on those that could be had, at the offsets as they are under the claim."""
+        """Claims shards and begins on those that could be had, at the offsets as they are under the
+        claim."""
         session, topic = self.standing.session, self._datastore.name
         if (
             uses_footholds(self._coordinator)
-            and (reason := lost_offsets(self._datastore.state, self._coordinator, session.group, topic, shards=set(shards))) is not None
+            and (
+                reason := lost_offsets(
+                    self._datastore.state,
+                    self._coordinator,
+                    session.group,
+                    topic,
+                    shards=set(shards),
+                )
+            )
+            is not None
         ):
             self._stand_still(reason)
             return
@@ -280,7 +346,9 @@ class TriggerGroup:
             if error is None:
                 self._waits.forget(shard)
             elif isinstance(error, StaleWriter):
-                _log.warning("shard %d of %s was taken over by another worker", shard, self._trigger.group)
+                _log.warning(
+                    "shard %d of %s was taken over by another worker", shard, self._trigger.group
+                )
                 del self._runs[shard]
                 self._waits.forget(shard)
             elif isinstance(error, Trimmed):
@@ -294,8 +362,11 @@ class TriggerGroup:
                 raise error
 
     def _tell_trimmed(self, shard: int, error: Trimmed) -> None:
-        """Cells were trimmed that the group had not come to. Only somebody who knows what it was for can say where it goes on: nothing is skipped by itself."""
-        because = f"stands still: {error}: cellfeed triggers reset {self._trigger.group} --to earliest"
+        """Cells were trimmed that the group had not come to. Only somebody who knows what it was
+        for can say where it goes on: nothing is skipped by itself."""
+        because = (
+            f"stands still: {error}: cellfeed triggers reset {self._trigger.group} --to earliest"
+        )
         if self._runs[shard].progress.because != because:
             self._runs[shard].progress.because = because
             _log.error("shard %d of %s %s", shard, self._trigger.group, because)
@@ -307,7 +378,8 @@ class TriggerGroup:
                     run.keep()
                 del self._runs[shard]
                 self._waits.forget(shard)
-                # Kept until given back: a claim that outlived an error here would keep the shard from everybody as long as this worker lives.
+                # Kept until given back: a claim that outlived an error here would keep the shard
+                # from everybody as long as this worker lives.
                 self._to_give_back.append(run.claim)
 
     def _give_back(self) -> None:

@@ -1,7 +1,8 @@
 """A trigger worker: one process's share of the triggers of a program.
 
-Each trigger has a group of its own, and the worker a share in each (``trigger_group.py``). They have the threads, the wake-ups and each look at the heads of
-the log in common. A worker whose name another process has taken ends.
+Each trigger has a group of its own, and the worker a share in each (``trigger_group.py``). They
+have the threads, the wake-ups and each look at the heads of the log in common. A worker whose name
+another process has taken ends.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ POLL_INTERVAL_S: Final = 0.1
 """How often the heads are looked at when no wake-up comes."""
 
 SWEEP_WAIT_S: Final = 0.05
-"""How long a worker waits for a sweep before it looks at what else there is to do, and finds it still under way."""
+"""How long a worker waits for a sweep before it looks at what else there is to do, and finds it
+still under way."""
 
 THREADS: Final = 8
 """Shards that one worker runs at the same time."""
@@ -56,16 +58,24 @@ def run_trigger_worker(
     drain_s: float = DRAIN_S,
     exit_process: Callable[[int], None] = os._exit,
 ) -> None:
-    """Runs the triggers until ``stop`` is set, then drains: blocks. ``name`` must be unique among the workers alive; a restarted worker may keep its name.
+    """Runs the triggers until ``stop`` is set, then drains: blocks. ``name`` must be unique among
+    the workers alive; a restarted worker may keep its name.
 
-    Errors of the store or the coordinator are waited out; a trigger function's errors park its cell. StaleWriter is raised when another process has taken the
-    name. Anything else is a defect and is raised. A function that ran into its trigger's time-out ends the process, see ``deadlines.py``: by
-    ``exit_process``, which does not return.
+    Errors of the store or the coordinator are waited out; a trigger function's errors park its
+    cell. StaleWriter is raised when another process has taken the name. Anything else is a defect
+    and is raised. A function that ran into its trigger's time-out ends the process, see
+    ``deadlines.py``: by ``exit_process``, which does not return.
     """
     groups = []
     deadlines = Deadlines(exit_process=exit_process)
     for trigger in triggers:
-        if (group := join(stop, partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s, deadlines), _log)) is None:
+        if (
+            group := join(
+                stop,
+                partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s, deadlines),
+                _log,
+            )
+        ) is None:
             return
         groups.append(group)
     listener = Listener(datastore.state, f"triggers-{name}")
@@ -76,8 +86,11 @@ def run_trigger_worker(
             try:
                 found = datastore.heads()
                 heads = {shard: head.watermark for shard, head in found.items()}
-                # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
-                busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values())
+                # A cell that waits for a minion is shown in a millisecond or two, and no wake-up
+                # tells of it.
+                busy = any(
+                    head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values()
+                )
                 for group in groups:
                     group.hear(listener.told)
                     try:
@@ -85,13 +98,18 @@ def run_trigger_worker(
                     except StaleWriter:
                         raise
                     except CellfeedError as error:
-                        _log.warning("%s keeps the shards that it has: %s", group.standing.session.group, error)
+                        _log.warning(
+                            "%s keeps the shards that it has: %s",
+                            group.standing.session.group,
+                            error,
+                        )
                     busy |= group.start_work(pool, sweeper, heads)
                     with suppress(Unavailable):  # a hint, told again in a second
                         group.tell()
                 listener.told.clear()
                 if sweeping := [group.sweeping for group in groups if group.sweeping is not None]:
-                    # What comes meanwhile is for the next sweep: one look at the heads is enough for all of it.
+                    # What comes meanwhile is for the next sweep: one look at the heads is enough
+                    # for all of it.
                     futures.wait(sweeping, SWEEP_WAIT_S, futures.FIRST_COMPLETED)
                     listener.wait(0)
                 else:
@@ -116,4 +134,6 @@ def run_trigger_worker(
 
 def _drain(groups: Sequence[TriggerGroup], drain_s: float) -> None:
     if not drain(groups, drain_s, _log):
-        _log.warning("stopped with cells still running after %.0f s: they run again elsewhere", drain_s)
+        _log.warning(
+            "stopped with cells still running after %.0f s: they run again elsewhere", drain_s
+        )

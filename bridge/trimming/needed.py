@@ -1,12 +1,19 @@
-"""Who still needs the cells of a shard's log: every group that is known here, and the first cell that it has not done with.
+"""Who still needs the cells of a shard's log: every group that is known here, and the first cell
+that it has not done with.
 
-    triggers, indexes   the next cell to run, and the first that is parked: it is read from the log when it is tried again. A group without an offset on a shard
-                        begins where its start was settled; where its offsets were lost, what its workers kept in the datastore counts
-    exports             the next cell to export, as they last saved it: never ahead of their partitions
-    consumer groups     what they committed through a gateway, of whatever topic: those per column, of views and ``@latest`` have the offsets of the full log.
-                        Where a coordination is shared with other datastores, the offsets of these count as well: which view is whose is not known here
+    triggers, indexes   the next cell to run, and the first that is parked: it is read from the log
+                        when it is tried again. A group without an offset on a shard
+                        begins where its start was settled; where its offsets were lost, what its
+                        workers kept in the datastore counts
+    exports             the next cell to export, as they last saved it: never ahead of their
+                        partitions
+    consumer groups     what they committed through a gateway, of whatever topic: those per column,
+                        of views and ``@latest`` have the offsets of the full log.
+                        Where a coordination is shared with other datastores, the offsets of these
+                        count as well: which view is whose is not known here
 
-Who is no group is not known: a Kafka client that keeps its own offsets, whoever reads by HTTP. They are told when they come below the start of the log.
+Who is no group is not known: a Kafka client that keeps its own offsets, whoever reads by HTTP. They
+are told when they come below the start of the log.
 """
 
 from __future__ import annotations
@@ -36,7 +43,8 @@ class Need(NamedTuple):
 
 
 class Needs:
-    """What was found at one look. ``groups``: all that are known, whether they need anything or not."""
+    """What was found at one look. ``groups``: all that are known, whether they need anything or
+    not."""
 
     def __init__(self, groups: Sequence[str], needs: Sequence[Need]) -> None:
         self.groups = sorted(groups)
@@ -46,11 +54,15 @@ class Needs:
 
     def below(self, shard: int, location: int) -> list[Need]:
         """Those of a shard that need a cell below a location, the furthest behind first."""
-        return sorted((need for need in self._by_shard.get(shard, ()) if need.location < location), key=lambda need: (need.location, need.group))
+        return sorted(
+            (need for need in self._by_shard.get(shard, ()) if need.location < location),
+            key=lambda need: (need.location, need.group),
+        )
 
 
 def needs(datastore: Datastore, coordinator: Coordinator) -> Needs:
-    """Looks at every group. Raises Unavailable when one cannot be asked: what is not known counts as needed."""
+    """Looks at every group. Raises Unavailable when one cannot be asked: what is not known counts
+    as needed."""
     name, state = datastore.name, datastore.state
     found: list[Need] = []
     indexes = {version.group for version in datastore.indexes.kept_versions()}
@@ -59,16 +71,24 @@ def needs(datastore: Datastore, coordinator: Coordinator) -> Needs:
     for group in known:
         at = _committed(coordinator, group, datastore.shards)
         if group in workers:
-            begun = _begun(datastore, group) | last_known(state, group, name, range(datastore.shards))
+            begun = _begun(datastore, group) | last_known(
+                state, group, name, range(datastore.shards)
+            )
             if group in indexes:
                 begun = dict.fromkeys(range(datastore.shards), 0) | begun
             at = {shard: (location, name) for shard, location in begun.items()} | at
-        found += [Need(group, shard, location, f"has come, in topic {topic}, to") for shard, (location, topic) in at.items()]
+        found += [
+            Need(group, shard, location, f"has come, in topic {topic}, to")
+            for shard, (location, topic) in at.items()
+        ]
     parked: dict[tuple[str, int], int] = {}
     for cell in ParkedCells(state).all():
         if cell.topic == name:
             parked.setdefault((cell.group, cell.partition), cell.added_id)
-    found += [Need(group, shard, added_id, "has a parked cell at") for (group, shard), added_id in parked.items()]
+    found += [
+        Need(group, shard, added_id, "has a parked cell at")
+        for (group, shard), added_id in parked.items()
+    ]
     return Needs([*known, *(group for group, _ in parked)], found)
 
 

@@ -1,19 +1,24 @@
-"""Trimming a datastore: the logs of its shards begin later, and what lies before is gone. Planned first, refused as a whole, done step by step.
+"""Trimming a datastore: the logs of its shards begin later, and what lies before is gone. Planned
+first, refused as a whole, done step by step.
 
-**What a trim means** (E15). A trimmed cell is gone: no scan, no ``get``, no index finds it; the latest cell of a row that was not written since is gone with
-it. So its triple may be put again, and is a new cell then, with a new id, which every reader sees. Puts are idempotent for as long as their cell is there:
-**trim nothing that somebody may still put again** (who retries, loads a file anew, replays). What waits in the buffers of other clusters is seen to
-(``trim_limits``).
+**What a trim means** (E15). A trimmed cell is gone: no scan, no ``get``, no index finds it; the
+latest cell of a row that was not written since is gone with it. So its triple may be put again, and
+is a new cell then, with a new id, which every reader sees. Puts are idempotent for as long as their
+cell is there: **trim nothing that somebody may still put again** (who retries, loads a file anew,
+replays). What waits in the buffers of other clusters is seen to (``trim_limits``).
 
-**Nobody is overtaken unnoticed.** The plan names every group that has not come to the end of what is to go (``needed.py``), and is refused while there is one
-that the operator has not named (``although``). Whoever comes below the start of the log later is told: OFFSET_OUT_OF_RANGE from a gateway, Trimmed from the
-store; triggers, indexes and exports stand still with the reason.
+**Nobody is overtaken unnoticed.** The plan names every group that has not come to the end of what
+is to go (``needed.py``), and is refused while there is one that the operator has not named
+(``although``). Whoever comes below the start of the log later is told: OFFSET_OUT_OF_RANGE from a
+gateway, Trimmed from the store; triggers, indexes and exports stand still with the reason.
 
-Crash points: between two steps the log begins where its start says, and a trim that is run again goes on there; its plan is made anew. Inside a step: E15, and
-``store/indexes/trimmed.py`` where there are indexes. The entry in the history is written before the first step: it tells what was to be done, the start of the
-log how far it came.
+Crash points: between two steps the log begins where its start says, and a trim that is run again
+goes on there; its plan is made anew. Inside a step: E15, and ``store/indexes/trimmed.py`` where
+there are indexes. The entry in the history is written before the first step: it tells what was to
+be done, the start of the log how far it came.
 
-A group, or an index, that is made while a trim runs may begin at a cell that the next step takes: it stands still, and is begun again.
+A group, or an index, that is made while a trim runs may begin at a cell that the next step takes:
+it stands still, and is begun again.
 """
 
 from __future__ import annotations
@@ -48,7 +53,8 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What a trim comes to in one shard: the log begins at ``below`` then, not at ``log_start``. ``needed``: groups that need what goes."""
+    """What a trim comes to in one shard: the log begins at ``below`` then, not at ``log_start``.
+    ``needed``: groups that need what goes."""
 
     shard: int
     log_start: int
@@ -61,7 +67,8 @@ class ShardPlan:
 
 
 class TrimDeed(msgspec.Struct, frozen=True):
-    """An entry of the history. ``shards``: of each the log start as it was, and as it was to be. ``although``: groups that needed what went."""
+    """An entry of the history. ``shards``: of each the log start as it was, and as it was to be.
+    ``although``: groups that needed what went."""
 
     by: str
     because: str
@@ -79,33 +86,66 @@ class Trimming:
         self._indexes = IndexedTrim(datastore.engine, datastore.indexes, datastore.trim)
 
     def plan(
-        self, shards: Sequence[int], *, below: int | None = None, older_than_s: float | None = None, on_shard: Callable[[], None] = lambda: None
+        self,
+        shards: Sequence[int],
+        *,
+        below: int | None = None,
+        older_than_s: float | None = None,
+        on_shard: Callable[[], None] = lambda: None,
     ) -> list[ShardPlan]:
-        """What a trim of these shards comes to: below an added_id, or of cells that were written more than so many seconds ago by the storage's clock. Those of
-        a given age go as far as they may now. Raises InvalidRequest, InvalidLocation for an id beyond that, UnknownShard, Unavailable."""
+        """What a trim of these shards comes to: below an added_id, or of cells that were written
+        more than so many seconds ago by the storage's clock. Those of a given age go as far as they
+        may now. Raises InvalidRequest, InvalidLocation for an id beyond that, UnknownShard,
+        Unavailable."""
         if (below is None) == (older_than_s is None):
-            raise InvalidRequest("a trim is below an added_id, or of cells older than an age: one of both")
+            raise InvalidRequest(
+                "a trim is below an added_id, or of cells older than an age: one of both"
+            )
         if below is not None and below < 0:
             raise InvalidRequest(f"added_id {below} is below 0")
         engine = self._datastore.engine
-        limits, heads, found = engine.trim_limits(shards), engine.heads(shards), needs(self._datastore, self._coordinator)
+        limits, heads, found = (
+            engine.trim_limits(shards),
+            engine.heads(shards),
+            needs(self._datastore, self._coordinator),
+        )
         written_before_us = engine.state.now_us() - round((older_than_s or 0) * 1e6)
         plans = []
         for shard in shards:
             if below is not None and below > limits[shard]:
                 raise InvalidLocation(
-                    f"shard {shard} cannot be trimmed below {below}: only what lies below {limits[shard]} may go now (what is not on every minion yet, and "
-                    "what other clusters still buffer, may not)"
+                    f"shard {shard} cannot be trimmed below {below}: only what lies below"
+                    f" {limits[shard]} may go now (what is not on every minion yet, and what other"
+                    " clusters still buffer, may not)"
                 )
-            end = below if below is not None else min(engine.locate(shard, written_before_us), limits[shard])
+            end = (
+                below
+                if below is not None
+                else min(engine.locate(shard, written_before_us), limits[shard])
+            )
             end = max(end, heads[shard].log_start)
-            plans.append(ShardPlan(shard, heads[shard].log_start, end, found.below(shard, end) if end > heads[shard].log_start else []))
+            plans.append(
+                ShardPlan(
+                    shard,
+                    heads[shard].log_start,
+                    end,
+                    found.below(shard, end) if end > heads[shard].log_start else [],
+                )
+            )
             on_shard()
         return plans
 
-    def run(self, plans: Sequence[ShardPlan], by: Operator, although: Collection[str] = (), on_progress: OnProgress = lambda _: None) -> int:
-        """Trims as planned; how many ids the logs start later. Raises ProtectData, before anything is done, while a group that is not named in ``although``
-        needs what would go; NotFound for one that is not known; Unavailable: what was done until then is done, and it may be run again."""
+    def run(
+        self,
+        plans: Sequence[ShardPlan],
+        by: Operator,
+        although: Collection[str] = (),
+        on_progress: OnProgress = lambda _: None,
+    ) -> int:
+        """Trims as planned; how many ids the logs start later. Raises ProtectData, before anything
+        is done, while a group that is not named in ``although`` needs what would go; NotFound for
+        one that is not known; Unavailable: what was done until then is done, and it may be run
+        again."""
         self._refuse(plans, although)
         plans = [plan for plan in plans if plan.cells]
         if plans:
@@ -118,25 +158,65 @@ class Trimming:
                 before, start = start, self._indexes.step(plan.shard, start, plan.below)
                 trimmed += start - before
                 on_progress(start - before)
-            _log.info("shard %d of %s begins at %d now, it began at %d", plan.shard, self._datastore.name, plan.below, plan.log_start)
+            _log.info(
+                "shard %d of %s begins at %d now, it began at %d",
+                plan.shard,
+                self._datastore.name,
+                plan.below,
+                plan.log_start,
+            )
         return trimmed
 
     def _refuse(self, plans: Sequence[ShardPlan], although: Collection[str]) -> None:
         found = needs(self._datastore, self._coordinator)  # once more: a plan may be old
         if unknown := sorted(set(although) - set(found.groups)):
-            raise NotFound(f"no group {unknown[0]!r} is known here; those that are: {', '.join(found.groups) or 'none'}")
-        in_the_way = [need for plan in plans if plan.cells for need in found.below(plan.shard, plan.below) if need.group not in although]
+            raise NotFound(
+                f"no group {unknown[0]!r} is known here; those that are:"
+                f" {', '.join(found.groups) or 'none'}"
+            )
+        in_the_way = [
+            need
+            for plan in plans
+            if plan.cells
+            for need in found.below(plan.shard, plan.below)
+            if need.group not in although
+        ]
         if in_the_way:
-            named = "; ".join(map(str, in_the_way[:_NAMED_MAX])) + ("; …" if len(in_the_way) > _NAMED_MAX else "")
-            groups = " ".join(f"--although {group}" for group in sorted({need.group for need in in_the_way})[:_NAMED_MAX])
-            raise ProtectData(f"nothing trimmed: cells would go that are still needed: {named}. If they may miss them: {groups}")
+            named = "; ".join(map(str, in_the_way[:_NAMED_MAX])) + (
+                "; …" if len(in_the_way) > _NAMED_MAX else ""
+            )
+            groups = " ".join(
+                f"--although {group}"
+                for group in sorted({need.group for need in in_the_way})[:_NAMED_MAX]
+            )
+            raise ProtectData(
+                f"nothing trimmed: cells would go that are still needed: {named}. If they may miss"
+                f" them: {groups}"
+            )
 
-    def _remember(self, plans: Sequence[ShardPlan], by: Operator, although: Collection[str]) -> None:
+    def _remember(
+        self, plans: Sequence[ShardPlan], by: Operator, although: Collection[str]
+    ) -> None:
         state = self._datastore.state
-        deed = TrimDeed(by.name, by.because, state.now_us(), {plan.shard: (plan.log_start, plan.below) for plan in plans}, sorted(although))
-        state.commit({f"{_HISTORY}{deed.at_us:020d}-{secrets.token_hex(4)}": msgspec.msgpack.encode(deed)})
+        deed = TrimDeed(
+            by.name,
+            by.because,
+            state.now_us(),
+            {plan.shard: (plan.log_start, plan.below) for plan in plans},
+            sorted(although),
+        )
+        state.commit(
+            {f"{_HISTORY}{deed.at_us:020d}-{secrets.token_hex(4)}": msgspec.msgpack.encode(deed)}
+        )
         said = ", ".join(f"{plan.shard}:{plan.below}" for plan in plans[:20])
-        _log.info("%s trims %s below %s%s because %s", by.name, self._datastore.name, said, " …" if len(plans) > 20 else "", by.because)
+        _log.info(
+            "%s trims %s below %s%s because %s",
+            by.name,
+            self._datastore.name,
+            said,
+            " …" if len(plans) > 20 else "",
+            by.because,
+        )
 
 
 def trim_history(state: StateTable) -> list[TrimDeed]:
@@ -146,7 +226,12 @@ def trim_history(state: StateTable) -> list[TrimDeed]:
 
 def deed_line(deed: TrimDeed) -> str:
     """An entry of the history as people read it."""
-    places = ", ".join(f"{shard}:{before}→{after}" for shard, (before, after) in list(deed.shards.items())[:20])
+    places = ", ".join(
+        f"{shard}:{before}→{after}" for shard, (before, after) in list(deed.shards.items())[:20]
+    )
     more = " …" if len(deed.shards) > 20 else ""
     missed = f", although {', '.join(deed.although)} needed them" if deed.although else ""
-    return f"{moment(deed.at_us):%Y-%m-%d %H:%M:%S} UTC {deed.by}: {places}{more} because {deed.because}{missed}"
+    return (
+        f"{moment(deed.at_us):%Y-%m-%d %H:%M:%S} UTC {deed.by}: {places}{more} because"
+        f" {deed.because}{missed}"
+    )

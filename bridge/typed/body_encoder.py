@@ -1,25 +1,34 @@
-"""A JSON body as Avro binary, exactly or not at all: whoever reads the record back has the body that was put.
+"""A JSON body as Avro binary, exactly or not at all: whoever reads the record back has the body
+that was put.
 
-====================================  ==================================================================================================
+====================================
+==================================================================================================
 Avro                                  JSON
-====================================  ==================================================================================================
+====================================
+==================================================================================================
 null, boolean                         null, true and false
 int, long                             a number without fraction and exponent, of 32 or 64 bits
-float, double                         a number that 32 or 64 bits hold exactly (2 and 2.0 are one number)
+float, double                         a number that 32 or 64 bits hold exactly (2 and 2.0 are one
+                                      number)
 string; enum                          text; one of the symbols
 string with ``uuid``                  lower-case text of a UUID
-decimal                               text with exactly ``scale`` digits behind the point: ``"12.90"``, never a JSON number, which is a double
+decimal                               text with exactly ``scale`` digits behind the point:
+                                      ``"12.90"``, never a JSON number, which is a double
 date                                  text: ``2019-03-23``
-timestamp-micros (local-: no ``Z``)   text: ``2019-03-23T20:21:09Z``, with six digits of a second where they are not all 0, as Python's isoformat
-timestamp-millis (local-: no ``Z``)   text with three digits always: ``2019-03-23T20:21:09.000Z``, as JavaScript's toISOString
+timestamp-micros (local-: no ``Z``)   text: ``2019-03-23T20:21:09Z``, with six digits of a second
+                                      where they are not all 0, as Python's isoformat
+timestamp-millis (local-: no ``Z``)   text with three digits always: ``2019-03-23T20:21:09.000Z``,
+                                      as JavaScript's toISOString
 array, map                            list, object
 record                                an object with exactly these members
 union                                 the first branch that fits
-====================================  ==================================================================================================
+====================================
+==================================================================================================
 
-A record's member must be there, unless its field's default is null: then null in the record *is* a member that is not there, and a body that says null itself
-does not fit, as nobody could tell the two apart. Other defaults are for readers with a newer schema. Whatever is not in the table does not fit.
-Logical types are in ``logical_types.py``.
+A record's member must be there, unless its field's default is null: then null in the record *is* a
+member that is not there, and a body that says null itself does not fit, as nobody could tell the
+two apart. Other defaults are for readers with a newer schema. Whatever is not in the table does not
+fit. Logical types are in ``logical_types.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +45,8 @@ from cellfeed.bridge.typed.logical_types import Encode, logical_encoder
 from cellfeed.bridge.typed.mismatch import Misfit, kind_of
 
 _TEXTS_KEPT_MAX: Final = 1_000
-"""Encoded texts that each string field keeps, of those that come again and again: a bound on memory."""
+"""Encoded texts that each string field keeps, of those that come again and again: a bound on
+memory."""
 
 _TEXT_KEPT_CHARACTERS_MAX: Final = 40
 
@@ -122,9 +132,17 @@ def _record(avro: AvroType, records: dict[str, Encode]) -> Encode:
 
     records[avro.name] = encode
     for field in avro.fields:
-        null = None if not field.may_be_missing else varint(_null_branch(field.type)) if field.type.kind == "union" else b""
+        null = (
+            None
+            if not field.may_be_missing
+            else varint(_null_branch(field.type))
+            if field.type.kind == "union"
+            else b""
+        )
         encode_field = _compiled(field.type, records)
-        fields.append((field.name, _not_null(encode_field) if field.may_be_missing else encode_field, null))
+        fields.append(
+            (field.name, _not_null(encode_field) if field.may_be_missing else encode_field, null)
+        )
     return encode
 
 
@@ -135,14 +153,19 @@ def _null_branch(union: AvroType) -> int:
 def _not_null(encode: Encode) -> Encode:
     def encode_there(value: Any) -> bytes:
         if value is None:
-            raise Misfit("is null, and null stands for a member that is not there, as the field's default is null")
+            raise Misfit(
+                "is null, and null stands for a member that is not there, as the field's default is"
+                " null"
+            )
         return encode(value)
 
     return encode_there
 
 
 def _union(avro: AvroType, records: dict[str, Encode]) -> Encode:
-    branches = [(VARINTS[index], _compiled(branch, records)) for index, branch in enumerate(avro.branches)]
+    branches = [
+        (VARINTS[index], _compiled(branch, records)) for index, branch in enumerate(avro.branches)
+    ]
 
     def encode(value: Any) -> bytes:
         reasons = []
@@ -151,8 +174,13 @@ def _union(avro: AvroType, records: dict[str, Encode]) -> Encode:
                 return index + encode_branch(value)
             except Misfit as misfit:
                 reasons.append(misfit)
-        # A branch that is a record tells the member that is wrong; the others only that it is another type.
-        raise max(reasons, key=lambda each: len(each.path)) if any(each.path for each in reasons) else Misfit(f"is {kind_of(value)}, none of {avro}")
+        # A branch that is a record tells the member that is wrong; the others only that it is
+        # another type.
+        raise (
+            max(reasons, key=lambda each: len(each.path))
+            if any(each.path for each in reasons)
+            else Misfit(f"is {kind_of(value)}, none of {avro}")
+        )
 
     return encode
 
@@ -223,7 +251,10 @@ def _enum(avro: AvroType) -> Encode:
     def encode(value: Any) -> bytes:
         found = indexes.get(value) if type(value) is str else None
         if found is None:
-            raise Misfit(f"is {kind_of(value)}{f' {value[:40]!r}' if type(value) is str else ''}, none of the symbols of enum {avro.name}")
+            raise Misfit(
+                f"is {kind_of(value)}{f' {value[:40]!r}' if type(value) is str else ''}, none of"
+                f" the symbols of enum {avro.name}"
+            )
         return found
 
     return encode

@@ -1,7 +1,10 @@
-"""The Avro schema of a column's bodies: what of Avro a JSON body can be exactly, checked, as a tree of types.
+"""The Avro schema of a column's bodies: what of Avro a JSON body can be exactly, checked, as a tree
+of types.
 
-The top is a record, as a body is an object. What JSON has no value for is refused here, when the schema is declared, and not when a cell comes: ``bytes`` and
-``fixed`` without a decimal, ``time-*``, ``duration``. How each type stands for JSON is said in :mod:`cellfeed.bridge.typed.body_encoder`.
+The top is a record, as a body is an object. What JSON has no value for is refused here, when the
+schema is declared, and not when a cell comes: ``bytes`` and ``fixed`` without a decimal,
+``time-*``, ``duration``. How each type stands for JSON is said in
+:mod:`cellfeed.bridge.typed.body_encoder`.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ import cellfeed.schemas
 from cellfeed.store.errors import InvalidRequest
 
 SCHEMA_BYTES_MAX: Final = 256 << 10
-"""Bytes of a schema file: real ones have a few kilobytes, and every gateway keeps all versions in memory."""
+"""Bytes of a schema file: real ones have a few kilobytes, and every gateway keeps all versions in
+memory."""
 
 DECIMAL_DIGITS_MAX: Final = 1_000
-"""Precision of a decimal: beyond any amount of money; Python reads at most 4,300 digits as a number."""
+"""Precision of a decimal: beyond any amount of money; Python reads at most 4,300 digits as a
+number."""
 
 TYPES_DEPTH_MAX: Final = 64
 """Types within types, written out: no body is nested deeper."""
@@ -44,7 +49,8 @@ _LOGICAL: Final = {
 
 @dataclass(eq=False, slots=True)
 class AvroType:
-    """One type. ``kind`` is Avro's word for it; ``name`` the full name of a record, enum or fixed; ``items`` what an array or a map holds."""
+    """One type. ``kind`` is Avro's word for it; ``name`` the full name of a record, enum or fixed;
+    ``items`` what an array or a map holds."""
 
     kind: str
     logical: str = ""
@@ -68,7 +74,8 @@ class AvroType:
 
 @dataclass(eq=False, slots=True)
 class AvroField:
-    """A field of a record. ``may_be_missing``: its default is null, which stands for a member that is not there."""
+    """A field of a record. ``may_be_missing``: its default is null, which stands for a member that
+    is not there."""
 
     name: str
     type: AvroType
@@ -78,7 +85,8 @@ class AvroField:
 
 @dataclass(frozen=True, slots=True)
 class BodySchema:
-    """A schema that was checked. ``text``: compact JSON of the body's schema; ``cell_text``: that of the record's value; ``name``: of the body's record."""
+    """A schema that was checked. ``text``: compact JSON of the body's schema; ``cell_text``: that
+    of the record's value; ``name``: of the body's record."""
 
     name: str
     text: str
@@ -97,10 +105,23 @@ def body_schema(text: str) -> BodySchema:
             raise InvalidRequest("the schema of a body is a record: a body is a JSON object")
         reader = _Reader()
         root = reader.read(raw, "", "body", 0)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, SchemaParseException, UnknownType) as error:
-        raise InvalidRequest(f"it is no Avro schema: {type(error).__name__}: {error!s:.300}") from None
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        SchemaParseException,
+        UnknownType,
+    ) as error:
+        raise InvalidRequest(
+            f"it is no Avro schema: {type(error).__name__}: {error!s:.300}"
+        ) from None
     if root.name + CELL_SUFFIX in reader.named:
-        raise InvalidRequest(f"the name {root.name}{CELL_SUFFIX} is that of the whole cell's record: give the type in it another name")
+        raise InvalidRequest(
+            f"the name {root.name}{CELL_SUFFIX} is that of the whole cell's record: give the type"
+            " in it another name"
+        )
     return BodySchema(root.name, _compact(raw), _compact(_cell_schema(raw, root.name)), root)
 
 
@@ -111,14 +132,25 @@ def _compact(schema: Any) -> str:
 def _cell_schema(body: dict[str, Any], name: str) -> dict[str, Any]:
     """The cell envelope with the body as its own type, or as JSON where it does not fit.
 
-    That the type is a branch of a union is what tells the record from an envelope whatever its id is called: where that has a text of at least two bytes
-    (``{}``), this has the number 0 or 1 (:func:`cellfeed.bridge.events.envelope.decode_envelope`).
+    That the type is a branch of a union is what tells the record from an envelope whatever its id
+    is called: where that has a text of at least two bytes (``{}``), this has the number 0 or 1
+    (:func:`cellfeed.bridge.events.envelope.decode_envelope`).
     """
     namespace, _, last = name.rpartition(".")
     cell = cellfeed.schemas.load_avro("cell_envelope")
     of_cell = [field for field in cell["fields"] if field["name"] != "body"]
-    field = {"name": "body", "type": [body, "string"], "doc": "The body; as canonical JSON where it fits no version of its type."}
-    return {"type": "record", "name": last + CELL_SUFFIX, **({"namespace": namespace} if namespace else {}), "doc": cell["doc"], "fields": [*of_cell, field]}
+    field = {
+        "name": "body",
+        "type": [body, "string"],
+        "doc": "The body; as canonical JSON where it fits no version of its type.",
+    }
+    return {
+        "type": "record",
+        "name": last + CELL_SUFFIX,
+        **({"namespace": namespace} if namespace else {}),
+        "doc": cell["doc"],
+        "fields": [*of_cell, field],
+    }
 
 
 class _Reader:
@@ -127,7 +159,9 @@ class _Reader:
 
     def read(self, raw: Any, namespace: str, path: str, depth: int) -> AvroType:
         if depth > TYPES_DEPTH_MAX:
-            raise InvalidRequest(f"{path}: types are nested deeper than {TYPES_DEPTH_MAX} levels, and no body is")
+            raise InvalidRequest(
+                f"{path}: types are nested deeper than {TYPES_DEPTH_MAX} levels, and no body is"
+            )
         if isinstance(raw, list):
             return self._union(raw, namespace, path, depth)
         if isinstance(raw, str):
@@ -147,12 +181,18 @@ class _Reader:
     def _by_name(self, name: str, namespace: str, path: str) -> AvroType:
         if name in PRIMITIVES or name == "bytes":
             return self._logical(AvroType(name), {}, path)
-        found = self.named.get(name if "." in name or not namespace else f"{namespace}.{name}") or self.named.get(name)
+        found = self.named.get(
+            name if "." in name or not namespace else f"{namespace}.{name}"
+        ) or self.named.get(name)
         if found is None:
-            raise InvalidRequest(f"{path}: the type {name!r} is not known here; it must be defined before it is used")
+            raise InvalidRequest(
+                f"{path}: the type {name!r} is not known here; it must be defined before it is used"
+            )
         return found
 
-    def _named(self, raw: dict[str, Any], kind: str, namespace: str, path: str, depth: int) -> AvroType:
+    def _named(
+        self, raw: dict[str, Any], kind: str, namespace: str, path: str, depth: int
+    ) -> AvroType:
         own = raw.get("namespace", namespace)
         name = raw["name"] if "." in raw["name"] or not own else f"{own}.{raw['name']}"
         if name in self.named:
@@ -165,33 +205,63 @@ class _Reader:
             self._logical(made, raw, path)
         else:
             inside = name.rpartition(".")[0]
-            made.fields = tuple(self._field(field, inside, f"{path}.{field['name']}", depth) for field in raw["fields"])
+            made.fields = tuple(
+                self._field(field, inside, f"{path}.{field['name']}", depth)
+                for field in raw["fields"]
+            )
         return made
 
     def _field(self, raw: dict[str, Any], namespace: str, path: str, depth: int) -> AvroField:
         if raw.get("aliases"):
-            raise InvalidRequest(f"{path}: aliases are for readers; a member of a body has one name")
+            raise InvalidRequest(
+                f"{path}: aliases are for readers; a member of a body has one name"
+            )
         read = self.read(raw["type"], namespace, path, depth + 1)
-        return AvroField(raw["name"], read, "default" in raw, "default" in raw and raw["default"] is None)
+        return AvroField(
+            raw["name"], read, "default" in raw, "default" in raw and raw["default"] is None
+        )
 
     def _union(self, raw: list[Any], namespace: str, path: str, depth: int) -> AvroType:
         branches = tuple(self.read(branch, namespace, path, depth + 1) for branch in raw)
         kinds = [(branch.kind, branch.name) for branch in branches]
-        if not kinds or len(set(kinds)) != len(kinds) or any(branch.kind == "union" for branch in branches):
-            raise InvalidRequest(f"{path}: a union has different types, at least one, and no union among them")
+        if (
+            not kinds
+            or len(set(kinds)) != len(kinds)
+            or any(branch.kind == "union" for branch in branches)
+        ):
+            raise InvalidRequest(
+                f"{path}: a union has different types, at least one, and no union among them"
+            )
         return AvroType("union", branches=branches)
 
     def _logical(self, made: AvroType, raw: dict[str, Any], path: str) -> AvroType:
         logical = raw.get("logicalType", "")
         if logical and made.kind not in _LOGICAL.get(logical, ()):
             known = ", ".join(f"{name} on {' or '.join(kinds)}" for name, kinds in _LOGICAL.items())
-            raise InvalidRequest(f"{path}: logical type {logical!r} on {made.kind} is not known here; known are {known}")
+            raise InvalidRequest(
+                f"{path}: logical type {logical!r} on {made.kind} is not known here; known are"
+                f" {known}"
+            )
         if made.kind in ("bytes", "fixed") and logical != "decimal":
-            raise InvalidRequest(f"{path}: JSON has no bytes; write {made.kind} with logical type decimal, or string")
+            raise InvalidRequest(
+                f"{path}: JSON has no bytes; write {made.kind} with logical type decimal, or string"
+            )
         made.logical = logical
         if logical == "decimal":
             made.precision, made.scale = raw.get("precision", 0), raw.get("scale", 0)
-            holds = DECIMAL_DIGITS_MAX if made.kind == "bytes" else len(str((1 << (8 * made.size - 1)) - 1)) - 1
-            if not (isinstance(made.precision, int) and isinstance(made.scale, int) and 0 < made.precision <= holds and 0 <= made.scale <= made.precision):
-                raise InvalidRequest(f"{path}: a decimal has a precision of 1 to {holds} digits and a scale from 0 to its precision")
+            holds = (
+                DECIMAL_DIGITS_MAX
+                if made.kind == "bytes"
+                else len(str((1 << (8 * made.size - 1)) - 1)) - 1
+            )
+            if not (
+                isinstance(made.precision, int)
+                and isinstance(made.scale, int)
+                and 0 < made.precision <= holds
+                and 0 <= made.scale <= made.precision
+            ):
+                raise InvalidRequest(
+                    f"{path}: a decimal has a precision of 1 to {holds} digits and a scale from 0"
+                    " to its precision"
+                )
         return made

@@ -1,13 +1,16 @@
-"""Whether readers with one schema can read what another one wrote (Avro's schema resolution), and what a new version must be to all earlier ones.
+"""Whether readers with one schema can read what another one wrote (Avro's schema resolution), and
+what a new version must be to all earlier ones.
 
-=========  ========================================================================================================
+=========
+========================================================================================================
 FULL       both of the others
 BACKWARD   a reader with the new version reads the records of every earlier one
 FORWARD    a reader with any earlier version reads the records of the new one
-=========  ========================================================================================================
+=========
+========================================================================================================
 
-Stricter than Avro where it would let a value become another one: no integer is read as a float that may not hold it, a logical type stays what it is, and
-so do the full names of types.
+Stricter than Avro where it would let a value become another one: no integer is read as a float that
+may not hold it, a logical type stays what it is, and so do the full names of types.
 """
 
 from __future__ import annotations
@@ -22,23 +25,35 @@ _PROMOTED: Final = {"int": ("long", "double"), "float": ("double",)}
 """What a reader may have instead of what was written."""
 
 
-def breaks(new: AvroType, earlier: Sequence[tuple[int, AvroType]], level: Compatibility) -> Iterator[str]:
-    """How a new version breaks the rule to earlier ones, given with their numbers: field, rule and what to do. Nothing when it keeps it."""
+def breaks(
+    new: AvroType, earlier: Sequence[tuple[int, AvroType]], level: Compatibility
+) -> Iterator[str]:
+    """How a new version breaks the rule to earlier ones, given with their numbers: field, rule and
+    what to do. Nothing when it keeps it."""
     for number, old in earlier:
         if level != "FORWARD":
             for problem in cannot_read(new, old):
-                yield f"{problem}: a reader with the new schema could not read records of version {number} (BACKWARD)"
+                yield (
+                    f"{problem}: a reader with the new schema could not read records of version"
+                    f" {number} (BACKWARD)"
+                )
         if level != "BACKWARD":
             for problem in cannot_read(old, new):
-                yield f"{problem}: a reader with version {number} could not read records of the new schema (FORWARD)"
+                yield (
+                    f"{problem}: a reader with version {number} could not read records of the new"
+                    " schema (FORWARD)"
+                )
 
 
 def cannot_read(reader: AvroType, writer: AvroType) -> list[str]:
-    """Why a reader with the one schema cannot read everything that the other one writes; nothing when it can."""
+    """Why a reader with the one schema cannot read everything that the other one writes; nothing
+    when it can."""
     return list(_problems(reader, writer, "body", set()))
 
 
-def _problems(reader: AvroType, writer: AvroType, path: str, compared: set[tuple[int, int]]) -> Iterator[str]:
+def _problems(
+    reader: AvroType, writer: AvroType, path: str, compared: set[tuple[int, int]]
+) -> Iterator[str]:
     if (id(reader), id(writer)) in compared:
         return  # a type that holds itself: what is to be said of it is said where it was met first
     compared.add((id(reader), id(writer)))
@@ -46,9 +61,15 @@ def _problems(reader: AvroType, writer: AvroType, path: str, compared: set[tuple
         for branch in writer.branches:
             yield from _problems(reader, branch, path, compared)
     elif reader.kind == "union":
-        if not any(next(_problems(branch, writer, path, set(compared)), None) is None for branch in reader.branches):
+        if not any(
+            next(_problems(branch, writer, path, set(compared)), None) is None
+            for branch in reader.branches
+        ):
             yield f"{path}: {writer} is none of {reader}"
-    elif reader.logical != writer.logical or (reader.precision, reader.scale) != (writer.precision, writer.scale):
+    elif reader.logical != writer.logical or (reader.precision, reader.scale) != (
+        writer.precision,
+        writer.scale,
+    ):
         yield f"{path}: {reader} is not {writer}"
     elif reader.kind != writer.kind:
         if reader.kind not in _PROMOTED.get(writer.kind, ()):
@@ -71,4 +92,6 @@ def _problems(reader: AvroType, writer: AvroType, path: str, compared: set[tuple
             if of_writer is not None:
                 yield from _problems(field.type, of_writer.type, f"{path}.{field.name}", compared)
             elif not field.has_default:
-                yield f"{path}.{field.name}: the field has no default, and is not in the other schema"
+                yield (
+                    f"{path}.{field.name}: the field has no default, and is not in the other schema"
+                )

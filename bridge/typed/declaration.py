@@ -29,9 +29,11 @@ Policy = Literal["envelope", "park"]
 
 
 class ColumnSchema(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The Avro schema of a column's bodies: the name of one that is shipped (``taxi_trip``), or a file that ends in ``.avsc`` (a relative path lies in the run
-    directory). ``unfit``: what becomes of a body that fits no version: ``envelope`` shows it as JSON in its record, ``park`` leaves it out of the topic
-    and lists it. ``compatibility``: what a new version must be to all earlier ones."""
+    """The Avro schema of a column's bodies: the name of one that is shipped (``taxi_trip``), or a
+    file that ends in ``.avsc`` (a relative path lies in the run directory). ``unfit``: what becomes
+    of a body that fits no version: ``envelope`` shows it as JSON in its record, ``park`` leaves it
+    out of the topic and lists it. ``compatibility``: what a new version must be to all earlier
+    ones."""
 
     column: str
     schema: Annotated[str, Meta(min_length=1)]
@@ -42,8 +44,16 @@ class ColumnSchema(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 def check_schemas(declared: Sequence[ColumnSchema]) -> None:
     """What no type says. Raises InvalidRequest."""
     if len(declared) > COLUMNS_MAX:
-        raise InvalidRequest(f"{len(declared)} columns have schemas; at most {COLUMNS_MAX} are possible, take some out")
+        raise InvalidRequest(
+            f"{len(declared)} columns have schemas; at most {COLUMNS_MAX} are possible, take"
+            " some out"
+        )
     for each in declared:
         check_column_name(each.column)
-    if repeated := [name for name, count in Counter(each.column for each in declared).items() if count > 1]:
-        raise InvalidRequest(f"column {repeated[0]}: its schema is given twice; a new version takes the place of the old one, which is kept in the datastore")
+    if repeated := [
+        name for name, count in Counter(each.column for each in declared).items() if count > 1
+    ]:
+        raise InvalidRequest(
+            f"column {repeated[0]}: its schema is given twice; a new version takes the place of the"
+            " old one, which is kept in the datastore"
+        )

@@ -1,5 +1,5 @@
-"""Avro's logical types out of text: UUIDs, decimals, dates and moments, each in one form only, so that the text comes back as it was put. The forms are in the
-table of ``body_encoder.py``."""
+"""Avro's logical types out of text: UUIDs, decimals, dates and moments, each in one form only, so
+that the text comes back as it was put. The forms are in the table of ``body_encoder.py``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def logical_encoder(avro: AvroType) -> Encode:
         case "date":
             return _date
         case logical:
-            return _moment(in_utc=not logical.startswith("local-"), thousandths=logical.endswith("millis"))
+            return _moment(
+                in_utc=not logical.startswith("local-"), thousandths=logical.endswith("millis")
+            )
 
 
 def _uuid(value: Any) -> bytes:
@@ -56,8 +58,15 @@ def _decimal(avro: AvroType) -> Encode:
 
     def encode(value: Any) -> bytes:
         # The length first: the digits of longer text are never made a number.
-        if type(value) is not str or len(value) > avro.precision + 3 or form.fullmatch(value) is None:
-            raise Misfit(f"is {kind_of(value)} that is no decimal with {avro.scale} digits behind the point (as text)")
+        if (
+            type(value) is not str
+            or len(value) > avro.precision + 3
+            or form.fullmatch(value) is None
+        ):
+            raise Misfit(
+                f"is {kind_of(value)} that is no decimal with {avro.scale} digits behind the point"
+                " (as text)"
+            )
         unscaled = int(value.replace(".", ""))
         if abs(unscaled) >= beyond or (not unscaled and value[0] == "-"):
             raise Misfit(f"is {value[:40]}, which is no {avro}")
@@ -105,17 +114,27 @@ def _moment(*, in_utc: bool, thousandths: bool) -> Encode:
             if day is None:
                 day = _day(first)
             hour, minute, second = hour_of(text[11:13]), two(text[14:16]), two(text[17:19])
-            if day is not None and hour is not None and minute is not None and second is not None and text[10] == "T" and text[13] == text[16] == ":":
+            if (
+                day is not None
+                and hour is not None
+                and minute is not None
+                and second is not None
+                and text[10] == "T"
+                and text[13] == text[16] == ":"
+            ):
                 fraction = _fraction(text[19:], digits, may_be_left_out=not thousandths)
                 if fraction is not None:
-                    return _long((((day * 24 + hour) * 60 + minute) * 60 + second) * per_second + fraction)
+                    return _long(
+                        (((day * 24 + hour) * 60 + minute) * 60 + second) * per_second + fraction
+                    )
         raise Misfit(f"is {kind_of(value)} that is no moment as {example}")
 
     return encode
 
 
 def _fraction(text: str, digits: int, *, may_be_left_out: bool) -> int | None:
-    """Of a second: ``.123456``; left out for 0, where that is how it is written. None for anything else."""
+    """Of a second: ``.123456``; left out for 0, where that is how it is written. None for anything
+    else."""
     if not text:
         return 0 if may_be_left_out else None
     if len(text) != digits + 1 or text[0] != "." or not (text.isascii() and text[1:].isdigit()):
@@ -128,5 +147,10 @@ def _long(value: int) -> bytes:
     """:func:`varint`, faster for moments of our time in microseconds."""
     if _LONG_FROM <= value < _LONG_BELOW:
         zigzag = value << 1
-        return PAIRS[zigzag & 0x3FFF] + PAIRS[zigzag >> 14 & 0x3FFF] + PAIRS[zigzag >> 28 & 0x3FFF] + TAILS[zigzag >> 42]
+        return (
+            PAIRS[zigzag & 0x3FFF]
+            + PAIRS[zigzag >> 14 & 0x3FFF]
+            + PAIRS[zigzag >> 28 & 0x3FFF]
+            + TAILS[zigzag >> 42]
+        )
     return varint(value)

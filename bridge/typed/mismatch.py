@@ -21,5 +21,13 @@ class Misfit(CellfeedError):
 
 def kind_of(value: object) -> str:
     """What a decoded JSON value is, in words."""
-    kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "an integer", float: "a number with a fraction", type(None): "null"}
+    kinds = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        int: "an integer",
+        float: "a number with a fraction",
+        type(None): "null",
+    }
     return kinds.get(type(value), type(value).__name__)

@@ -1,12 +1,18 @@
-"""Cells that are left out of typed topics because their body fits no version of the column's schema: listed, with the reason, until a new version takes them.
+"""Cells that are left out of typed topics because their body fits no version of the column's
+schema: listed, with the reason, until a new version takes them.
 
-    unfit/<column>/<shard>/<bucket>    {added_id: {row_key, ref_key, reason, at_us}} of 1,000 added_ids
+    unfit/<column>/<shard>/<bucket>    {added_id: {row_key, ref_key, reason, at_us}} of 1,000
+                                       added_ids
 
-A cell is noted when a gateway first comes to it, before the block that leaves it out is shown; encoding it again, here or elsewhere, notes nothing anew.
-Many at once are one entry for each thousand of the log: a schema that fits nothing makes a thousandth of the entries that the log has cells.
+A cell is noted when a gateway first comes to it, before the block that leaves it out is shown;
+encoding it again, here or elsewhere, notes nothing anew. Many at once are one entry for each
+thousand of the log: a schema that fits nothing makes a thousandth of the entries that the log has
+cells.
 
-Whether a cell is left out follows from its body and the registered versions, not from this list. So when a version comes that it fits, it is shown, at its own
-offset, and :func:`try_again` takes it off the list. Whoever read on behind it before is told of it there: its offset does not come again by itself.
+Whether a cell is left out follows from its body and the registered versions, not from this list. So
+when a version comes that it fits, it is shown, at its own offset, and :func:`try_again` takes it
+off the list. Whoever read on behind it before is told of it there: its offset does not come again
+by itself.
 """
 
 from __future__ import annotations
@@ -58,7 +64,8 @@ class UnfitCell(NamedTuple):
 
 
 class TriedAgain(NamedTuple):
-    """``fits``: those that are shown now, and off the list; ``trimmed``: those that are gone from the log."""
+    """``fits``: those that are shown now, and off the list; ``trimmed``: those that are gone from
+    the log."""
 
     fits: list[UnfitCell]
     trimmed: list[UnfitCell]
@@ -69,15 +76,26 @@ _decode: Final = msgspec.json.Decoder(dict[str, _Noted]).decode
 
 
 def note_unfit(state: StateTable, column: str, shard: int, unfit: Sequence[Unfit]) -> None:
-    """Lists cells of one shard; those that are listed already stay as they are. Raises Unavailable."""
+    """Lists cells of one shard; those that are listed already stay as they are. Raises
+    Unavailable."""
     buckets: dict[int, list[Unfit]] = {}
     for each in unfit:
         buckets.setdefault(each[0].added_id // BUCKET_CELLS, []).append(each)
     for bucket, cells in buckets.items():
-        _change(state, f"{_PREFIX}{quote(column, safe='')}/{shard:05d}/{bucket:015d}", partial(_with, cells, state.now_us()))
-    erased = {key.rpartition("/")[2] for prefix in (PREFIX, DONE) for key in (entry.key for entry in state.list(prefix))}
+        _change(
+            state,
+            f"{_PREFIX}{quote(column, safe='')}/{shard:05d}/{bucket:015d}",
+            partial(_with, cells, state.now_us()),
+        )
+    erased = {
+        key.rpartition("/")[2]
+        for prefix in (PREFIX, DONE)
+        for key in (entry.key for entry in state.list(prefix))
+    }
     for row_key in erased & {row_key_text(cell.row_key).decode() for cell, _ in unfit}:
-        forget_row(state, UUID(row_key))  # it was erased after the gateway had read the body; the erasure looked before this list had it
+        # it was erased after the gateway had read the body; the erasure looked before this list had
+        # it
+        forget_row(state, UUID(row_key))
 
 
 def unfit_cells(state: StateTable, column: str | None = None) -> Iterator[UnfitCell]:
@@ -87,10 +105,13 @@ def unfit_cells(state: StateTable, column: str | None = None) -> Iterator[UnfitC
 
 
 def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) -> TriedAgain:
-    """Takes those off the list that fit a version now, or were trimmed. Run again after a kill, it does what was not done. Raises Unavailable."""
+    """Takes those off the list that fit a version now, or were trimmed. Run again after a kill, it
+    does what was not done. Raises Unavailable."""
     told = TriedAgain([], [], [])
     starts = {shard: head.log_start for shard, head in engine.heads().items()}
-    for entry in engine.state.list(_PREFIX if column is None else f"{_PREFIX}{quote(column, safe='')}/"):
+    for entry in engine.state.list(
+        _PREFIX if column is None else f"{_PREFIX}{quote(column, safe='')}/"
+    ):
         done: set[str] = set()
         for cell in _cells_of(entry):
             if cell.added_id >= starts[cell.shard] and not _fits(engine, columns, cell):
@@ -104,7 +125,8 @@ def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) 
 
 
 def forget_row(state: StateTable, row_key: UUID) -> None:
-    """Takes the cells of a row off the list: the reasons quote what was erased. Raises Unavailable."""
+    """Takes the cells of a row off the list: the reasons quote what was erased. Raises
+    Unavailable."""
     for entry in state.list(_PREFIX):
         gone = {str(cell.added_id) for cell in _cells_of(entry) if cell.row_key == str(row_key)}
         if gone:
@@ -116,12 +138,19 @@ def _fits(engine: Engine, columns: TypedColumns, cell: UnfitCell) -> bool:
     found: list[StoredCell] = engine.scan(cell.shard, cell.added_id, 1)
     # A cell that is not there, or was erased, is in nobody's way: nothing is left out for it.
     is_gone = not found or found[0].added_id != cell.added_id or is_erased(found[0].body)
-    return is_gone or (typed is not None and not typed.encode([decode_body(found[0].body)])[0].misfit)
+    return is_gone or (
+        typed is not None and not typed.encode([decode_body(found[0].body)])[0].misfit
+    )
 
 
 def _with(cells: Sequence[Unfit], now_us: int, noted: Mapping[str, _Noted]) -> dict[str, _Noted]:
     new = {
-        str(cell.added_id): _Noted(row_key_text(cell.row_key).decode(), cell.ref_key, reason[:REASON_CHARACTERS_MAX], now_us)
+        str(cell.added_id): _Noted(
+            row_key_text(cell.row_key).decode(),
+            cell.ref_key,
+            reason[:REASON_CHARACTERS_MAX],
+            now_us,
+        )
         for cell, reason in cells
         if str(cell.added_id) not in noted
     }
@@ -132,17 +161,40 @@ def _without(done: Collection[str], noted: Mapping[str, _Noted]) -> dict[str, _N
     return {key: value for key, value in noted.items() if key not in done}
 
 
-def _change(state: StateTable, key: str, change: Callable[[Mapping[str, _Noted]], dict[str, _Noted]]) -> None:
+def _change(
+    state: StateTable, key: str, change: Callable[[Mapping[str, _Noted]], dict[str, _Noted]]
+) -> None:
     for _ in range(_TRIES_MAX):
         entry = state.get(key)
         before = _decode(entry.value) if entry is not None else {}
         after = change(before)
-        if after == before or state.commit({key: msgspec.json.encode(after) if after else None}, expect={key: entry.version if entry else None}) is not None:
+        if (
+            after == before
+            or state.commit(
+                {key: msgspec.json.encode(after) if after else None},
+                expect={key: entry.version if entry else None},
+            )
+            is not None
+        ):
             return
     raise Unavailable("the list of unfit cells could not be written: others are faster")
 
 
 def _cells_of(entry: StateEntry) -> list[UnfitCell]:
     _, column, shard, _ = entry.key.split("/")
-    found = sorted(((int(added_id), noted) for added_id, noted in _decode(entry.value).items()), key=lambda each: each[0])
-    return [UnfitCell(unquote(column), int(shard), added_id, each.row_key, each.ref_key, each.reason, each.at_us) for added_id, each in found]
+    found = sorted(
+        ((int(added_id), noted) for added_id, noted in _decode(entry.value).items()),
+        key=lambda each: each[0],
+    )
+    return [
+        UnfitCell(
+            unquote(column),
+            int(shard),
+            added_id,
+            each.row_key,
+            each.ref_key,
+            each.reason,
+            each.at_us,
+        )
+        for added_id, each in found
+    ]

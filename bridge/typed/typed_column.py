@@ -1,8 +1,10 @@
 """Which version of its column's schema a body is shown with, and its bytes.
 
-**The oldest version that it fits.** So what a record is follows from the cell and from what the datastore has registered, and from nothing else: not from
-the gateway, nor from when it encoded it. A new version never changes a record that was typed before it; it makes room for bodies that fitted none. And before
-a body is said to fit none, the versions are read from the datastore anew: a gateway that has not heard of the newest version mistakes no body for an unfit one.
+**The oldest version that it fits.** So what a record is follows from the cell and from what the
+datastore has registered, and from nothing else: not from the gateway, nor from when it encoded it.
+A new version never changes a record that was typed before it; it makes room for bodies that fitted
+none. And before a body is said to fit none, the versions are read from the datastore anew: a
+gateway that has not heard of the newest version mistakes no body for an unfit one.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from cellfeed.store.engines.contract.engine import StateTable
 
 
 class Typed(NamedTuple):
-    """A body by a version: ``version`` is its place among :attr:`TypedColumn.versions`, ``data`` its Avro binary. Where it fits none, ``data`` is empty for
-    a reason that ``misfit`` tells, and ``version`` is the first: its schema has room for JSON as that of every other one, and it stays the first."""
+    """A body by a version: ``version`` is its place among :attr:`TypedColumn.versions`, ``data``
+    its Avro binary. Where it fits none, ``data`` is empty for a reason that ``misfit`` tells, and
+    ``version`` is the first: its schema has room for JSON as that of every other one, and it stays
+    the first."""
 
     version: int
     data: bytes
@@ -32,7 +36,8 @@ class _Compiled(NamedTuple):
 
 
 class TypedColumn:
-    """One column's versions, compiled. Safe to use from several threads: what is known is replaced as a whole."""
+    """One column's versions, compiled. Safe to use from several threads: what is known is replaced
+    as a whole."""
 
     def __init__(self, state: StateTable, column: str, stored: StoredColumn | None = None) -> None:
         self._state = state
@@ -50,11 +55,18 @@ class TypedColumn:
         return tuple(each.version for each in self._known)
 
     def take(self, stored: StoredColumn) -> None:
-        """What was read from the datastore. Versions are only ever added, so what an earlier look found is not taken over a later one."""
+        """What was read from the datastore. Versions are only ever added, so what an earlier look
+        found is not taken over a later one."""
         known = self._known
         if len(stored.versions) > len(known):
             new = stored.versions[len(known) :]
-            self._known = (*known, *(_Compiled(version, BodyEncoder(body_schema(version.body).root)) for version in new))
+            self._known = (
+                *known,
+                *(
+                    _Compiled(version, BodyEncoder(body_schema(version.body).root))
+                    for version in new
+                ),
+            )
         self.settings = stored.settings
 
     def renew(self) -> None:
@@ -64,8 +76,8 @@ class TypedColumn:
             self.take(stored)
 
     def encode(self, bodies_json: Sequence[bytes]) -> list[Typed]:
-        """Each body, canonical JSON, by the oldest version that it fits. Raises Unavailable when one fits none that is known here, and the datastore cannot be
-        asked for more."""
+        """Each body, canonical JSON, by the oldest version that it fits. Raises Unavailable when
+        one fits none that is known here, and the datastore cannot be asked for more."""
         found: list[Typed] = []
         asked = False
         for body_json in bodies_json:

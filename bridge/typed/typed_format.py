@@ -1,8 +1,11 @@
-"""Typed records: the cell's fields as in the envelope, the body as its column's own Avro type (:attr:`cellfeed.bridge.typed.body_schema.BodySchema.cell_text`).
+"""Typed records: the cell's fields as in the envelope, the body as its column's own Avro type
+(:attr:`cellfeed.bridge.typed.body_schema.BodySchema.cell_text`).
 
-    zero byte, schema id, row_key, column_name, ref_key, added_id, shard, created_at, then 0 and the body's Avro binary, or 1 and the body as JSON text
+    zero byte, schema id, row_key, column_name, ref_key, added_id, shard, created_at, then 0 and the
+    body's Avro binary, or 1 and the body as JSON text
 
-A body that fits no version is JSON text in its record (``envelope``), or its cell has no record and is noted with the reason (``park``).
+A body that fits no version is JSON text in its record (``envelope``), or its cell has no record and
+is noted with the reason (``park``).
 """
 
 from __future__ import annotations
@@ -21,15 +24,17 @@ Unfit = tuple[StoredCell, str]
 
 _TYPED: Final = varint(0)
 _JSON: Final = varint(1)
-"""The union's branches. The first is also the length of an empty text: so the envelope of an empty body ends with it."""
+"""The union's branches. The first is also the length of an empty text: so the envelope of an empty
+body ends with it."""
 
 NAME: Final = "typed"
 
 
 class TypedFormat:
-    """:class:`cellfeed.bridge.events.formats.EventFormat` of one column. ``unfit``: what becomes of a body that fits no version, as it was settled when this was made;
-    one format never makes both kinds of records. ``schema_id_of``: what the registry calls a version. ``park`` is told, before anything of it is shown, which
-    cells of a shard are left out; where it raises, nothing is."""
+    """:class:`cellfeed.bridge.events.formats.EventFormat` of one column. ``unfit``: what becomes of
+    a body that fits no version, as it was settled when this was made; one format never makes both
+    kinds of records. ``schema_id_of``: what the registry calls a version. ``park`` is told, before
+    anything of it is shown, which cells of a shard are left out; where it raises, nothing is."""
 
     content_type: bytes | None = None
 
@@ -55,7 +60,13 @@ class TypedFormat:
         """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
         return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
-    def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
+    def encode_many(
+        self,
+        shard: int,
+        cells: Sequence[StoredCell],
+        keys: Sequence[bytes],
+        bodies_json: Sequence[bytes],
+    ) -> list[bytes]:
         """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
         bodies = self.column.encode(bodies_json)
         heads = self._all_heads()
@@ -63,7 +74,11 @@ class TypedFormat:
         values: list[bytes] = []
         unfit: list[Unfit] = []
         for fields, cell, body_json, (version, data, misfit) in zip(
-            self._fields.encode_many(shard, cells, keys, [b""] * len(cells)), cells, bodies_json, bodies, strict=True
+            self._fields.encode_many(shard, cells, keys, [b""] * len(cells)),
+            cells,
+            bodies_json,
+            bodies,
+            strict=True,
         ):
             if not misfit:
                 values.append(heads[version] + fields[skip:] + data)
@@ -71,16 +86,24 @@ class TypedFormat:
                 unfit.append((cell, misfit))
                 values.append(LeftOut(misfit))
             else:
-                values.append(b"".join((heads[version], fields[skip:-1], _JSON, varint(len(body_json)), body_json)))
+                values.append(
+                    b"".join(
+                        (heads[version], fields[skip:-1], _JSON, varint(len(body_json)), body_json)
+                    )
+                )
         if unfit:
             self._park(shard, unfit)
         return values
 
-    def is_as_json(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes, value: bytes) -> bool:
+    def is_as_json(
+        self, shard: int, cell: StoredCell, key: bytes, body_json: bytes, value: bytes
+    ) -> bool:
         """Whether a value is this cell's with its body as JSON."""
         fields = self._fields.encode(shard, cell, key, b"")
         skip = WIRE_HEAD.size
-        return value[:skip] == self._all_heads()[0] and value[skip:] == b"".join((fields[skip:-1], _JSON, varint(len(body_json)), body_json))
+        return value[:skip] == self._all_heads()[0] and value[skip:] == b"".join(
+            (fields[skip:-1], _JSON, varint(len(body_json)), body_json)
+        )
 
     def _all_heads(self) -> list[bytes]:
         versions = self.column.versions

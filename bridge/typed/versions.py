@@ -1,14 +1,19 @@
-"""The versions of columns' cellfeed.schemas, in the state table of the datastore: what every gateway and exporter goes by, whatever its own configuration says.
+"""The versions of columns' cellfeed.schemas, in the state table of the datastore: what every
+gateway and exporter goes by, whatever its own configuration says.
 
     typed/<column>/settings            {unfit, compatibility}
     typed/<column>/version/<number>    {schema_id, body, cell, at_us}, numbers from 1
     typed-id/<schema id>               {column, number}
 
-A version and its id are written in one commit that expects both to be absent, so two gateways that start together with new schemas come one behind the other,
-and the second one is checked against the first. None is ever changed or deleted: records with its id lie in other people's topics. The id follows from the
-schema as the envelope's does (:func:`cellfeed.bridge.events.registry.schema_id_of`); where it has a meaning already, the next free number is taken.
+A version and its id are written in one commit that expects both to be absent, so two gateways that
+start together with new schemas come one behind the other, and the second one is checked against the
+first. None is ever changed or deleted: records with its id lie in other people's topics. The id
+follows from the schema as the envelope's does
+(:func:`cellfeed.bridge.events.registry.schema_id_of`); where it has a meaning already, the next
+free number is taken.
 
-The process dies before the commit: nothing is there, whoever starts next registers it. After it: all of it is there, and registering it again finds it.
+The process dies before the commit: nothing is there, whoever starts next registers it. After it:
+all of it is there, and registering it again finds it.
 """
 
 from __future__ import annotations
@@ -43,7 +48,8 @@ declare("typed.before_registered", "typed.after_registered")
 
 
 class IncompatibleSchema(ProtectData):
-    """A schema that breaks the declared rule to an earlier version; the message names field and rule."""
+    """A schema that breaks the declared rule to an earlier version; the message names field and
+    rule."""
 
     code = "incompatible_schema"
 
@@ -61,7 +67,8 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 class Version(NamedTuple):
-    """A registered version. ``body`` and ``cell``: schemas as JSON; ``at_us``: when it was registered, microseconds since 1970."""
+    """A registered version. ``body`` and ``cell``: schemas as JSON; ``at_us``: when it was
+    registered, microseconds since 1970."""
 
     number: int
     schema_id: int
@@ -91,18 +98,36 @@ def stored_columns(state: StateTable, column: str | None = None) -> dict[str, St
             settings[unquote(name)] = _settings(entry.value)
         else:
             found = _stored(entry.value)
-            versions.setdefault(unquote(name), []).append(Version(int(kind.rpartition("/")[2]), found.schema_id, found.body, found.cell, found.at_us))
-    return {name: StoredColumn(settings.get(name, Settings()), tuple(found)) for name, found in sorted(versions.items())}
+            versions.setdefault(unquote(name), []).append(
+                Version(
+                    int(kind.rpartition("/")[2]),
+                    found.schema_id,
+                    found.body,
+                    found.cell,
+                    found.at_us,
+                )
+            )
+    return {
+        name: StoredColumn(settings.get(name, Settings()), tuple(found))
+        for name, found in sorted(versions.items())
+    }
 
 
 def register_declared(state: StateTable, declared: Sequence[ColumnSchema], directory: Path) -> None:
-    """Registers what a configuration declares; again is no harm. Files lie in ``directory``. Raises InvalidRequest, IncompatibleSchema, Unavailable."""
+    """Registers what a configuration declares; again is no harm. Files lie in ``directory``. Raises
+    InvalidRequest, IncompatibleSchema, Unavailable."""
     for each in declared:
-        register(state, each.column, declared_schema(each, directory), Settings(each.unfit, each.compatibility))
+        register(
+            state,
+            each.column,
+            declared_schema(each, directory),
+            Settings(each.unfit, each.compatibility),
+        )
 
 
 def register(state: StateTable, column: str, schema: BodySchema, settings: Settings) -> Version:
-    """Makes it a version of the column unless it is one, and the settings those of the column. Raises IncompatibleSchema, Unavailable."""
+    """Makes it a version of the column unless it is one, and the settings those of the column.
+    Raises IncompatibleSchema, Unavailable."""
     for _ in range(_TRIES_MAX):
         stored = stored_columns(state, column).get(column, StoredColumn(Settings(), ()))
         known = version_of(stored, schema)
@@ -123,20 +148,33 @@ def register(state: StateTable, column: str, schema: BodySchema, settings: Setti
     raise Unavailable(f"the schema of column {column} could not be registered: others are faster")
 
 
-def check_version(column: str, schema: BodySchema, stored: StoredColumn, compatibility: Compatibility) -> None:
+def check_version(
+    column: str, schema: BodySchema, stored: StoredColumn, compatibility: Compatibility
+) -> None:
     """Raises IncompatibleSchema when the schema may not be the next version."""
     if len(stored.versions) >= VERSIONS_MAX:
-        raise IncompatibleSchema(f"column {column} has {VERSIONS_MAX} versions of its schema, and no more are possible")
+        raise IncompatibleSchema(
+            f"column {column} has {VERSIONS_MAX} versions of its schema, and no more are possible"
+        )
     earlier = [(version.number, body_schema(version.body).root) for version in stored.versions]
     if found := next(breaks(schema.root, earlier, compatibility), None):
-        fix = "add and take away only fields with a default, and leave types and names as they are; or give the new bodies a column of their own"
-        raise IncompatibleSchema(f"column {column}: {found}. It must be {compatibility} to every version: {fix}")
+        fix = (
+            "add and take away only fields with a default, and leave types and names as they are;"
+            " or give the new bodies a column of their own"
+        )
+        raise IncompatibleSchema(
+            f"column {column}: {found}. It must be {compatibility} to every version: {fix}"
+        )
 
 
 def version_of(stored: StoredColumn, schema: BodySchema) -> Version | None:
-    """The version that the schema is; None for a new one. Explanations (``doc``) make no version."""
+    """The version that the schema is; None for a new one. Explanations (``doc``) make no
+    version."""
     wanted = meaning_of(json.loads(schema.cell_text))
-    return next((version for version in stored.versions if meaning_of(json.loads(version.cell)) == wanted), None)
+    return next(
+        (version for version in stored.versions if meaning_of(json.loads(version.cell)) == wanted),
+        None,
+    )
 
 
 def _keep_settings(state: StateTable, column: str, settings: Settings) -> None:

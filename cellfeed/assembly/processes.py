@@ -1,7 +1,9 @@
-"""What each kind of process does: opens the datastore, serves until SIGTERM or SIGINT, says when it is ready.
+"""What each kind of process does: opens the datastore, serves until SIGTERM or SIGINT, says when it
+is ready.
 
-``cellfeed run --run-dir DIR NAME`` is the entry; ``cellfeed up`` starts these, and anybody's own supervisor may do the same. Each kind imports what it runs
-when it runs it: a worker that loads the gateway and DuckDB starts two seconds later and is three times as large.
+``cellfeed run --run-dir DIR NAME`` is the entry; ``cellfeed up`` starts these, and anybody's own
+supervisor may do the same. Each kind imports what it runs when it runs it: a worker that loads the
+gateway and DuckDB starts two seconds later and is three times as large.
 """
 
 from __future__ import annotations
@@ -47,8 +49,11 @@ LOADER_SESSION_TIMEOUT_MS: Final = 10_000
 
 
 def run_process(run_dir: Path, name: str) -> None:
-    """Runs the process of that name until it is told to stop. Raises NotFound for a name that the configuration does not have."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Runs the process of that name until it is told to stop. Raises NotFound for a name that the
+    configuration does not have."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     directory = RunDir(run_dir)
     config = load_config(directory.config)
     stop = threading.Event()
@@ -59,19 +64,30 @@ def run_process(run_dir: Path, name: str) -> None:
     when_changed(partial(directory.say_troubles, name))
     match kinds.get(name):
         case "worker":
-            _run_worker(directory, config, next(each for each in config.workers if each.name == name), stop)
+            _run_worker(
+                directory, config, next(each for each in config.workers if each.name == name), stop
+            )
         case "gateway":
-            _run_gateway(directory, config, next(each for each in config.gateways if each.name == name), stop)
+            _run_gateway(
+                directory, config, next(each for each in config.gateways if each.name == name), stop
+            )
         case "triggers":
             triggers = next(each for each in config.triggers if name in trigger_process_names(each))
-            run_triggers(directory, config, triggers, name, stop, lambda: directory.say_ready(name, {}))
+            run_triggers(
+                directory, config, triggers, name, stop, lambda: directory.say_ready(name, {})
+            )
         case "index":
             workers = next(each for each in config.indexes if name in trigger_process_names(each))
             _run_index(directory, config, workers, name, stop)
         case "export":
             _run_exports(directory, config, name, stop)
         case "warehouse":
-            _run_warehouse(directory, config, next(each for each in config.warehouses if each.name == name), stop)
+            _run_warehouse(
+                directory,
+                config,
+                next(each for each in config.warehouses if each.name == name),
+                stop,
+            )
         case "failover":
             _run_failover(directory, config, name, stop)
         case kind if kind in SERVER_KINDS:
@@ -86,11 +102,17 @@ def open_datastore(directory: RunDir, config: Config) -> Datastore:
 
 
 def trigger_settings(directory: RunDir, triggers: TriggersConfig) -> dict[str, Any]:
-    """The settings that the program gets: ``{run_dir}`` in a text is the run directory, so that one configuration serves wherever it runs."""
-    return {name: value.replace("{run_dir}", str(directory.path)) if isinstance(value, str) else value for name, value in triggers.settings.items()}
+    """The settings that the program gets: ``{run_dir}`` in a text is the run directory, so that one
+    configuration serves wherever it runs."""
+    return {
+        name: value.replace("{run_dir}", str(directory.path)) if isinstance(value, str) else value
+        for name, value in triggers.settings.items()
+    }
 
 
-def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event) -> None:
+def _run_worker(
+    directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event
+) -> None:
     from cellfeed.bridge.indexes.groups import index_positions
     from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
     from cellfeed.store.http.server.worker import run_worker
@@ -98,7 +120,9 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
     port = directory.kept_port(worker.name, "http", worker.port)
     with (
         open_datastore(directory, config) as datastore,
-        closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator,
+        closing(
+            open_coordinator(config.coordination, datastore.state, datastore.history)
+        ) as coordinator,
         ExitStack() as background,
     ):
         if isinstance(datastore.engine, ClusteredEngine):
@@ -118,14 +142,23 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
         )
 
 
-def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfig, stop: threading.Event) -> None:
+def _run_gateway(
+    directory: RunDir, config: Config, gateway: GatewayProcessConfig, stop: threading.Event
+) -> None:
     from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
 
     settings = GatewayConfig(
         host=gateway.host,
-        port=gateway.port if gateway.listeners else directory.kept_port(gateway.name, "kafka", gateway.port),
+        port=gateway.port
+        if gateway.listeners
+        else directory.kept_port(gateway.name, "kafka", gateway.port),
         listeners=tuple(
-            replace(each.listener(), port=directory.kept_port(gateway.name, "kafka" if not number else f"kafka-{each.name}", each.port))
+            replace(
+                each.listener(),
+                port=directory.kept_port(
+                    gateway.name, "kafka" if not number else f"kafka-{each.name}", each.port
+                ),
+            )
             for number, each in enumerate(gateway.listeners)
         ),
         registry_port=directory.kept_port(gateway.name, "registry", gateway.registry_port),
@@ -145,26 +178,59 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
     def started(kafka: int, registry: int) -> None:
         directory.say_ready(gateway.name, {"kafka": kafka, "registry": registry})
 
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
+    with (
+        open_datastore(directory, config) as datastore,
+        closing(
+            open_coordinator(config.coordination, datastore.state, datastore.history)
+        ) as coordinator,
+    ):
         _register_schemas(directory, config, datastore)
         run_gateway(datastore, coordinator, settings, stop, started)
 
 
-def run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, name: str, stop: threading.Event, ready: Callable[[], None]) -> None:
-    """Runs one trigger worker until ``stop`` is set, and drains it. ``ready`` is called when its program is loaded and its datastore is open."""
+def run_triggers(
+    directory: RunDir,
+    config: Config,
+    triggers: TriggersConfig,
+    name: str,
+    stop: threading.Event,
+    ready: Callable[[], None],
+) -> None:
+    """Runs one trigger worker until ``stop`` is set, and drains it. ``ready`` is called when its
+    program is loaded and its datastore is open."""
     from cellfeed.bridge.triggers.program import load_program
     from cellfeed.bridge.triggers.worker import run_trigger_worker
 
     program = load_program(triggers.app, trigger_settings(directory, triggers))
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
+    with (
+        open_datastore(directory, config) as datastore,
+        closing(
+            open_coordinator(config.coordination, datastore.state, datastore.history)
+        ) as coordinator,
+    ):
         ready()
-        run_trigger_worker(program, datastore, coordinator, name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
+        run_trigger_worker(
+            program,
+            datastore,
+            coordinator,
+            name,
+            stop,
+            lease_s=triggers.lease_s,
+            threads=triggers.threads,
+        )
 
 
-def _run_index(directory: RunDir, config: Config, workers: IndexWorkersConfig, name: str, stop: threading.Event) -> None:
+def _run_index(
+    directory: RunDir, config: Config, workers: IndexWorkersConfig, name: str, stop: threading.Event
+) -> None:
     from cellfeed.bridge.indexes.worker import IndexWorker
 
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
+    with (
+        open_datastore(directory, config) as datastore,
+        closing(
+            open_coordinator(config.coordination, datastore.state, datastore.history)
+        ) as coordinator,
+    ):
         directory.say_ready(name, {})
         IndexWorker(datastore, coordinator, name, lease_s=workers.lease_s).run(stop)
 
@@ -172,15 +238,22 @@ def _run_index(directory: RunDir, config: Config, workers: IndexWorkersConfig, n
 def _run_exports(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:
     from cellfeed.bridge.export.worker import run_exporter
 
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
+    with (
+        open_datastore(directory, config) as datastore,
+        closing(
+            open_coordinator(config.coordination, datastore.state, datastore.history)
+        ) as coordinator,
+    ):
         _register_schemas(directory, config, datastore)
         directory.say_ready(name, {})
-        # Of several instances over one storage each has a process of this name: the run directory tells them apart.
+        # Of several instances over one storage each has a process of this name: the run directory
+        # tells them apart.
         run_exporter(config.exports, datastore, coordinator, _instance_id(directory, name), stop)
 
 
 def _register_schemas(directory: RunDir, config: Config, datastore: Datastore) -> None:
-    """What the configuration says of columns' bodies. Raises InvalidRequest, and IncompatibleSchema, which names field and rule: nothing is served then."""
+    """What the configuration says of columns' bodies. Raises InvalidRequest, and
+    IncompatibleSchema, which names field and rule: nothing is served then."""
     if config.datastore.schemas:
         from cellfeed.bridge.typed.versions import register_declared
 
@@ -190,9 +263,14 @@ def _register_schemas(directory: RunDir, config: Config, datastore: Datastore) -
 def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:
     from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 
-    automatic = [cluster.name for cluster in config.datastore.clusters if cluster.failover == "automatic"]
+    automatic = [
+        cluster.name for cluster in config.datastore.clusters if cluster.failover == "automatic"
+    ]
     clusters = [storage.cluster_servers(config, cluster) for cluster in automatic]
-    threads = [SupervisedThread(f"failover-{cluster.name}", partial(FailoverSupervisor(cluster).run, stop)) for cluster in clusters]
+    threads = [
+        SupervisedThread(f"failover-{cluster.name}", partial(FailoverSupervisor(cluster).run, stop))
+        for cluster in clusters
+    ]
     with moves_healed(config, stop):
         for thread in threads:
             thread.start()
@@ -206,10 +284,13 @@ def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.
 
 @contextmanager
 def moves_healed(config: Config, stop: threading.Event) -> Iterator[None]:
-    """Beside what the process does, until ``stop`` is set: moves of shards whose mover has died are ended."""
+    """Beside what the process does, until ``stop`` is set: moves of shards whose mover has died are
+    ended."""
     from cellfeed.store.clusters.moves.heal import MoveHealer
 
-    clusters = {each.name: storage.cluster_servers(config, each.name) for each in config.datastore.clusters}
+    clusters = {
+        each.name: storage.cluster_servers(config, each.name) for each in config.datastore.clusters
+    }
     with ExitStack() as stack:
         for cluster in clusters.values():
             stack.callback(cluster.close)
@@ -219,12 +300,17 @@ def moves_healed(config: Config, stop: threading.Event) -> Iterator[None]:
 
 
 def erasures_ended(datastore: Datastore, stop: threading.Event) -> AbstractContextManager[None]:
-    """Beside what the process does, until ``stop`` is set: erasures that were broken off are ended."""
-    return _beside("erasures", ErasureJob(datastore.unended_erasures, datastore.end_erasure).run, stop)
+    """Beside what the process does, until ``stop`` is set: erasures that were broken off are
+    ended."""
+    return _beside(
+        "erasures", ErasureJob(datastore.unended_erasures, datastore.end_erasure).run, stop
+    )
 
 
 @contextmanager
-def _beside(name: str, run: Callable[[threading.Event], None], stop: threading.Event) -> Iterator[None]:
+def _beside(
+    name: str, run: Callable[[threading.Event], None], stop: threading.Event
+) -> Iterator[None]:
     """A thread that runs until ``stop`` is set, by somebody or by the end of the context."""
     thread = SupervisedThread(name, partial(run, stop))
     thread.start()
@@ -235,7 +321,9 @@ def _beside(name: str, run: Callable[[threading.Event], None], stop: threading.E
         thread.join()
 
 
-def _run_warehouse(directory: RunDir, config: Config, warehouse: WarehouseConfig, stop: threading.Event) -> None:
+def _run_warehouse(
+    directory: RunDir, config: Config, warehouse: WarehouseConfig, stop: threading.Event
+) -> None:
     from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
 
     bootstrap = warehouse.bootstrap or _first_gateway(directory, config)
@@ -257,19 +345,25 @@ def _run_warehouse(directory: RunDir, config: Config, warehouse: WarehouseConfig
         stop,
         on_progress=progress,
         flush=FlushPolicy(rows=warehouse.flush_rows, age_s=warehouse.flush_age_s),
-        consumer_config={"group.instance.id": _instance_id(directory, warehouse.name), "session.timeout.ms": LOADER_SESSION_TIMEOUT_MS},
+        consumer_config={
+            "group.instance.id": _instance_id(directory, warehouse.name),
+            "session.timeout.ms": LOADER_SESSION_TIMEOUT_MS,
+        },
     )
 
 
 def _instance_id(directory: RunDir, name: str) -> str:
-    """A name of its own for a process of this run directory, the same whenever it is started: a loader that was killed and started again takes its own
-    place, at once and without a rebalance, instead of waiting until the group has given its old self up."""
+    """A name of its own for a process of this run directory, the same whenever it is started: a
+    loader that was killed and started again takes its own place, at once and without a rebalance,
+    instead of waiting until the group has given its old self up."""
     return f"{name}-{sha256(str(directory.path.resolve()).encode()).hexdigest()[:8]}"
 
 
 def _first_gateway(directory: RunDir, config: Config) -> str:
     if not config.gateways:
-        raise NotFound("a warehouse without a bootstrap address needs a gateway in the same configuration")
+        raise NotFound(
+            "a warehouse without a bootstrap address needs a gateway in the same configuration"
+        )
     gateway = config.gateways[0]
     ready = directory.ready(gateway.name)
     return f"{gateway.host}:{ready.ports['kafka'] if ready else gateway.port}"

@@ -1,4 +1,5 @@
-"""The datastore that a configuration names: SQLite files in the run directory, or clusters of MariaDB servers."""
+"""The datastore that a configuration names: SQLite files in the run directory, or clusters of
+MariaDB servers."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.recovery import Place
 from cellfeed.store.engines.contract.values import Replica
-from cellfeed.store.engines.mysql.connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
+from cellfeed.store.engines.mysql.connections import (
+    MySqlAddress,
+    MySqlServer,
+    has_database,
+    parse_mysql_url,
+)
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.migrations import Layout, check_schema
@@ -36,9 +42,12 @@ from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, Storage
 
 
 def open_datastore(config: Config, directory: Path) -> Datastore:
-    """The datastore, in process; SQLite files lie below ``directory``. Raises StorageUnavailable, ProtectData."""
+    """The datastore, in process; SQLite files lie below ``directory``. Raises StorageUnavailable,
+    ProtectData."""
     if not config.datastore.clusters:
-        datastore = Datastore.open_embedded(directory / config.datastore.directory, config.datastore.name, config.datastore.shards)
+        datastore = Datastore.open_embedded(
+            directory / config.datastore.directory, config.datastore.name, config.datastore.shards
+        )
     else:
         datastore = Datastore(open_clusters(config.datastore))
     datastore.when_erased(ParkedCells(datastore.state).forget_row)
@@ -48,7 +57,12 @@ def open_datastore(config: Config, directory: Path) -> Datastore:
 
 def open_clusters(config: DatastoreConfig) -> ClusteredEngine:
     """The engine over the clusters of the configuration."""
-    nodes = {cluster.name: {node.name: partial(_open_node, config, address) for node, address in _addresses(cluster)} for cluster in config.clusters}
+    nodes = {
+        cluster.name: {
+            node.name: partial(_open_node, config, address) for node, address in _addresses(cluster)
+        }
+        for cluster in config.clusters
+    }
     return ClusteredEngine(
         config.name,
         config.shards,
@@ -61,35 +75,48 @@ def open_clusters(config: DatastoreConfig) -> ClusteredEngine:
 
 
 def cluster_servers(config: Config, name: str) -> ClusterServers:
-    """A cluster's servers, for its operator. Raises NotFound for a name that the configuration does not have."""
+    """A cluster's servers, for its operator. Raises NotFound for a name that the configuration does
+    not have."""
     for cluster in config.datastore.clusters:
         if cluster.name == name:
             return _servers(config.datastore, cluster)
-    raise NotFound(f"the configuration has no cluster {name!r}; it has {', '.join(each.name for each in config.datastore.clusters) or 'none'}")
+    raise NotFound(
+        f"the configuration has no cluster {name!r}; it has"
+        f" {', '.join(each.name for each in config.datastore.clusters) or 'none'}"
+    )
 
 
 def shard_map(config: Config) -> ShardMap:
-    """The shard map for making the clusters: as given per cluster, or divided evenly. Raises InvalidRequest."""
+    """The shard map for making the clusters: as given per cluster, or divided evenly. Raises
+    InvalidRequest."""
     clusters = config.datastore.clusters
     given = [cluster for cluster in clusters if cluster.shards is not None]
     if not given:
-        return even_map(config.datastore.name, config.datastore.shards, [cluster.name for cluster in clusters])
+        return even_map(
+            config.datastore.name, config.datastore.shards, [cluster.name for cluster in clusters]
+        )
     if len(given) != len(clusters):
         raise InvalidRequest("config: either every cluster names its shards, or none does")
-    made = first_map(config.datastore.name, config.datastore.shards, {cluster.name: _ranges(cluster.shards or "") for cluster in clusters})
+    made = first_map(
+        config.datastore.name,
+        config.datastore.shards,
+        {cluster.name: _ranges(cluster.shards or "") for cluster in clusters},
+    )
     made.by_shard()
     return made
 
 
 def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]:
-    """Makes these clusters of their bare servers, one after the other; one that has been made is left as it is. Raises as :func:`init_cluster`."""
+    """Makes these clusters of their bare servers, one after the other; one that has been made is
+    left as it is. Raises as :func:`init_cluster`."""
     if not names:
         return
     present = _present_map(config)
     if present is not None and _is_bare(config, config.datastore.clusters[0].name):
         raise ProtectData(
-            f"config: cluster {config.datastore.clusters[0].name!r} is new and comes first; the first cluster keeps leases, offsets and all other state, "
-            "so a new one is added at the end of datastore.clusters"
+            f"config: cluster {config.datastore.clusters[0].name!r} is new and comes first; the"
+            " first cluster keeps leases, offsets and all other state, so a new one is added at"
+            " the end of datastore.clusters"
         )
     divided = present or shard_map(config)
     for name in names:
@@ -101,7 +128,8 @@ def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]
 
 
 def identify_clusters(config: Config) -> str:
-    """Gives the datastore's clusters a history identity where they have none yet, and returns it. Raises as :func:`cellfeed.store.clusters.operating.migrate.identify`."""
+    """Gives the datastore's clusters a history identity where they have none yet, and returns it.
+    Raises as :func:`cellfeed.store.clusters.operating.migrate.identify`."""
     with ExitStack() as opened:
         servers = [cluster_servers(config, cluster.name) for cluster in config.datastore.clusters]
         for each in servers:
@@ -121,7 +149,8 @@ def _is_bare(config: Config, name: str) -> bool:
 
 
 def _present_map(config: Config) -> ShardMap | None:
-    """The map of clusters that were made before: one that is made now joins them without a shard, until some are moved to it."""
+    """The map of clusters that were made before: one that is made now joins them without a shard,
+    until some are moved to it."""
     found = []
     for cluster in config.datastore.clusters:
         servers = cluster_servers(config, cluster.name)
@@ -137,9 +166,12 @@ def _present_map(config: Config) -> ShardMap | None:
 
 
 @contextmanager
-def dictionary_places(config: Config, directory: Path) -> Iterator[tuple[list[Place], dict[str, str]]]:
-    """The dictionaries of every storage node, without opening the datastore, which may be refused for them; and why the other nodes do not answer.
-    Raises ProtectData for storage of another shape or schema version."""
+def dictionary_places(
+    config: Config, directory: Path
+) -> Iterator[tuple[list[Place], dict[str, str]]]:
+    """The dictionaries of every storage node, without opening the datastore, which may be refused
+    for them; and why the other nodes do not answer. Raises ProtectData for storage of another shape
+    or schema version."""
     places: list[Place] = []
     silent: dict[str, str] = {}
     with ExitStack() as opened:
@@ -171,16 +203,25 @@ def shard_owners(datastore: Datastore) -> dict[str, list[tuple[int, int]]]:
     return found.owners if found is not None else {}
 
 
-def restore_target(config: Config, directory: Path, owners: Mapping[str, Sequence[tuple[int, int]]]) -> AbstractContextManager[Target]:
-    """Where a backup is restored into, to be used as a context. ``owners``: the backup's shard map, which the clusters get where the configuration names the
-    same ones and does not divide the shards otherwise. Raises InvalidRequest."""
+def restore_target(
+    config: Config, directory: Path, owners: Mapping[str, Sequence[tuple[int, int]]]
+) -> AbstractContextManager[Target]:
+    """Where a backup is restored into, to be used as a context. ``owners``: the backup's shard map,
+    which the clusters get where the configuration names the same ones and does not divide the
+    shards otherwise. Raises InvalidRequest."""
     given = config.datastore
     if not given.clusters:
         return SqliteTarget(directory / given.directory / given.name, given.name, given.shards)
     divided = shard_map(config)
-    if all(cluster.shards is None for cluster in given.clusters) and set(owners) == {cluster.name for cluster in given.clusters}:
-        divided = first_map(given.name, given.shards, {name: list(ranges) for name, ranges in owners.items()})
-    return ClusterTarget([cluster_servers(config, cluster.name) for cluster in given.clusters], divided)
+    if all(cluster.shards is None for cluster in given.clusters) and set(owners) == {
+        cluster.name for cluster in given.clusters
+    }:
+        divided = first_map(
+            given.name, given.shards, {name: list(ranges) for name, ranges in owners.items()}
+        )
+    return ClusterTarget(
+        [cluster_servers(config, cluster.name) for cluster in given.clusters], divided
+    )
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:
@@ -195,7 +236,9 @@ def _ranges(text: str) -> list[tuple[int, int]]:
 
 def _servers(config: DatastoreConfig, cluster: ClusterConfig) -> ClusterServers:
     nodes = {node.name: MySqlServer(address) for node, address in _addresses(cluster)}
-    return ClusterServers(cluster.name, config.name, config.shards, nodes, semi_sync=cluster.semi_sync)
+    return ClusterServers(
+        cluster.name, config.name, config.shards, nodes, semi_sync=cluster.semi_sync
+    )
 
 
 def _addresses(cluster: ClusterConfig) -> list[tuple[NodeConfig, MySqlAddress]]:
@@ -214,7 +257,8 @@ def engine_of(datastore: Datastore) -> ClusteredEngine:
 
 
 def clusters_status(datastore: Datastore) -> list[dict[str, Any]]:
-    """Every cluster's standing (:class:`~cellfeed.store.clusters.serving.status.ClusterStanding`), and what it buffers for others; empty for an embedded datastore."""
+    """Every cluster's standing (:class:`~cellfeed.store.clusters.serving.status.ClusterStanding`),
+    and what it buffers for others; empty for an embedded datastore."""
     if not isinstance(datastore.engine, ClusteredEngine):
         return []
     counts = datastore.engine.drain.counts()

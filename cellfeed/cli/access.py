@@ -1,4 +1,5 @@
-"""users add|list|remove|passwd and acls allow|remove|list: who may come in through the Kafka gateways, and what they may read."""
+"""users add|list|remove|passwd and acls allow|remove|list: who may come in through the Kafka
+gateways, and what they may read."""
 
 from __future__ import annotations
 
@@ -10,32 +11,62 @@ import msgspec
 import typer
 from rich.table import Table
 
-from cellfeed.bridge.gateway.security.users import Acl, User, allow, list_acls, list_users, put_user, remove_acl, remove_user
+from cellfeed.bridge.gateway.security.users import (
+    Acl,
+    User,
+    allow,
+    list_acls,
+    list_users,
+    put_user,
+    remove_acl,
+    remove_user,
+)
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.store.errors import InvalidRequest
 
 PASSWORD_VARIABLE: Final = "CELLFEED_PASSWORD"  # noqa: S105 (the name of a variable)
 
-users_app = typer.Typer(no_args_is_help=True, help="Users of the Kafka gateways: add, list, remove, give another password.")
+users_app = typer.Typer(
+    no_args_is_help=True,
+    help="Users of the Kafka gateways: add, list, remove, give another password.",
+)
 acls_app = typer.Typer(
-    no_args_is_help=True, help="What users of the Kafka gateways may do: allow, remove, list. Once there is a user or an ACL, only what is allowed."
+    no_args_is_help=True,
+    help=(
+        "What users of the Kafka gateways may do: allow, remove, list. Once there is a user or an"
+        " ACL, only what is allowed."
+    ),
 )
 
 NameArgument = Annotated[str, typer.Argument(help="The user's name.")]
-PrincipalArgument = Annotated[str, typer.Argument(help="The user; ANONYMOUS without authentication; CN=… of a client certificate.")]
-OperationArgument = Annotated[str, typer.Argument(help="read or describe; for groups delete, too. read and delete include describe.")]
+PrincipalArgument = Annotated[
+    str,
+    typer.Argument(
+        help="The user; ANONYMOUS without authentication; CN=… of a client certificate."
+    ),
+]
+OperationArgument = Annotated[
+    str,
+    typer.Argument(
+        help="read or describe; for groups delete, too. read and delete include describe."
+    ),
+]
 KindArgument = Annotated[str, typer.Argument(help="topic or group.")]
 PatternArgument = Annotated[str, typer.Argument(help="A name, or a prefix with * at its end.")]
 
 
 @users_app.command("add")
 def add_user(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
-    """Add a user. The password comes from the variable CELLFEED_PASSWORD, from a prompt, or as the first line of the standard input."""
+    """Add a user. The password comes from the variable CELLFEED_PASSWORD, from a prompt, or as the
+    first line of the standard input."""
     password = _password()
     with opened(run_dir) as instance:
         put_user(instance.datastore.state, name, password, is_new=True)
-    console.print(f"user {name} is added, and may do what an ACL allows: cellfeed acls allow {name} read topic {instance.datastore.name}")
+    console.print(
+        f"user {name} is added, and may do what an ACL allows: cellfeed acls allow {name} read"
+        f" topic {instance.datastore.name}"
+    )
 
 
 @users_app.command("passwd")
@@ -49,7 +80,8 @@ def change_password(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR)
 
 @users_app.command("remove")
 def remove(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
-    """Remove a user with the user's ACLs. Connections that are open may do nothing from then on, as long as other users or ACLs are left."""
+    """Remove a user with the user's ACLs. Connections that are open may do nothing from then on, as
+    long as other users or ACLs are left."""
     with opened(run_dir) as instance:
         acls = remove_user(instance.datastore.state, name)
     console.print(f"user {name} and {acls} ACLs are removed")
@@ -72,9 +104,14 @@ def show_users(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = Fa
 
 @acls_app.command("allow")
 def allow_acl(
-    principal: PrincipalArgument, operation: OperationArgument, kind: KindArgument, pattern: PatternArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR
+    principal: PrincipalArgument,
+    operation: OperationArgument,
+    kind: KindArgument,
+    pattern: PatternArgument,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
-    """Allow a user something: allow billing read topic 'trips*'. In force a second later, on open connections as well."""
+    """Allow a user something: allow billing read topic 'trips*'. In force a second later, on open
+    connections as well."""
     with opened(run_dir) as instance:
         allow(instance.datastore.state, Acl(principal, kind, pattern, operation))
     console.print(f"{principal} may {operation} {kind} {pattern}")
@@ -82,7 +119,11 @@ def allow_acl(
 
 @acls_app.command("remove")
 def remove_one_acl(
-    principal: PrincipalArgument, operation: OperationArgument, kind: KindArgument, pattern: PatternArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR
+    principal: PrincipalArgument,
+    operation: OperationArgument,
+    kind: KindArgument,
+    pattern: PatternArgument,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Take back what was allowed, in the same words."""
     with opened(run_dir) as instance:
@@ -113,5 +154,8 @@ def _password() -> str:
         return str(typer.prompt("password", hide_input=True, confirmation_prompt=True))
     line = sys.stdin.readline().rstrip("\r\n")
     if not line:
-        raise InvalidRequest(f"no password: give it in the variable {PASSWORD_VARIABLE}, at the prompt, or as the first line of the standard input")
+        raise InvalidRequest(
+            f"no password: give it in the variable {PASSWORD_VARIABLE}, at the prompt, or as the"
+            " first line of the standard input"
+        )
     return line

@@ -17,7 +17,13 @@ from cellfeed.assembly import storage
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.bridge.backups.readers import group_readers
 from cellfeed.bridge.coordination.open import open_coordinator
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, DatastoreOption, RunDirOption, config_of
+from cellfeed.cli.instance import (
+    DEFAULT_RUN_DIR,
+    ConfigOption,
+    DatastoreOption,
+    RunDirOption,
+    config_of,
+)
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.check import verify
@@ -27,57 +33,115 @@ from cellfeed.store.backups.prune import Decision, decide, remove
 from cellfeed.store.backups.register import Register
 from cellfeed.store.errors import DataDamaged, InvalidRequest, UnknownDatastore
 
-app = typer.Typer(no_args_is_help=True, help="Back a datastore up into files, and look after them; `cellfeed restore` brings one back.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Back a datastore up into files, and look after them; `cellfeed restore` brings one back.",
+)
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of backups.")]
-BackupOption = Annotated[str | None, typer.Option("--backup", metavar="NAME", help="This backup, as `backup list` shows it; the newest when left out.")]
+BackupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backup",
+        metavar="NAME",
+        help="This backup, as `backup list` shows it; the newest when left out.",
+    ),
+]
 
 LATEST = "latest"
 
 
 @app.command("create")
 def create_backup(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of backups; made when it is not there.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="The folder of backups; made when it is not there."),
+    ],
     onto: Annotated[
-        str | None, typer.Option("--onto", metavar="NAME", help="Only what has come since this backup of the folder: its name, or `latest`. It must be kept.")
+        str | None,
+        typer.Option(
+            "--onto",
+            metavar="NAME",
+            help=(
+                "Only what has come since this backup of the folder: its name, or `latest`. It must"
+                " be kept."
+            ),
+        ),
     ] = None,
-    cells_per_s: Annotated[float | None, typer.Option("--cells-per-s", help="No more than so many cells a second; as fast as it goes when left out.")] = None,
+    cells_per_s: Annotated[
+        float | None,
+        typer.Option(
+            "--cells-per-s",
+            help="No more than so many cells a second; as fast as it goes when left out.",
+        ),
+    ] = None,
     datastore: DatastoreOption = None,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Back up a datastore while it is at work: every cell below one watermark for each shard, with all that is needed to read them and to go on.
+    """Back up a datastore while it is at work: every cell below one watermark for each shard, with
+    all that is needed to read them and to go on.
 
-    Reads from a minion where there is one, once it has all that is acknowledged by now; fails, and names the cells, when that takes longer than half a minute.
-    A backup that was killed is none; the next one removes what it left. Nothing else in the folder is ever removed.
+    Reads from a minion where there is one, once it has all that is acknowledged by now; fails, and
+    names the cells, when that takes longer than half a minute. A backup that was killed is none;
+    the next one removes what it left. Nothing else in the folder is ever removed.
     """
     checked = config_of(run_dir, config)
     if datastore not in (None, checked.datastore.name):
-        raise UnknownDatastore(f"the instance has datastore {checked.datastore.name!r}, not {datastore!r}")
-    checked = msgspec.structs.replace(checked, datastore=msgspec.structs.replace(checked.datastore, log_reads="minion"))
+        raise UnknownDatastore(
+            f"the instance has datastore {checked.datastore.name!r}, not {datastore!r}"
+        )
+    checked = msgspec.structs.replace(
+        checked, datastore=msgspec.structs.replace(checked.datastore, log_reads="minion")
+    )
     folder = BackupFolder(directory)
-    below = folder.get(None if onto == LATEST else onto, checked.datastore.name) if onto is not None else None
+    below = (
+        folder.get(None if onto == LATEST else onto, checked.datastore.name)
+        if onto is not None
+        else None
+    )
     with (
         storage.open_datastore(checked, RunDir(run_dir).path) as opened,
-        closing(open_coordinator(checked.coordination, opened.state, opened.history)) as coordinator,
+        closing(
+            open_coordinator(checked.coordination, opened.state, opened.history)
+        ) as coordinator,
         progress_bar() as bar,
     ):
         task = bar.add_task("backing up (cells)", total=None)
-        source = Source(opened.engine, belongs, group_readers(coordinator, opened.shards), storage.shard_owners(opened))
-        made = create(folder, source, onto=below, cells_per_s=cells_per_s, on_progress=lambda done, total: bar.update(task, completed=done, total=total))
+        source = Source(
+            opened.engine,
+            belongs,
+            group_readers(coordinator, opened.shards),
+            storage.shard_owners(opened),
+        )
+        made = create(
+            folder,
+            source,
+            onto=below,
+            cells_per_s=cells_per_s,
+            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
     _tell(made, as_json, f"{made.path}: {_described(made)}")
 
 
 @app.command("list")
 def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None:
-    """Show the backups of a folder, the oldest first, and folders with the name of a backup that are none."""
+    """Show the backups of a folder, the oldest first, and folders with the name of a backup that
+    are none."""
     found, unreadable = BackupFolder(directory).look()
     table = Table("backup", "datastore", "begun", "cells", "bytes", "stands on", box=None)
     for backup in found:
         if as_json:
             print_json(_as_json(backup))
         told = backup.manifest
-        table.add_row(backup.name, told.datastore, _moment(told.created_at_us), str(told.cells), str(told.bytes), told.onto or "")
+        table.add_row(
+            backup.name,
+            told.datastore,
+            _moment(told.created_at_us),
+            str(told.cells),
+            str(told.bytes),
+            told.onto or "",
+        )
     for each in unreadable:
         if as_json:
             print_json({"backup": each.name, "error": each.reason})
@@ -87,9 +151,11 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
 
 
 @app.command("verify")
-def verify_backup(directory: FolderArgument, backup: BackupOption = None, as_json: JsonOption = False) -> None:
-    """Read a backup, and those that it stands on, and check every byte of it: lengths, checksums, missing cells, the digest of each log, and the register of
-    erasures. Exits with 1 for damage."""
+def verify_backup(
+    directory: FolderArgument, backup: BackupOption = None, as_json: JsonOption = False
+) -> None:
+    """Read a backup, and those that it stands on, and check every byte of it: lengths, checksums,
+    missing cells, the digest of each log, and the register of erasures. Exits with 1 for damage."""
     folder = BackupFolder(directory)
     chain = folder.chain(folder.get(backup))
     with progress_bar() as bar:
@@ -100,28 +166,49 @@ def verify_backup(directory: FolderArgument, backup: BackupOption = None, as_jso
     except DataDamaged as error:
         wrong.append(str(error))
     if as_json:
-        print_json({"backup": chain[-1].name, "stands_on": [each.name for each in chain[:-1]], "whole": not wrong, "damage": wrong})
+        print_json(
+            {
+                "backup": chain[-1].name,
+                "stands_on": [each.name for each in chain[:-1]],
+                "whole": not wrong,
+                "damage": wrong,
+            }
+        )
     else:
         for line in wrong:
             console.print(line, style="red", highlight=False)
     if wrong:
         raise DataDamaged(f"backup {chain[-1].name} is damaged: it cannot be restored")
     if not as_json:
-        console.print(f"{chain[-1].name} is whole: {sum(each.manifest.cells for each in chain)} cells", highlight=False)
+        console.print(
+            f"{chain[-1].name} is whole: {sum(each.manifest.cells for each in chain)} cells",
+            highlight=False,
+        )
 
 
 @app.command("prune")
 def prune(
     directory: FolderArgument,
-    keep: Annotated[float, typer.Option("--keep", metavar="DAYS", help="The declared time: nothing that was backed up longer ago is left.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; do nothing.")] = False,
+    keep: Annotated[
+        float,
+        typer.Option(
+            "--keep",
+            metavar="DAYS",
+            help="The declared time: nothing that was backed up longer ago is left.",
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go; do nothing.")
+    ] = False,
     datastore: DatastoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove backups that are older than so many days, with the increments that stand on them; damaged ones as old as that; and rests of killed ones.
+    """Remove backups that are older than so many days, with the increments that stand on them;
+    damaged ones as old as that; and rests of killed ones.
 
-    Only folders that a backup made are removed, and of these only a backup's own files. A dry run prints what a run removes. Refused (exit code 3) unless a
-    whole newer backup stays: take a full one first.
+    Only folders that a backup made are removed, and of these only a backup's own files. A dry run
+    prints what a run removes. Refused (exit code 3) unless a whole newer backup stays: take a full
+    one first.
     """
     if keep < 0:
         raise InvalidRequest(f"--keep {keep:g} is below 0")
@@ -134,8 +221,13 @@ def prune(
     if as_json:
         _print_decision(decision, dry_run)
         return
-    console.print(f"{'would go' if dry_run else 'removed'}: {', '.join(map(str, decision.goes)) or 'none'}", highlight=False)
-    console.print(f"left: {', '.join(backup.name for backup in decision.stays) or 'none'}", highlight=False)
+    console.print(
+        f"{'would go' if dry_run else 'removed'}: {', '.join(map(str, decision.goes)) or 'none'}",
+        highlight=False,
+    )
+    console.print(
+        f"left: {', '.join(backup.name for backup in decision.stays) or 'none'}", highlight=False
+    )
     for name, reason in decision.damaged.items():
         console.print(f"left, and damaged: {name}: {reason}", style="red", highlight=False)
 
@@ -144,14 +236,26 @@ def _print_decision(decision: Decision, dry_run: bool) -> None:
     def names(why: str) -> list[str]:
         return [each.marker.name for each in decision.goes if each.why == why]
 
-    found: dict[str, object] = {"removed": names("expired"), "unfinished": names("not finished"), "damaged": names("damaged")}
+    found: dict[str, object] = {
+        "removed": names("expired"),
+        "unfinished": names("not finished"),
+        "damaged": names("damaged"),
+    }
     found |= {"left": [backup.name for backup in decision.stays], "left_damaged": decision.damaged}
-    print_json({**found, "not_ours": {each.marker.name: each.stays for each in decision.goes if each.stays}, "dry_run": dry_run})
+    print_json(
+        {
+            **found,
+            "not_ours": {each.marker.name: each.stays for each in decision.goes if each.stays},
+            "dry_run": dry_run,
+        }
+    )
 
 
 def _described(backup: Backup) -> str:
     told = backup.manifest
-    return f"{told.cells} cells in {told.bytes} bytes" + (f", onto {told.onto}" if told.onto else "")
+    return f"{told.cells} cells in {told.bytes} bytes" + (
+        f", onto {told.onto}" if told.onto else ""
+    )
 
 
 def _tell(backup: Backup, as_json: bool, text: str) -> None:

@@ -10,7 +10,13 @@ from typing import Annotated
 
 import typer
 
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
+from cellfeed.cli.instance import (
+    DEFAULT_RUN_DIR,
+    DatastoreOption,
+    RunDirOption,
+    UrlOption,
+    client_of,
+)
 from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_json, progress_bar
 from cellfeed.loading.load import LoadReport, LoadSpec, load_file
 from cellfeed.loading.records import FileFormat, size_of
@@ -26,8 +32,12 @@ ColumnArgument = Annotated[str, typer.Argument(help="Column name, for example BA
 def put(
     row_key: RowKeyArgument,
     column: ColumnArgument,
-    ref_key: Annotated[int, typer.Argument(help="Version of the cell; the latest has the highest.")],
-    body: Annotated[str, typer.Argument(help="A JSON object, or - to read it from standard input.")],
+    ref_key: Annotated[
+        int, typer.Argument(help="Version of the cell; the latest has the highest.")
+    ],
+    body: Annotated[
+        str, typer.Argument(help="A JSON object, or - to read it from standard input.")
+    ],
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     url: UrlOption = None,
     datastore: DatastoreOption = None,
@@ -39,18 +49,33 @@ def put(
     with client_of(run_dir, url, datastore) as client:
         result = client.put_cell(row_key, column, ref_key, parsed)
     if as_json:
-        print_json({"outcome": result.outcome.value, "shard": result.shard, "added_id": result.added_id})
+        print_json(
+            {"outcome": result.outcome.value, "shard": result.shard, "added_id": result.added_id}
+        )
     else:
-        console.print(f"{result.outcome.value} at {result.shard}/{result.added_id}", highlight=False)
+        console.print(
+            f"{result.outcome.value} at {result.shard}/{result.added_id}", highlight=False
+        )
 
 
 def get(
     row_key: RowKeyArgument,
-    column: Annotated[str | None, typer.Argument(help="Column; all of the row when left out.")] = None,
-    ref_key: Annotated[int | None, typer.Argument(help="Version; the latest when left out.")] = None,
-    read_from: Annotated[Replica, typer.Option("--from", help="Where to read first. A minion takes the load off the master; what it has may be stale.")] = (
-        Replica.MASTER
-    ),
+    column: Annotated[
+        str | None, typer.Argument(help="Column; all of the row when left out.")
+    ] = None,
+    ref_key: Annotated[
+        int | None, typer.Argument(help="Version; the latest when left out.")
+    ] = None,
+    read_from: Annotated[
+        Replica,
+        typer.Option(
+            "--from",
+            help=(
+                "Where to read first. A minion takes the load off the master; what it has may be"
+                " stale."
+            ),
+        ),
+    ] = (Replica.MASTER),
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     url: UrlOption = None,
     datastore: DatastoreOption = None,
@@ -67,7 +92,10 @@ def get(
                 cell = client.get_cell(row_key, column, ref_key, read_from=read_from)
             cells = [cell] if cell else []
     if not cells:
-        raise NotFound(f"no cell of {row_key}{' ' + column if column else ''}{'' if ref_key is None else f' {ref_key}'}")
+        raise NotFound(
+            "no cell of"
+            f" {row_key}{' ' + column if column else ''}{'' if ref_key is None else f' {ref_key}'}"
+        )
     for cell in cells:
         print_cell(cell, as_json)
 
@@ -75,7 +103,13 @@ def get(
 def scan(
     shard: Annotated[int, typer.Argument(help="Shard number.")],
     location: Annotated[
-        str | None, typer.Argument(help="The next added_id to read, or a timestamp with a time zone; the start of the log when left out.")
+        str | None,
+        typer.Argument(
+            help=(
+                "The next added_id to read, or a timestamp with a time zone; the start of the log"
+                " when left out."
+            )
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Cells at most.")] = 100,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
@@ -86,7 +120,11 @@ def scan(
     """Read a shard's log from a location on."""
     given = _location(location) if location is not None else None
     with client_of(run_dir, url, datastore) as client:
-        at: int | datetime = given if given is not None else client.heads()[check_shard(shard, client.shards)].log_start
+        at: int | datetime = (
+            given
+            if given is not None
+            else client.heads()[check_shard(shard, client.shards)].log_start
+        )
         while limit > 0:
             piece = client.get_cells_for_shard(shard, at, min(limit, 1000))
             for cell in piece.cells:
@@ -99,10 +137,20 @@ def scan(
 
 
 def tail(
-    shard: Annotated[list[int] | None, typer.Option("--shard", help="Only these shards; may be given several times.")] = None,
-    column: Annotated[str | None, typer.Option("--column", help="Only cells of this column.")] = None,
-    last: Annotated[int, typer.Option("--last", min=0, help="Begin with so many cells of each shard's end.")] = 0,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="End after so long; until Ctrl-C when left out.")] = None,
+    shard: Annotated[
+        list[int] | None,
+        typer.Option("--shard", help="Only these shards; may be given several times."),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option("--column", help="Only cells of this column.")
+    ] = None,
+    last: Annotated[
+        int, typer.Option("--last", min=0, help="Begin with so many cells of each shard's end.")
+    ] = 0,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", help="End after so long; until Ctrl-C when left out."),
+    ] = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     url: UrlOption = None,
     datastore: DatastoreOption = None,
@@ -112,7 +160,10 @@ def tail(
     deadline_s = time.monotonic() + seconds if seconds is not None else None
     with client_of(run_dir, url, datastore) as client:
         heads = client.heads()
-        locations: dict[int, int | datetime] = {number: max(heads[number].log_start, heads[number].watermark - last) for number in shard or heads}
+        locations: dict[int, int | datetime] = {
+            number: max(heads[number].log_start, heads[number].watermark - last)
+            for number in shard or heads
+        }
         try:
             while deadline_s is None or time.monotonic() < deadline_s:
                 found = False
@@ -139,16 +190,34 @@ def load(
     file: Annotated[Path, typer.Argument(help="CSV, NDJSON or Parquet.")],
     column: Annotated[str, typer.Option("--column", help="Column of the cells.")],
     datastore: DatastoreOption = None,
-    row_key: Annotated[str | None, typer.Option("--row-key", help="The field that holds the row key (a UUID).")] = None,
-    row_key_from: Annotated[str | None, typer.Option("--row-key-from", help="Fields, separated by commas, that a stable row key is made from.")] = None,
-    ref_key: Annotated[str, typer.Option("--ref-key", help="A number, or the field that holds it.")] = "1",
-    file_format: Annotated[FileFormat | None, typer.Option("--format", help="Told by the file's name when left out.")] = None,
-    field_types: Annotated[str, typer.Option("--field-types", help="Types of CSV fields: name:int,name:float,… Text when left out.")] = "",
+    row_key: Annotated[
+        str | None, typer.Option("--row-key", help="The field that holds the row key (a UUID).")
+    ] = None,
+    row_key_from: Annotated[
+        str | None,
+        typer.Option(
+            "--row-key-from",
+            help="Fields, separated by commas, that a stable row key is made from.",
+        ),
+    ] = None,
+    ref_key: Annotated[
+        str, typer.Option("--ref-key", help="A number, or the field that holds it.")
+    ] = "1",
+    file_format: Annotated[
+        FileFormat | None, typer.Option("--format", help="Told by the file's name when left out.")
+    ] = None,
+    field_types: Annotated[
+        str,
+        typer.Option(
+            "--field-types", help="Types of CSV fields: name:int,name:float,… Text when left out."
+        ),
+    ] = "",
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Load a file's records as cells. Running it again changes nothing, so a load that was cut off is finished by running it again."""
+    """Load a file's records as cells. Running it again changes nothing, so a load that was cut off
+    is finished by running it again."""
     if not file.is_file():
         raise InvalidRequest(f"there is no file {file}")
     spec = LoadSpec(
@@ -161,7 +230,9 @@ def load(
     )
     with client_of(run_dir, url, datastore) as client, progress_bar() as bar:
         task = bar.add_task(f"loading {file.name} (bytes)", total=size_of(file))
-        report = load_file(file, client, spec, on_progress=lambda now: bar.update(task, completed=now.read_bytes))
+        report = load_file(
+            file, client, spec, on_progress=lambda now: bar.update(task, completed=now.read_bytes)
+        )
     _tell(report, as_json)
     if not report.complete:
         raise typer.Exit(1)
@@ -172,8 +243,15 @@ def _tell(report: LoadReport, as_json: bool) -> None:
         print_json(report.as_json())
         return
     for problem in report.problems:
-        errors.print(f"line {problem.line}: {problem.outcome.value}: {problem.error}", style="red", highlight=False, markup=False)
-    counts = ", ".join(f"{name} {value}" for name, value in report.as_json().items() if isinstance(value, int))
+        errors.print(
+            f"line {problem.line}: {problem.outcome.value}: {problem.error}",
+            style="red",
+            highlight=False,
+            markup=False,
+        )
+    counts = ", ".join(
+        f"{name} {value}" for name, value in report.as_json().items() if isinstance(value, int)
+    )
     console.print(counts, highlight=False)
 
 
@@ -183,7 +261,10 @@ def _location(text: str) -> int | datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidLocation(f"location {text!r} is neither an added_id nor a timestamp such as 2019-03-23T20:21:09+00:00") from None
+        raise InvalidLocation(
+            f"location {text!r} is neither an added_id nor a timestamp such as"
+            " 2019-03-23T20:21:09+00:00"
+        ) from None
     if moment.tzinfo is None:
         raise InvalidLocation(f"location {text!r} has no time zone; write for example {text}+00:00")
     return moment

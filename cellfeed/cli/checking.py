@@ -1,4 +1,5 @@
-"""Checks a datastore as a configuration names it: the files of an embedded store, or every node of its clusters, and the entries of its indexes."""
+"""Checks a datastore as a configuration names it: the files of an embedded store, or every node of
+its clusters, and the entries of its indexes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from cellfeed.store.engines.contract.findings import Findings, OnCells
 from cellfeed.store.engines.mysql.mend import NodeCopies, NodeMender
 from cellfeed.store.engines.mysql.migrations import Layout
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
-from cellfeed.store.engines.sqlite.integrity import check_files, file_history, integrity_of, last_ids
+from cellfeed.store.engines.sqlite.integrity import (
+    check_files,
+    file_history,
+    integrity_of,
+    last_ids,
+)
 from cellfeed.store.engines.sqlite.mend import SqliteMender
 from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from cellfeed.store.errors import CellfeedError
@@ -36,10 +42,15 @@ def cells_to_check(config: Config, run_dir: Path) -> int:
     if not config.datastore.clusters:
         return last_ids(directory_of(config, run_dir))
     with ExitStack() as held:
-        return sum(cells_of(held.enter_context(closing(storage.cluster_servers(config, each.name)))) for each in config.datastore.clusters)
+        return sum(
+            cells_of(held.enter_context(closing(storage.cluster_servers(config, each.name))))
+            for each in config.datastore.clusters
+        )
 
 
-def check_storage(config: Config, run_dir: Path, into: Findings, on_cells: OnCells = lambda _: None) -> None:
+def check_storage(
+    config: Config, run_dir: Path, into: Findings, on_cells: OnCells = lambda _: None
+) -> None:
     """Identity, integrity, gaps, checksums, counters and keys, in each file or on each node."""
     given = config.datastore
     if not given.clusters:
@@ -49,8 +60,15 @@ def check_storage(config: Config, run_dir: Path, into: Findings, on_cells: OnCel
             check_cluster(servers, into, on_cells)
 
 
-def check_indexes(config: Path | None, run_dir: Path, wait_s: float, into: Findings, on_step: Callable[[str], None] = lambda _: None) -> None:
-    """Holds the entries of every index that answers queries against the cells. What cannot be looked at is a finding."""
+def check_indexes(
+    config: Path | None,
+    run_dir: Path,
+    wait_s: float,
+    into: Findings,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Holds the entries of every index that answers queries against the cells. What cannot be
+    looked at is a finding."""
     try:
         with opened(run_dir, config) as instance:
             positions = index_positions(instance.coordinator, instance.datastore.name)
@@ -58,24 +76,36 @@ def check_indexes(config: Path | None, run_dir: Path, wait_s: float, into: Findi
                 if record.current is None:
                     continue
                 version = instance.datastore.indexes.version(record.current)
-                check, place = IndexCheck(instance.datastore.engine, version, positions, wait_s), f"index {record.name}"
+                check, place = (
+                    IndexCheck(instance.datastore.engine, version, positions, wait_s),
+                    f"index {record.name}",
+                )
                 on_step(place)
                 try:
                     for difference in check.run():
                         told = difference.told(version)
                         into.add(
-                            "index", place, f"{told['kind']}: row {told['row_key']}: found {told['found']}, the cells say {told['wanted']}", difference.shard
+                            "index",
+                            place,
+                            f"{told['kind']}: row {told['row_key']}: found {told['found']}, the"
+                            f" cells say {told['wanted']}",
+                            difference.shard,
                         )
                 except CellfeedError as error:
                     into.add("unread", place, str(error))
                 if check.report.unsettled:
-                    into.add("unread", place, f"{check.report.unsettled} rows got new cells at every look: check again")
+                    into.add(
+                        "unread",
+                        place,
+                        f"{check.report.unsettled} rows got new cells at every look: check again",
+                    )
     except CellfeedError as error:
         into.add("unread", "indexes", f"not compared with the cells: {error}")
 
 
 def repair_storage(config: Config, run_dir: Path, backups: Path | None, found: Findings) -> None:
-    """Puts verified copies in the place of damaged and lost cells: of another node of the same cluster, or of a backup of the same history."""
+    """Puts verified copies in the place of damaged and lost cells: of another node of the same
+    cluster, or of a backup of the same history."""
     with ExitStack() as held:
         if config.datastore.clusters:
             _repair_clusters(config, backups, found, held)
@@ -83,24 +113,38 @@ def repair_storage(config: Config, run_dir: Path, backups: Path | None, found: F
             _repair_files(config, run_dir, backups, found, held)
 
 
-def _repair_files(config: Config, run_dir: Path, backups: Path | None, found: Findings, held: ExitStack) -> None:
+def _repair_files(
+    config: Config, run_dir: Path, backups: Path | None, found: Findings, held: ExitStack
+) -> None:
     given, place = config.datastore, directory_of(config, run_dir)
     held.enter_context(closing(SharedLock(place)))
     if not (place / CELLS_FILE).exists():
         return
     mender = held.enter_context(closing(SqliteMender(place)))
-    damaged = [index for index, each in enumerate(found.found) if each.place == CELLS_FILE and each.kind == "integrity"]
+    damaged = [
+        index
+        for index, each in enumerate(found.found)
+        if each.place == CELLS_FILE and each.kind == "integrity"
+    ]
     if damaged:
         with suppress(CellfeedError):  # what is not mended is told by the next look
             mender.rebuild_keys()
     if damaged and integrity_of(place / CELLS_FILE):
         for index in damaged:
-            found.found[index] = replace(found.found[index], mended="the index of keys was built again from the cells")
-    sources = [BackupSource(backups, given.name, given.shards, file_history(place))] if backups is not None else []
+            found.found[index] = replace(
+                found.found[index], mended="the index of keys was built again from the cells"
+            )
+    sources = (
+        [BackupSource(backups, given.name, given.shards, file_history(place))]
+        if backups is not None
+        else []
+    )
     repair(found, {CELLS_FILE: mender}, {CELLS_FILE: sources}, given.shards)
 
 
-def _repair_clusters(config: Config, backups: Path | None, found: Findings, held: ExitStack) -> None:
+def _repair_clusters(
+    config: Config, backups: Path | None, found: Findings, held: ExitStack
+) -> None:
     given, layout = config.datastore, Layout(config.datastore.name, config.datastore.shards)
     menders: dict[str, Mender] = {}
     sources: dict[str, list[Source]] = {}
@@ -115,7 +159,13 @@ def _repair_clusters(config: Config, backups: Path | None, found: Findings, held
         for node in nodes:
             place = f"{each.name}/{node}"
             menders[place] = NodeMender(servers.server(node), layout)
-            sources[place] = [NodeCopies(f"node {other} of cluster {each.name}", servers.server(other), layout) for other in nodes if other != node]
+            sources[place] = [
+                NodeCopies(f"node {other} of cluster {each.name}", servers.server(other), layout)
+                for other in nodes
+                if other != node
+            ]
             if backups is not None:
-                sources[place].append(BackupSource(backups, given.name, given.shards, role.history_id))
+                sources[place].append(
+                    BackupSource(backups, given.name, given.shards, role.history_id)
+                )
     repair(found, menders, sources, given.shards)

@@ -1,4 +1,5 @@
-"""cluster init, migrate, status, promote, rejoin, buffer: what the operator of MariaDB clusters does."""
+"""cluster init, migrate, status, promote, rejoin, buffer: what the operator of MariaDB clusters
+does."""
 
 from __future__ import annotations
 
@@ -21,31 +22,62 @@ from cellfeed.store.cells.cell import NewCell, Outcome
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.migrate import migrate_cluster
 from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import NeverReplicated, clone, come_back, is_half_copied
+from cellfeed.store.clusters.operating.rejoin import (
+    NeverReplicated,
+    clone,
+    come_back,
+    is_half_copied,
+)
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, ProtectData, RowErased, StorageUnavailable
 
 app = typer.Typer(no_args_is_help=True, help="Make and look after clusters of MariaDB servers.")
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML configuration; the run directory's when left out.")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="YAML configuration; the run directory's when left out."),
+]
 ClusterArgument = Annotated[str, typer.Argument(help="A cluster's name in the configuration.")]
 
 _EXTRA_SHOWN = 20
 
 
 @app.command("init")
-def init(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Make clusters of the bare servers that the configuration names. One that is there gets the mode of replication of the configuration."""
+def init(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Make clusters of the bare servers that the configuration names. One that is there gets the
+    mode of replication of the configuration."""
     checked = checked_config(config, run_dir)
-    for done in storage.init_clusters(checked, [cluster.name for cluster in checked.datastore.clusters]):
-        told = {"cluster": done.cluster, "master": done.master, "minions": done.minions, "was_there": done.was_there, "semi_sync": done.semi_sync}
+    for done in storage.init_clusters(
+        checked, [cluster.name for cluster in checked.datastore.clusters]
+    ):
+        told = {
+            "cluster": done.cluster,
+            "master": done.master,
+            "minions": done.minions,
+            "was_there": done.was_there,
+            "semi_sync": done.semi_sync,
+        }
         mode = "semi-synchronously" if done.semi_sync else "asynchronously"
         minions = f", {' and '.join(done.minions)} follow {mode}" if done.minions else ", no minion"
-        _done(as_json, told, f"{done.cluster}: {done.master} is master{minions}{' (as before)' if done.was_there else ''}")
+        _done(
+            as_json,
+            told,
+            f"{done.cluster}: {done.master} is"
+            f" master{minions}{' (as before)' if done.was_there else ''}",
+        )
 
 
 @app.command("migrate")
-def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Bring the tables of each cluster to the schema version of this program. Doing it again changes nothing."""
+def migrate(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the tables of each cluster to the schema version of this program. Doing it again
+    changes nothing."""
     checked = checked_config(config, run_dir)
     for cluster in checked.datastore.clusters:
         done = migrate_cluster(storage.cluster_servers(checked, cluster.name))
@@ -53,7 +85,12 @@ def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR
         titles = "".join(f"\n  version {step.version}: {step.title}" for step in done.steps)
         _done(
             as_json,
-            {"cluster": cluster.name, "master": done.master, "version": done.version, "steps": steps},
+            {
+                "cluster": cluster.name,
+                "master": done.master,
+                "version": done.version,
+                "steps": steps,
+            },
             f"{cluster.name}: version {done.version}{titles}",
         )
     history_id = storage.identify_clusters(checked)
@@ -61,7 +98,11 @@ def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR
 
 
 @app.command("status")
-def status(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+def status(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
     """Show each cluster's master, minions, epochs, watermarks and buffers."""
     checked = checked_config(config, run_dir)
     with _opened(checked) as datastore:
@@ -71,34 +112,65 @@ def status(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR,
         print_json({"clusters": clusters})
         return
     for cluster in clusters:
-        console.print(f"{cluster_line(cluster)}; epoch {cluster['epoch']}, {cluster['shards']} shards", highlight=False)
+        console.print(
+            f"{cluster_line(cluster)}; epoch {cluster['epoch']}, {cluster['shards']} shards",
+            highlight=False,
+        )
         has_minions = any(node["role"] == "minion" for node in cluster["nodes"])
-        if cluster["epoch"] >= 0 and cluster["semi_sync"] != (asked_for[cluster["name"]] and (has_minions or cluster["semi_sync"])):
-            console.print(f"  the configuration says `semi_sync: {str(asked_for[cluster['name']]).lower()}`: cellfeed cluster init", highlight=False)
+        if cluster["epoch"] >= 0 and cluster["semi_sync"] != (
+            asked_for[cluster["name"]] and (has_minions or cluster["semi_sync"])
+        ):
+            console.print(
+                f"  the configuration says `semi_sync: {str(asked_for[cluster['name']]).lower()}`:"
+                " cellfeed cluster init",
+                highlight=False,
+            )
         if cluster["error"]:
             console.print(f"  {cluster['error']}", highlight=False)
         table = Table("node", "role", "state", "breaker", "cells", "behind", "", box=None)
         for node in cluster["nodes"]:
             state = "up" if node["up"] else Text("down", "red")
-            table.add_row(node["name"], node["role"], state, node["breaker"], str(node["cells"]), str(node["behind"]), node["error"] or "")
+            table.add_row(
+                node["name"],
+                node["role"],
+                state,
+                node["breaker"],
+                str(node["cells"]),
+                str(node["behind"]),
+                node["error"] or "",
+            )
         console.print(table)
         for line in cluster["buffered"]:
             console.print(
-                f"  buffers {line['cells']} cells for {line['owner']} ({line['accepted']} answered for, {line['conflicts']} in conflict)", highlight=False
+                f"  buffers {line['cells']} cells for {line['owner']} ({line['accepted']} answered"
+                f" for, {line['conflicts']} in conflict)",
+                highlight=False,
             )
 
 
 @app.command("promote")
 def promote_minion(
     cluster: ClusterArgument,
-    to: Annotated[str | None, typer.Option("--to", help="The minion to make master; the most advanced one when left out.")] = None,
-    give_up: Annotated[list[str] | None, typer.Option("--give-up", help="A node that is gone for good, and what only it held with it.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", help="The minion to make master; the most advanced one when left out."
+        ),
+    ] = None,
+    give_up: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--give-up", help="A node that is gone for good, and what only it held with it."
+        ),
+    ] = None,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Make a minion master: fence the old one, raise the leader epoch, point the others to it."""
-    done = promote(storage.cluster_servers(checked_config(config, run_dir), cluster), to, give_up or [])
+    done = promote(
+        storage.cluster_servers(checked_config(config, run_dir), cluster), to, give_up or []
+    )
     fenced = "fenced" if done.fenced else "not reached: keep it away until it has rejoined"
     old = f"; the old master {done.old_master} was {fenced}" if done.old_master else ""
     _done(as_json, asdict(done), f"{cluster}: {done.master} is master in epoch {done.epoch}{old}")
@@ -108,16 +180,29 @@ def promote_minion(
 def rejoin(
     cluster: ClusterArgument,
     node: Annotated[str, typer.Argument(help="The node that comes back.")],
-    put_again: Annotated[bool, typer.Option("--put-again", help="Put again what it never replicated, then make it a copy of the master.")] = False,
-    copy: Annotated[bool, typer.Option("--copy", help="Make it a copy of the master, whatever it holds now (a new or replaced server).")] = False,
+    put_again: Annotated[
+        bool,
+        typer.Option(
+            "--put-again",
+            help="Put again what it never replicated, then make it a copy of the master.",
+        ),
+    ] = False,
+    copy: Annotated[
+        bool,
+        typer.Option(
+            "--copy",
+            help="Make it a copy of the master, whatever it holds now (a new or replaced server).",
+        ),
+    ] = False,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a node back as a minion: an old master, or an empty server in its place.
 
-    One that holds cells or erasures that were never replicated is refused, and they are listed. When all it has beyond is nobody's (leases,
-    addresses), and where a copy was cut off, it is made a copy of the master.
+    One that holds cells or erasures that were never replicated is refused, and they are listed.
+    When all it has beyond is nobody's (leases, addresses), and where a copy was cut off, it is made
+    a copy of the master.
     """
     checked = checked_config(config, run_dir)
     servers = storage.cluster_servers(checked, cluster)
@@ -135,10 +220,19 @@ def rejoin(
     extra = [*beyond.cells, *beyond.buffered]
     if not put_again:
         for row_key in beyond.erased[:_EXTRA_SHOWN]:
-            console.print(f"never replicated: the erasure of {UUID(bytes=row_key)}", highlight=False)
+            console.print(
+                f"never replicated: the erasure of {UUID(bytes=row_key)}", highlight=False
+            )
         for cell in extra[:_EXTRA_SHOWN]:
-            console.print(f"never replicated: {cell.row_key.hex()} {cell.column_name} {cell.ref_key}, {len(cell.body_json)} bytes", highlight=False)
-        raise ProtectData(f"{node} holds {beyond} that were never replicated; put them again and make it a copy of {role.master} with --put-again")
+            console.print(
+                f"never replicated: {cell.row_key.hex()} {cell.column_name} {cell.ref_key},"
+                f" {len(cell.body_json)} bytes",
+                highlight=False,
+            )
+        raise ProtectData(
+            f"{node} holds {beyond} that were never replicated; put them again and make it a copy"
+            f" of {role.master} with --put-again"
+        )
     with _opened(checked) as datastore:
         for row_key in beyond.erased:
             datastore.erase_row(UUID(bytes=row_key))
@@ -147,11 +241,18 @@ def rejoin(
 
 
 @app.command("buffer")
-def buffer(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Show what is buffered where, for whom, since when: the ledger of cells that wait for their own cluster."""
+def buffer(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is buffered where, for whom, since when: the ledger of cells that wait for their
+    own cluster."""
     with _opened(checked_config(config, run_dir)) as datastore:
         counts = storage.engine_of(datastore).drain.counts()
-    table = Table("on cluster", "for cluster", "cells", "answered for", "in conflict", "oldest", box=None)
+    table = Table(
+        "on cluster", "for cluster", "cells", "answered for", "in conflict", "oldest", box=None
+    )
     for where, lines in counts.items():
         if isinstance(lines, str):
             _line(as_json, {"on": where, "error": lines})
@@ -159,8 +260,12 @@ def buffer(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR,
             continue
         for line in lines:
             _line(as_json, {"on": where, **asdict(line)})
-            oldest = datetime.fromtimestamp(line.oldest_at_us / 1e6, UTC).isoformat(timespec="seconds")
-            table.add_row(where, line.owner, str(line.cells), str(line.accepted), str(line.conflicts), oldest)
+            oldest = datetime.fromtimestamp(line.oldest_at_us / 1e6, UTC).isoformat(
+                timespec="seconds"
+            )
+            table.add_row(
+                where, line.owner, str(line.cells), str(line.accepted), str(line.conflicts), oldest
+            )
     if not as_json:
         console.print(table if table.row_count else "nothing is buffered")
 
@@ -169,7 +274,10 @@ def checked_config(config: Path | None, run_dir: Path) -> Config:
     """The configuration, which must have clusters. Raises InvalidRequest."""
     checked = load_config(config or RunDir(run_dir).config)
     if not checked.datastore.clusters:
-        raise InvalidRequest("the configuration has no clusters (datastore.clusters); an embedded datastore has nothing to look after here")
+        raise InvalidRequest(
+            "the configuration has no clusters (datastore.clusters); an embedded datastore has"
+            " nothing to look after here"
+        )
     return checked
 
 
@@ -177,21 +285,38 @@ def _opened(config: Config) -> Datastore:
     return storage.open_datastore(config, Path())
 
 
-def _copy(servers: ClusterServers, node: str, as_json: bool, listed: NeverReplicated | None = None, **told: Any) -> None:
+def _copy(
+    servers: ClusterServers,
+    node: str,
+    as_json: bool,
+    listed: NeverReplicated | None = None,
+    **told: Any,
+) -> None:
     with progress_bar() as bar:
         task = bar.add_task(f"copying to {node}", total=None)
         copied = clone(servers, node, lambda rows: bar.update(task, completed=rows), listed=listed)
-    _done(as_json, {"node": node, "rows_copied": copied, **told}, f"{node} is a copy of the master ({copied} rows) and follows it")
+    _done(
+        as_json,
+        {"node": node, "rows_copied": copied, **told},
+        f"{node} is a copy of the master ({copied} rows) and follows it",
+    )
 
 
 def _put_again(datastore: Datastore, cells: list[NewCell]) -> None:
     results = datastore.put_new_cells(cells)
-    refused = [result for result in results if result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)]
+    refused = [
+        result
+        for result in results
+        if result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)
+    ]
     failed = [result for result in results if not result.acknowledged and result not in refused]
     for each in refused:
         console.print(f"not put again: {each.error}", highlight=False)
     if failed:
-        raise StorageUnavailable(f"{len(failed)} of {len(cells)} cells could not be put again; nothing on the node was touched: {failed[0].error}")
+        raise StorageUnavailable(
+            f"{len(failed)} of {len(cells)} cells could not be put again; nothing on the node was"
+            f" touched: {failed[0].error}"
+        )
 
 
 def _done(as_json: bool, value: dict[str, Any], text: str) -> None:

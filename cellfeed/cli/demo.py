@@ -19,11 +19,25 @@ from cellfeed.store.errors import InvalidRequest
 
 
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end; `cellfeed down --run-dir demo-run` ends it.")] = False,
-    run_dir: Annotated[Path, typer.Option("--run-dir", help="Where the demo keeps its files; emptied first.")] = Path("demo-run"),
-    csv: Annotated[Path | None, typer.Option("--csv", help="Other trips than those that the product ships, in the same columns.")] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="Leave it running at the end; `cellfeed down --run-dir demo-run` ends it.",
+        ),
+    ] = False,
+    run_dir: Annotated[
+        Path, typer.Option("--run-dir", help="Where the demo keeps its files; emptied first.")
+    ] = Path("demo-run"),
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", help="Other trips than those that the product ships, in the same columns."
+        ),
+    ] = None,
 ) -> None:
-    """Load New York taxi trips, bill them, follow them with a Kafka consumer into Parquet, and prove that nothing was lost. Exits with 1 on a false proof."""
+    """Load New York taxi trips, bill them, follow them with a Kafka consumer into Parquet, and
+    prove that nothing was lost. Exits with 1 on a false proof."""
     from cellfeed.demo.run import demo_config, run_demo
 
     directory = RunDir(run_dir)
@@ -31,7 +45,11 @@ def demo(
     began_s = time.monotonic()
     end_at_signals()
     with directory.supervised():
-        start_all(directory, check_config(demo_config(directory)), lambda line: console.print(line, highlight=False))
+        start_all(
+            directory,
+            check_config(demo_config(directory)),
+            lambda line: console.print(line, highlight=False),
+        )
         left_running = False
         try:
             lines = run_demo(directory, console, csv)
@@ -46,11 +64,19 @@ def demo(
 
 
 def _empty(directory: RunDir) -> None:
-    if directory.supervisor_pid() is not None or any(directory.alive(entry.name) for entry in directory.processes()):
-        raise InvalidRequest(f"an instance runs in {directory.path}; end it with: cellfeed down --run-dir {directory.path}")
+    if directory.supervisor_pid() is not None or any(
+        directory.alive(entry.name) for entry in directory.processes()
+    ):
+        raise InvalidRequest(
+            f"an instance runs in {directory.path}; end it with: cellfeed down --run-dir"
+            f" {directory.path}"
+        )
     if directory.path.exists():
         if any(directory.path.iterdir()) and not directory.config.exists():
-            raise InvalidRequest(f"{directory.path} is not empty and is not a run directory: the demo does not empty it")
+            raise InvalidRequest(
+                f"{directory.path} is not empty and is not a run directory: the demo does not"
+                " empty it"
+            )
         shutil.rmtree(directory.path)
     directory.make()
 
@@ -58,10 +84,15 @@ def _empty(directory: RunDir) -> None:
 def _what_next(directory: RunDir, *, running: bool) -> None:
     kafka, http = gateway_address(directory.path), worker_urls(directory.path)[0]
     here = Path.cwd()
-    shown = directory.path.relative_to(here) if directory.path.is_relative_to(here) else directory.path
+    shown = (
+        directory.path.relative_to(here) if directory.path.is_relative_to(here) else directory.path
+    )
     where = "" if directory.path.name == "run" else f" --run-dir {shown}"
     console.print()
-    console.print("Try next:" if running else "Try next (`make demo KEEP=1` leaves it running):", highlight=False)
+    console.print(
+        "Try next:" if running else "Try next (`make demo KEEP=1` leaves it running):",
+        highlight=False,
+    )
     for command, what in (
         (f"kcat -b {kafka} -C -t trips.STATUS -e", "any Kafka client reads the logs"),
         (f"cellfeed tail{where}", "new cells as they come"),

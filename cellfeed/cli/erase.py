@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 
 from cellfeed.cli.cells import RowKeyArgument
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
+from cellfeed.cli.instance import (
+    DEFAULT_RUN_DIR,
+    DatastoreOption,
+    RunDirOption,
+    UrlOption,
+    client_of,
+)
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.store.errors import InvalidRequest
 
@@ -20,25 +26,49 @@ def erase(
     datastore: DatastoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Erase a row: the bodies of all its cells are taken away for good, in every column and version; nothing brings them back.
+    """Erase a row: the bodies of all its cells are taken away for good, in every column and
+    version; nothing brings them back.
 
-    Their places in the log stay, and one more cell there tells followers of it. Puts to the row are refused from then on. It is on record before it begins:
-    what is broken off, or waits for a cluster that is away or for a move of the row's shard, is ended by a worker, and `cellfeed status` shows it until then.
-    Run again it does the same at once, or nothing when all is done. A half copy of the shard whose mover has died is dropped first. What clusters
-    keep of shards that have left them is told: `cellfeed shard clean` drops it. What disks, backups and exported topics hold still is told in
-    docs/operators.md, "Erasing a row".
+    Their places in the log stay, and one more cell there tells followers of it. Puts to the row are
+    refused from then on. It is on record before it begins: what is broken off, or waits for a
+    cluster that is away or for a move of the row's shard, is ended by a worker, and
+    `cellfeed status` shows it until then. Run again it does the same at once, or nothing when all
+    is done. A half copy of the shard whose mover has died is dropped first. What clusters keep of
+    shards that have left them is told: `cellfeed shard clean` drops it. What disks, backups and
+    exported topics hold still is told in docs/operators.md, "Erasing a row".
     """
     with client_of(run_dir, url, datastore) as client:
         if not yes:
             row = client.get_row(row_key)
-            has = f"has cells in {', '.join(sorted(row))}" if row else "has no cell that can be read; puts to it will be refused"
-            errors.print(f"row {row_key} of {client.name} (shard {client.shard_of(row_key)}) {has}", markup=False, highlight=False)
+            has = (
+                f"has cells in {', '.join(sorted(row))}"
+                if row
+                else "has no cell that can be read; puts to it will be refused"
+            )
+            errors.print(
+                f"row {row_key} of {client.name} (shard {client.shard_of(row_key)}) {has}",
+                markup=False,
+                highlight=False,
+            )
             if not typer.confirm("Erase it for good?", err=True):
-                raise InvalidRequest("nothing erased: it was not confirmed; --yes confirms beforehand")
+                raise InvalidRequest(
+                    "nothing erased: it was not confirmed; --yes confirms beforehand"
+                )
         erased = client.erase_row(row_key)
     if as_json:
-        print_json({"shard": erased.shard, "added_id": erased.added_id, "cells": erased.cells, "kept": erased.kept})
+        print_json(
+            {
+                "shard": erased.shard,
+                "added_id": erased.added_id,
+                "cells": erased.cells,
+                "kept": erased.kept,
+            }
+        )
     else:
-        console.print(f"{erased.cells} bodies erased; the log tells of it at {erased.shard}/{erased.added_id}", highlight=False)
+        console.print(
+            f"{erased.cells} bodies erased; the log tells of it at"
+            f" {erased.shard}/{erased.added_id}",
+            highlight=False,
+        )
         for line in erased.kept:
             console.print(f"still there: {line}", style="red", highlight=False, soft_wrap=True)

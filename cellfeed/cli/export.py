@@ -24,22 +24,40 @@ from cellfeed.store.errors import CellfeedError, NotFound
 
 if TYPE_CHECKING:
     from cellfeed.bridge.export.export_group import ExportGroup
-app = typer.Typer(no_args_is_help=True, help="Exports: the log in a Kafka cluster, exactly once. Run exporters, see how far each is and why, compare.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Exports: the log in a Kafka cluster, exactly once. Run exporters, see how far each is and"
+        " why, compare."
+    ),
+)
 
 NameArgument = Annotated[str, typer.Argument(help="The export, as the configuration names it.")]
 
 
 @app.command()
 def run(
-    name: Annotated[str | None, typer.Argument(help="One export of the configuration; all of them when left out.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare partitions and shards while exporting; a difference ends it with exit code 1.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One export of the configuration; all of them when left out."),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help=(
+                "Compare partitions and shards while exporting; a difference ends it with exit"
+                " code 1."
+            ),
+        ),
+    ] = False,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Export until Ctrl-C or SIGTERM, which end it after the transactions under way.
 
-    Any number of these run at once, on any number of hosts, and divide the shards between them. A topic that cannot be exported to is refused with what
-    mends it (exit code 3).
+    Any number of these run at once, on any number of hosts, and divide the shards between them. A
+    topic that cannot be exported to is refused with what mends it (exit code 3).
     """
     from cellfeed.bridge.export.watching import Watching
     from cellfeed.bridge.export.worker import run_exporter
@@ -51,9 +69,20 @@ def run(
     with opened(run_dir, config) as (checked, datastore, coordinator):
         exports = chosen(checked, name)
         watching = Watching(exports, datastore, stopping) if verify else None
-        looks = _Looks(stopping, progress_bar(), {shard: head.watermark for shard, head in datastore.heads().items()})
+        looks = _Looks(
+            stopping,
+            progress_bar(),
+            {shard: head.watermark for shard, head in datastore.heads().items()},
+        )
         try:
-            run_exporter(exports, datastore, coordinator, f"export-{socket.gethostname()}-{os.getpid()}", stopping, on_look=looks.look)
+            run_exporter(
+                exports,
+                datastore,
+                coordinator,
+                f"export-{socket.gethostname()}-{os.getpid()}",
+                stopping,
+                on_look=looks.look,
+            )
         finally:
             looks.close()
             found = watching.close() if watching is not None else None
@@ -77,17 +106,27 @@ class _Looks:
         self._bar.start()
 
     def look(self, groups: Sequence[ExportGroup]) -> None:
-        """Called by the exporter. The bar counts the cells that were there when it began, of the shards that this process has: others have theirs."""
+        """Called by the exporter. The bar counts the cells that were there when it began, of the
+        shards that this process has: others have theirs."""
         refusals = [group.refusal for group in groups]
         if all(refusals):
             self.refused = refusals[0]
             self._stopping.set()
         if self._done:
             return
-        owned = {(group.export.name, shard): (each.location, self._ends[shard]) for group in groups for shard, each in group.progress().items()}
-        completed, total = sum(min(location, end) for location, end in owned.values()), sum(end for _, end in owned.values())
+        owned = {
+            (group.export.name, shard): (each.location, self._ends[shard])
+            for group in groups
+            for shard, each in group.progress().items()
+        }
+        completed, total = (
+            sum(min(location, end) for location, end in owned.values()),
+            sum(end for _, end in owned.values()),
+        )
         self._bar.update(self._task, completed=completed, total=total)
-        if owned and completed >= total and set(owned) == self._owned:  # no more shards have come since the last look
+        if (
+            owned and completed >= total and set(owned) == self._owned
+        ):  # no more shards have come since the last look
             self._done = True
             self._bar.stop()
         self._owned = set(owned)
@@ -97,8 +136,13 @@ class _Looks:
 
 
 @app.command("list")
-def list_exports(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """List every export that is configured or has ever run: its topic, who works on it, how far it is behind, and what it waits for."""
+def list_exports(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """List every export that is configured or has ever run: its topic, who works on it, how far it
+    is behind, and what it waits for."""
     with opened(run_dir, config) as (checked, datastore, coordinator):
         reader = LagReader(datastore, coordinator)
         lags = {lag.group.removeprefix(EXPORTS): lag for lag in map(reader.read, reader.exports())}
@@ -106,34 +150,87 @@ def list_exports(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RU
     names = sorted({*lags, *topics})
     if as_json:
         for name in names:
-            print_json({"export": name, "topic": topics.get(name), **(_summary(lags[name]) if name in lags else {"begun": False})})
+            print_json(
+                {
+                    "export": name,
+                    "topic": topics.get(name),
+                    **(_summary(lags[name]) if name in lags else {"begun": False}),
+                }
+            )
         return
-    table = Table("export", "topic", "exporters", "cells behind", "seconds behind", "parked", "", box=None)
+    table = Table(
+        "export", "topic", "exporters", "cells behind", "seconds behind", "parked", "", box=None
+    )
     for name in names:
-        row = lag_cells(lags[name]) if name in lags else ("0", "", "", "", f"has never begun: cellfeed export run {name}")
+        row = (
+            lag_cells(lags[name])
+            if name in lags
+            else ("0", "", "", "", f"has never begun: cellfeed export run {name}")
+        )
         table.add_row(name, topics.get(name, "not configured any more"), *row)
     console.print(table if names else "no export is configured")
 
 
 @app.command()
-def lag(name: NameArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Show how far an export is behind, shard by shard: cells, seconds, when it last got on, and why it is where it is."""
+def lag(
+    name: NameArgument,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how far an export is behind, shard by shard: cells, seconds, when it last got on, and
+    why it is where it is."""
     with opened(run_dir, config) as (_, datastore, coordinator):
         reader = LagReader(datastore, coordinator)
         known = reader.exports()
         if EXPORTS + name not in known:
-            raise NotFound(f"no export {name!r} has ever run here; there are {', '.join(each.removeprefix(EXPORTS) for each in known) or 'none'}")
+            raise NotFound(
+                f"no export {name!r} has ever run here; there are"
+                f" {', '.join(each.removeprefix(EXPORTS) for each in known) or 'none'}"
+            )
         found = reader.read(EXPORTS + name)
     if as_json:
-        print_json({"export": name, **_summary(found), "shards": [shard_as_json(each) for each in found.shards]})
+        print_json(
+            {
+                "export": name,
+                **_summary(found),
+                "shards": [shard_as_json(each) for each in found.shards],
+            }
+        )
         return
-    table = Table("shard", "next cell", "end", "cells behind", "seconds behind", "exporter", "last progress", "because", box=None)
+    table = Table(
+        "shard",
+        "next cell",
+        "end",
+        "cells behind",
+        "seconds behind",
+        "exporter",
+        "last progress",
+        "because",
+        box=None,
+    )
     for each in found.shards:
-        offset, seconds = "" if each.offset is None else str(each.offset), "" if each.seconds is None else f"{each.seconds:.1f}"
+        offset, seconds = (
+            "" if each.offset is None else str(each.offset),
+            "" if each.seconds is None else f"{each.seconds:.1f}",
+        )
         progress = when(each.progress_us) if each.progress_us else "never"
-        table.add_row(str(each.shard), offset, str(each.watermark), str(each.cells), seconds, each.owner, progress, each.because)
+        table.add_row(
+            str(each.shard),
+            offset,
+            str(each.watermark),
+            str(each.cells),
+            seconds,
+            each.owner,
+            progress,
+            each.because,
+        )
     console.print(table)
-    console.print(f"{name}: {found.cells} cells, {found.seconds:.1f} s behind; exporters: {', '.join(found.workers) or 'none'}", highlight=False)
+    console.print(
+        f"{name}: {found.cells} cells, {found.seconds:.1f} s behind; exporters:"
+        f" {', '.join(found.workers) or 'none'}",
+        highlight=False,
+    )
     for trouble in filter(None, (found.waits_because, found.away_because)):
         errors.print(f"{name} {trouble}", style="red", highlight=False)
 
@@ -143,10 +240,25 @@ def chosen(config: Config, name: str | None) -> list[Export]:
     found = [export for export in config.exports if name in (None, export.name)]
     if not found:
         there = ", ".join(export.name for export in config.exports) or "none"
-        raise NotFound(f"the configuration has no export {name!r}; it has {there}" if name else "the configuration has no exports: name some under exports:")
+        raise NotFound(
+            f"the configuration has no export {name!r}; it has {there}"
+            if name
+            else "the configuration has no exports: name some under exports:"
+        )
     return found
 
 
 def _summary(found: GroupLag) -> dict[str, object]:
     said = summary(found)
-    return {key: said[key] for key in ("cells_behind", "seconds_behind", "parked", "workers", "shards_without_worker", "waits_because", "away_because")}
+    return {
+        key: said[key]
+        for key in (
+            "cells_behind",
+            "seconds_behind",
+            "parked",
+            "workers",
+            "shards_without_worker",
+            "waits_because",
+            "away_because",
+        )
+    }

@@ -1,4 +1,5 @@
-"""export pause|resume|forget|verify|parked: what operators do to an export, and whether it is what it should be."""
+"""export pause|resume|forget|verify|parked: what operators do to an export, and whether it is what
+it should be."""
 
 from __future__ import annotations
 
@@ -23,25 +24,35 @@ from cellfeed.store.errors import NotFound, Unavailable
 @app.command()
 def pause(
     name: NameArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; shown with every shard as long as it lasts, and kept.")],
+    reason: Annotated[
+        str,
+        typer.Option("--reason", help="Why; shown with every shard as long as it lasts, and kept."),
+    ],
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Have an export's processes, on all hosts, stop after the transactions under way, until `resume`."""
+    """Have an export's processes, on all hosts, stop after the transactions under way, until
+    `resume`."""
     with opened(run_dir, config) as instance:
         _must_be_known(name, instance)
         Control(instance.datastore.state, EXPORTS + name).pause(operator(reason))
     if as_json:
         print_json({"paused": name})
     else:
-        console.print(f"{name} is paused: its exporters give their shards back after the transactions under way", highlight=False)
+        console.print(
+            f"{name} is paused: its exporters give their shards back after the transactions"
+            " under way",
+            highlight=False,
+        )
 
 
 @app.command()
 def resume(
     name: NameArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept.")] = "what it was paused for is done",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; kept.")
+    ] = "what it was paused for is done",
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
@@ -63,32 +74,51 @@ def forget(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget an export that is not to run any more: what was settled when it began, its offsets, its parked cells.
+    """Forget an export that is not to run any more: what was settled when it began, its offsets,
+    its parked cells.
 
-    Trims do not wait for it any longer, and its name is free for another view, format or topic. The topic and what is in it stay. Stop its exporters first;
-    take it out of the configuration first if its cluster is gone for good.
+    Trims do not wait for it any longer, and its name is free for another view, format or topic. The
+    topic and what is in it stay. Stop its exporters first; take it out of the configuration first
+    if its cluster is gone for good.
     """
     from cellfeed.bridge.export.forgetting import forget_export
 
     by = operator(reason)
     with opened(run_dir, config) as instance:
-        configured = next((export for export in instance.config.exports if export.name == name), None)
+        configured = next(
+            (export for export in instance.config.exports if export.name == name), None
+        )
         found = forget_export(instance.datastore, instance.coordinator, name, configured, by)
     if as_json:
-        print_json({"forgotten": name, "units": found.units, "offsets": found.offsets, "parked": found.parked})
+        print_json(
+            {
+                "forgotten": name,
+                "units": found.units,
+                "offsets": found.offsets,
+                "parked": found.parked,
+            }
+        )
     else:
-        console.print(f"{name} is forgotten: offsets of {found.offsets} shards, {found.parked} parked cells; its topic is as it was", highlight=False)
+        console.print(
+            f"{name} is forgotten: offsets of {found.offsets} shards, {found.parked} parked cells;"
+            " its topic is as it was",
+            highlight=False,
+        )
 
 
 @app.command()
 def verify(
     name: NameArgument,
-    shard: Annotated[list[int] | None, typer.Option("--shard", min=0, help="Only this shard; may be given several times.")] = None,
+    shard: Annotated[
+        list[int] | None,
+        typer.Option("--shard", min=0, help="Only this shard; may be given several times."),
+    ] = None,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare every record of the exported topic with its cell, and print a digest of each side, per shard. Exits with 1 where they differ."""
+    """Compare every record of the exported topic with its cell, and print a digest of each side,
+    per shard. Exits with 1 where they differ."""
     from cellfeed.bridge.export.kafka_errors import error_of, words
     from cellfeed.bridge.export.verify import verify_export
 
@@ -104,13 +134,28 @@ def verify(
                     verdicts.append(verdict)
                     bar.advance(task)
             except KafkaException as error:
-                raise Unavailable(f"the Kafka cluster at {export.bootstrap}: {words(error_of(error))}") from error
-    table = Table("shard", "records", "until", "digest in the partition", "digest in the log", "", box=None)
+                raise Unavailable(
+                    f"the Kafka cluster at {export.bootstrap}: {words(error_of(error))}"
+                ) from error
+    table = Table(
+        "shard", "records", "until", "digest in the partition", "digest in the log", "", box=None
+    )
     for each in verdicts:
         if as_json:
             print_json(msgspec.to_builtins(each) | {"equal": each.equal})
-        said = Text("") if each.equal else Text(f"differs from cell {each.differs_at} on: {each.what}", "red")
-        table.add_row(str(each.shard), str(each.cells), str(each.until), each.partition_digest[:16], each.log_digest[:16], said)
+        said = (
+            Text("")
+            if each.equal
+            else Text(f"differs from cell {each.differs_at} on: {each.what}", "red")
+        )
+        table.add_row(
+            str(each.shard),
+            str(each.cells),
+            str(each.until),
+            each.partition_digest[:16],
+            each.log_digest[:16],
+            said,
+        )
     differing = [each.shard for each in verdicts if not each.equal]
     if not as_json:
         console.print(table)
@@ -120,7 +165,12 @@ def verify(
 
 
 @app.command("parked")
-def list_parked(name: NameArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+def list_parked(
+    name: NameArgument,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
     """List the cells that have no record in the topic because theirs would be too large."""
     with opened(run_dir, config) as instance:
         _must_be_known(name, instance)
@@ -129,7 +179,9 @@ def list_parked(name: NameArgument, config: ConfigOption = None, run_dir: RunDir
     for cell in cells:
         if as_json:
             print_json(msgspec.to_builtins(cell))
-        table.add_row(cell.cell_id, cell.row_key, cell.column_name, when(cell.parked_at_us), cell.error)
+        table.add_row(
+            cell.cell_id, cell.row_key, cell.column_name, when(cell.parked_at_us), cell.error
+        )
     if not as_json:
         console.print(table if cells else "nothing is parked")
 
@@ -137,6 +189,12 @@ def list_parked(name: NameArgument, config: ConfigOption = None, run_dir: RunDir
 def _must_be_known(name: str, instance: Opened) -> None:
     """A name with a slip in it must not be paused in silence."""
     known = {export.name for export in instance.config.exports}
-    known |= {group.removeprefix(EXPORTS) for group in LagReader(instance.datastore, instance.coordinator).exports()}
+    known |= {
+        group.removeprefix(EXPORTS)
+        for group in LagReader(instance.datastore, instance.coordinator).exports()
+    }
     if name not in known:
-        raise NotFound(f"no export {name!r} is configured here or has ever run; there are {', '.join(sorted(known)) or 'none'}")
+        raise NotFound(
+            f"no export {name!r} is configured here or has ever run; there are"
+            f" {', '.join(sorted(known)) or 'none'}"
+        )

@@ -1,4 +1,5 @@
-"""index verify|repair|rebuild: an index against the cells, both ways, and all of them from the cells."""
+"""index verify|repair|rebuild: an index against the cells, both ways, and all of them from the
+cells."""
 
 from __future__ import annotations
 
@@ -16,8 +17,18 @@ from cellfeed.store.errors import NotFound
 from cellfeed.store.indexes.catalog import IndexRecord, VersionRecord
 from cellfeed.store.indexes.check import CheckReport, IndexCheck
 
-VersionOption = Annotated[int | None, typer.Option("--version", help="This version; the one that answers queries when left out.")]
-WaitOption = Annotated[float, typer.Option("--wait-s", min=0, help="How long to wait for the index to come to the ends of the logs, in seconds.")]
+VersionOption = Annotated[
+    int | None,
+    typer.Option("--version", help="This version; the one that answers queries when left out."),
+]
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait-s",
+        min=0,
+        help="How long to wait for the index to come to the ends of the logs, in seconds.",
+    ),
+]
 
 
 @app.command()
@@ -29,7 +40,8 @@ def verify(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Hold an index against the cells, both ways, beside live writes, and name every missing, stale or invented entry. Exits with 1 when there is one."""
+    """Hold an index against the cells, both ways, beside live writes, and name every missing, stale
+    or invented entry. Exits with 1 when there is one."""
     report = _check(run_dir, config, name, version, wait_s, as_json=as_json, repair=False)
     if report.differences or report.unsettled:
         raise typer.Exit(1)
@@ -44,16 +56,23 @@ def repair(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify an index, and mend just the entries that are missing, stale or invented. May be killed and run again."""
+    """Verify an index, and mend just the entries that are missing, stale or invented. May be killed
+    and run again."""
     _check(run_dir, config, name, version, wait_s, as_json=as_json, repair=True)
 
 
 @app.command()
-def rebuild(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Build every index of an embedded datastore again: when the file with their entries is lost, or belongs to another store.
+def rebuild(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Build every index of an embedded datastore again: when the file with their entries is lost,
+    or belongs to another store.
 
-    Each index gets a new version, which an index worker or `cellfeed index build` builds; until then no query of it is answered. The old file is moved aside.
-    Processes that have it open have to be started again.
+    Each index gets a new version, which an index worker or `cellfeed index build` builds; until
+    then no query of it is answered. The old file is moved aside. Processes that have it open have
+    to be started again.
     """
     with opened(run_dir, config) as instance:
         made = rebuild_indexes(instance.datastore, instance.coordinator)
@@ -61,14 +80,27 @@ def rebuild(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR
         if as_json:
             print_json({"index": name, "version": record.number, "state": record.state})
         else:
-            console.print(f"index {name}: version {record.number} is {record.state}", highlight=False)
+            console.print(
+                f"index {name}: version {record.number} is {record.state}", highlight=False
+            )
 
 
-def _check(run_dir: Path, config: Path | None, name: str, number: int | None, wait_s: float, *, as_json: bool, repair: bool) -> CheckReport:
+def _check(
+    run_dir: Path,
+    config: Path | None,
+    name: str,
+    number: int | None,
+    wait_s: float,
+    *,
+    as_json: bool,
+    repair: bool,
+) -> CheckReport:
     with opened(run_dir, config) as instance:
         datastore = instance.datastore
         version = datastore.indexes.version(_chosen(datastore.indexes.catalog.get(name), number))
-        check = IndexCheck(datastore.engine, version, index_positions(instance.coordinator, datastore.name), wait_s)
+        check = IndexCheck(
+            datastore.engine, version, index_positions(instance.coordinator, datastore.name), wait_s
+        )
         with progress_bar() as bar:
             task = bar.add_task(f"index {name} version {version.number}", total=2 * check.total())
             for difference in check.run(lambda done: bar.advance(task, done)):
@@ -78,17 +110,33 @@ def _check(run_dir: Path, config: Path | None, name: str, number: int | None, wa
                 if as_json:
                     print_json(told)
                 else:
-                    console.print(f"{told['kind']}: row {told['row_key']}: found {told['found']}, the cells say {told['wanted']}", highlight=False)
+                    console.print(
+                        f"{told['kind']}: row {told['row_key']}: found {told['found']}, the cells"
+                        f" say {told['wanted']}",
+                        highlight=False,
+                    )
     report = check.report
     if as_json:
         counts = {"cells": report.cells, "entries": report.entries, "tombstones": report.tombstones}
-        print_json({**counts, "differences": report.differences, "unsettled": report.unsettled, "repaired": repair})
+        print_json(
+            {
+                **counts,
+                "differences": report.differences,
+                "unsettled": report.unsettled,
+                "repaired": repair,
+            }
+        )
     else:
         console.print(
-            f"{report.cells} cells and {report.entries} entries looked at; {report.differences} differences{' mended' if repair else ''}", highlight=False
+            f"{report.cells} cells and {report.entries} entries looked at; {report.differences}"
+            f" differences{' mended' if repair else ''}",
+            highlight=False,
         )
         if report.unsettled:
-            console.print(f"{report.unsettled} rows got new cells at every look: run it again", highlight=False)
+            console.print(
+                f"{report.unsettled} rows got new cells at every look: run it again",
+                highlight=False,
+            )
     return report
 
 
@@ -96,5 +144,7 @@ def _chosen(record: IndexRecord, number: int | None) -> VersionRecord:
     if number is not None:
         return record.version(number)
     if (found := record.current or record.building) is None:
-        raise NotFound(f"index {record.name!r} has no version that is kept; name one with --version")
+        raise NotFound(
+            f"index {record.name!r} has no version that is kept; name one with --version"
+        )
     return found

@@ -1,4 +1,5 @@
-"""Which instance a command speaks to: ``--run-dir`` (or CELLFEED_RUN_DIR) of a local one, or ``--url`` of its workers."""
+"""Which instance a command speaks to: ``--run-dir`` (or CELLFEED_RUN_DIR) of a local one, or
+``--url`` of its workers."""
 
 from __future__ import annotations
 
@@ -20,12 +21,32 @@ from cellfeed.store.http.client import Client
 
 DEFAULT_RUN_DIR = Path("run")
 
-RunDirOption = Annotated[Path, typer.Option("--run-dir", envvar="CELLFEED_RUN_DIR", help="The instance's run directory.")]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="The YAML configuration that names the datastore and the coordination; the run directory's own when left out.")
+RunDirOption = Annotated[
+    Path, typer.Option("--run-dir", envvar="CELLFEED_RUN_DIR", help="The instance's run directory.")
 ]
-UrlOption = Annotated[list[str] | None, typer.Option("--url", help="An HTTP worker's address, instead of the run directory's; may be given several times.")]
-DatastoreOption = Annotated[str | None, typer.Option("--datastore", help="The datastore's name; the instance's own by default.")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help=(
+            "The YAML configuration that names the datastore and the coordination; the run"
+            " directory's own when left out."
+        ),
+    ),
+]
+UrlOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--url",
+        help=(
+            "An HTTP worker's address, instead of the run directory's; may be given several times."
+        ),
+    ),
+]
+DatastoreOption = Annotated[
+    str | None,
+    typer.Option("--datastore", help="The datastore's name; the instance's own by default."),
+]
 
 
 def worker_urls(run_dir: Path) -> list[str]:
@@ -34,15 +55,21 @@ def worker_urls(run_dir: Path) -> list[str]:
     hosts = {worker.name: worker.host for worker in config.workers}
     entries = [entry for entry in RunDir(run_dir).processes() if entry.kind == "worker"]
     if not entries:
-        raise NotFound(f"no instance runs in {run_dir}; start one with: cellfeed up --run-dir {run_dir}")
-    return [f"http://{hosts.get(entry.name, '127.0.0.1')}:{entry.ports['http']}" for entry in entries]
+        raise NotFound(
+            f"no instance runs in {run_dir}; start one with: cellfeed up --run-dir {run_dir}"
+        )
+    return [
+        f"http://{hosts.get(entry.name, '127.0.0.1')}:{entry.ports['http']}" for entry in entries
+    ]
 
 
 def client_of(run_dir: Path, urls: list[str] | None, datastore: str | None) -> Client:
     """A client of the instance."""
     if datastore is None:
         config = RunDir(run_dir).config
-        datastore = load_config(config).datastore.name if config.exists() else Config().datastore.name
+        datastore = (
+            load_config(config).datastore.name if config.exists() else Config().datastore.name
+        )
     return Client(urls or worker_urls(run_dir), datastore)
 
 
@@ -57,7 +84,8 @@ def gateway_address(run_dir: Path) -> str:
 
 
 class Opened(NamedTuple):
-    """An instance's datastore and coordination, opened by this process itself: its other processes need not run."""
+    """An instance's datastore and coordination, opened by this process itself: its other processes
+    need not run."""
 
     config: Config
     datastore: Datastore
@@ -65,22 +93,32 @@ class Opened(NamedTuple):
 
 
 def config_of(run_dir: Path, file: Path | None) -> Config:
-    """The configuration of ``file``, or the run directory's own. Raises NotFound when the instance has never run: nothing is made here by mistake."""
+    """The configuration of ``file``, or the run directory's own. Raises NotFound when the instance
+    has never run: nothing is made here by mistake."""
     if file is None and not RunDir(run_dir).config.exists():
-        raise NotFound(f"{run_dir} is not the run directory of an instance; name it with --run-dir, or a configuration with --config")
+        raise NotFound(
+            f"{run_dir} is not the run directory of an instance; name it with --run-dir, or a"
+            " configuration with --config"
+        )
     config = load_config(file or RunDir(run_dir).config)
     place = RunDir(run_dir).inside(config.datastore.directory) / config.datastore.name
     if not config.datastore.clusters and not place.exists():
-        raise NotFound(f"there is no datastore in {place}: name the run directory of the instance with --run-dir, or make it with cellfeed up")
+        raise NotFound(
+            f"there is no datastore in {place}: name the run directory of the instance with"
+            " --run-dir, or make it with cellfeed up"
+        )
     return config
 
 
 @contextmanager
 def opened(run_dir: Path, file: Path | None = None) -> Iterator[Opened]:
-    """Opens the instance of a run directory or of a configuration. Raises NotFound, StorageUnavailable."""
+    """Opens the instance of a run directory or of a configuration. Raises NotFound,
+    StorageUnavailable."""
     config = config_of(run_dir, file)
     with (
         storage.open_datastore(config, RunDir(run_dir).path) as datastore,
-        closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator,
+        closing(
+            open_coordinator(config.coordination, datastore.state, datastore.history)
+        ) as coordinator,
     ):
         yield Opened(config, datastore, coordinator)

@@ -17,20 +17,33 @@ from cellfeed.assembly.processes import run_process
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config.model import load_config
-from cellfeed.instance.supervisor import START_TIMEOUT_S, start_again, start_all, stop_all, stop_instance, supervise
+from cellfeed.instance.supervisor import (
+    START_TIMEOUT_S,
+    start_again,
+    start_all,
+    stop_all,
+    stop_instance,
+    supervise,
+)
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import end_at_signals, raise_if_asked
 from cellfeed.store.errors import Unavailable
 
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML configuration; the built-in embedded one when left out.")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="YAML configuration; the built-in embedded one when left out."),
+]
 
 
 def up(
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once everything serves, and leave it running.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once everything serves, and leave it running.")
+    ] = False,
 ) -> None:
-    """Start an instance: HTTP workers, Kafka gateway, and what else the configuration names. Ctrl-C ends it."""
+    """Start an instance: HTTP workers, Kafka gateway, and what else the configuration names. Ctrl-C
+    ends it."""
     directory = RunDir(run_dir)
     checked = load_config(config)
     if detach:
@@ -43,10 +56,18 @@ def up(
         start_all(directory, checked, lambda line: console.print(line, highlight=False))
         for number in signals:
             signal.signal(number, lambda *_: stopping.set())
-        console.print(f"up: run directory {directory.path}; Ctrl-C or `cellfeed down` ends it", highlight=False)
+        console.print(
+            f"up: run directory {directory.path}; Ctrl-C or `cellfeed down` ends it",
+            highlight=False,
+        )
         try:
             raise_if_asked()
-            supervise(directory, checked, lambda line: console.print(line, highlight=False), stopping.is_set)
+            supervise(
+                directory,
+                checked,
+                lambda line: console.print(line, highlight=False),
+                stopping.is_set,
+            )
         finally:
             stop_all(directory, lambda line: console.print(line, highlight=False))
 
@@ -69,13 +90,25 @@ def start(
     """Bring back one process of an instance, on the ports that it had."""
     entry = start_again(RunDir(run_dir), name)
     if as_json:
-        print_json({"name": entry.name, "kind": entry.kind, "pid": entry.pid, "ports": entry.ports, "log": entry.log})
+        print_json(
+            {
+                "name": entry.name,
+                "kind": entry.kind,
+                "pid": entry.pid,
+                "ports": entry.ports,
+                "log": entry.log,
+            }
+        )
     else:
         console.print(f"{entry.name} started (pid {entry.pid})", highlight=False)
 
 
-def run(name: Annotated[str, typer.Argument(help="The process's name in the configuration.")], run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
-    """Run one process of an instance in the foreground (what `up` starts; for other supervisors)."""
+def run(
+    name: Annotated[str, typer.Argument(help="The process's name in the configuration.")],
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+) -> None:
+    """Run one process of an instance in the foreground (what `up` starts; for other
+    supervisors)."""
     run_process(run_dir, name)
 
 
@@ -87,7 +120,14 @@ def _detach(directory: RunDir, config: Path | None) -> None:
     log_path = directory.log("supervisor")
     with log_path.open("ab") as log:
         start = log.tell()
-        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "COLUMNS": "500"})
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "COLUMNS": "500"},
+        )
     try:
         _wait_until_up(process, log_path, start)
     except BaseException:

@@ -1,6 +1,7 @@
 """The command line. Exit codes: 0 well, 1 failed, 2 used wrongly, 3 refused to protect data.
 
-Only the modules of the verb that is asked for are imported: a process of an instance is a command, too (``run``), and starts in two thirds of the time.
+Only the modules of the verb that is asked for are imported: a process of an instance is a command,
+too (``run``), and starts in two thirds of the time.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ _GROUPS: Final = {
     "index": ("app", ("index", "index_check")),
     "schemas": ("app", ("schemas",)),
 }
-"""First word of several verbs to the Typer that they belong to and its modules; the first one has it, all of them add verbs to it."""
+"""First word of several verbs to the Typer that they belong to and its modules; the first one has
+it, all of them add verbs to it."""
 
 
 def command_line(first: str | None = None) -> typer.Typer:
-    """The whole command line; with ``first``, the first word of a command, only as much of it as that one needs."""
+    """The whole command line; with ``first``, the first word of a command, only as much of it as
+    that one needs."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -81,13 +84,21 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _options(version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
     del version
 
 
 def main() -> None:
     """Entry point: an error that a user can act on is one line, never a traceback."""
-    # A command says once that ZooKeeper is away; its client would tell the terminal of every attempt. In the logs of processes its lines are as before.
+    # A command says once that ZooKeeper is away; its client would tell the terminal of every
+    # attempt. In the logs of processes its lines are as before.
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     try:
         command_line(sys.argv[1] if len(sys.argv) > 1 else None)()

@@ -17,14 +17,28 @@ from cellfeed.store.errors import Unavailable
 
 @app.command()
 def translate(
-    group: Annotated[str, typer.Argument(help="The consumer group; its consumers must have ended on the side that it goes to.")],
-    export: Annotated[str, typer.Option("--export", help="The export, as the configuration names it.")],
-    to: Annotated[Literal["kafka", "gateway"], typer.Option("--to", help="Where the group goes on: on the exported topic (kafka), or on the gateway's.")],
+    group: Annotated[
+        str,
+        typer.Argument(
+            help="The consumer group; its consumers must have ended on the side that it goes to."
+        ),
+    ],
+    export: Annotated[
+        str, typer.Option("--export", help="The export, as the configuration names it.")
+    ],
+    to: Annotated[
+        Literal["kafka", "gateway"],
+        typer.Option(
+            "--to",
+            help="Where the group goes on: on the exported topic (kafka), or on the gateway's.",
+        ),
+    ],
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a consumer group's offsets on one side to where it is on the other: the next cell that it gets there is the next one here."""
+    """Set a consumer group's offsets on one side to where it is on the other: the next cell that it
+    gets there is the next one here."""
     from cellfeed.bridge.export.kafka_errors import error_of, words
     from cellfeed.bridge.export.translate import to_gateway, to_kafka
 
@@ -34,9 +48,13 @@ def translate(
             task = bar.add_task("translating", total=datastore.shards)
             try:
                 move = to_kafka if to == "kafka" else to_gateway
-                moved = move(declared, datastore.name, coordinator, group, lambda: bar.advance(task))
+                moved = move(
+                    declared, datastore.name, coordinator, group, lambda: bar.advance(task)
+                )
             except KafkaException as error:
-                raise Unavailable(f"the Kafka cluster at {declared.bootstrap}: {words(error_of(error))}") from error
+                raise Unavailable(
+                    f"the Kafka cluster at {declared.bootstrap}: {words(error_of(error))}"
+                ) from error
     if as_json:
         print_json({"group": group, "to": to, "partitions": [each._asdict() for each in moved]})
         return
@@ -44,4 +62,8 @@ def translate(
     for each in moved:
         table.add_row(str(each.partition), str(each.before), str(each.after))
     console.print(table)
-    console.print(f"{group} goes on at these offsets on {'the exported topic' if to == 'kafka' else 'the topic of the gateway'}", highlight=False)
+    console.print(
+        f"{group} goes on at these offsets on"
+        f" {'the exported topic' if to == 'kafka' else 'the topic of the gateway'}",
+        highlight=False,
+    )

@@ -1,4 +1,5 @@
-"""How commands print: for people by default, JSON lines for machines with ``--json``; errors in one line, and the exit code that goes with them."""
+"""How commands print: for people by default, JSON lines for machines with ``--json``; errors in one
+line, and the exit code that goes with them."""
 
 from __future__ import annotations
 
@@ -9,24 +10,37 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.errors import CellfeedError
 
 PIPE_COLUMNS: Final = 1000
-"""Columns of tables that go to a file or another program: enough to cut off nothing, where a terminal's width means nothing."""
+"""Columns of tables that go to a file or another program: enough to cut off nothing, where a
+terminal's width means nothing."""
 
 # Without markup: what is printed is mostly data, where "[red]" is text like any other.
 console = Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 errors = Console(stderr=True, soft_wrap=True, markup=False)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, for machines.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON, one object per line, for machines.")
+]
 
 
 def print_json(value: Any) -> None:
     """One line of JSON."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+    sys.stdout.write(
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str) + "\n"
+    )
 
 
 def cell_as_json(cell: Cell) -> dict[str, Any]:
@@ -50,7 +64,8 @@ def print_cell(cell: Cell, as_json: bool) -> None:
     else:
         place = f"{cell.shard}/{cell.added_id}"
         console.print(
-            f"{place:>10}  {cell.row_key}  {cell.column_name} {cell.ref_key}  {cell.body_json.decode()}{'  (stale: from a minion)' if cell.stale else ''}",
+            f"{place:>10}  {cell.row_key}  {cell.column_name} {cell.ref_key} "
+            f" {cell.body_json.decode()}{'  (stale: from a minion)' if cell.stale else ''}",
             markup=False,
             highlight=False,
         )
@@ -63,9 +78,14 @@ def cluster_line(cluster: Mapping[str, Any]) -> str:
         lag = "nobody knows how many cells are not on a minion"
     else:
         age = "" if cluster["lag_s"] is None else f", the oldest for {cluster['lag_s']:.1f} s"
-        lag = f"{cluster['lag_cells']} cells not on a minion yet{age if cluster['lag_cells'] else ''}"
+        lag = (
+            f"{cluster['lag_cells']} cells not on a minion yet{age if cluster['lag_cells'] else ''}"
+        )
     mode = "semi-synchronous" if cluster["semi_sync"] else "asynchronous"
-    return f"cluster {cluster['name']}: master {cluster['master'] or 'unknown'}, {mode}; {up} of {len(cluster['nodes'])} nodes up; {lag}"
+    return (
+        f"cluster {cluster['name']}: master {cluster['master'] or 'unknown'}, {mode}; {up} of"
+        f" {len(cluster['nodes'])} nodes up; {lag}"
+    )
 
 
 def fail(error: CellfeedError, as_json: bool = False) -> typer.Exit:

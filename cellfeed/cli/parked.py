@@ -24,16 +24,26 @@ from cellfeed.run_dir import RunDir
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.errors import InvalidRequest, NotFound
 
-app = typer.Typer(no_args_is_help=True, help="Cells that a trigger could not run: list, show, retry, skip, export; resume a stopped trigger.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Cells that a trigger could not run: list, show, retry, skip, export; resume a stopped"
+        " trigger."
+    ),
+)
 
 GroupArgument = Annotated[str, typer.Argument(help="The trigger's group, for example billing.")]
-CellArgument = Annotated[str, typer.Argument(help="The parked cell, as the list shows it: shard/added_id.")]
+CellArgument = Annotated[
+    str, typer.Argument(help="The parked cell, as the list shows it: shard/added_id.")
+]
 
 
 @app.command("list")
 def list_parked(
     group: Annotated[str | None, typer.Argument(help="Only this trigger's.")] = None,
-    skipped: Annotated[bool, typer.Option("--skipped", help="Those that were skipped, instead.")] = False,
+    skipped: Annotated[
+        bool, typer.Option("--skipped", help="Those that were skipped, instead.")
+    ] = False,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,15 +54,37 @@ def list_parked(
         for cell in cells:
             print_json(msgspec.to_builtins(cell))
         return
-    table = Table("group", "cell", "row key", "column", "tries", "parked since", "reason" if skipped else "error", box=None)
+    table = Table(
+        "group",
+        "cell",
+        "row key",
+        "column",
+        "tries",
+        "parked since",
+        "reason" if skipped else "error",
+        box=None,
+    )
     for cell in cells:
         reason = cell.skipped_because if skipped else cell.error.strip().splitlines()[-1][:100]
-        table.add_row(cell.group, cell.cell_id, cell.row_key, cell.column_name, str(cell.attempts), _when(cell.parked_at_us), reason)
+        table.add_row(
+            cell.group,
+            cell.cell_id,
+            cell.row_key,
+            cell.column_name,
+            str(cell.attempts),
+            _when(cell.parked_at_us),
+            reason,
+        )
     console.print(table if cells else "nothing is parked")
 
 
 @app.command()
-def show(group: GroupArgument, cell: CellArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+def show(
+    group: GroupArgument,
+    cell: CellArgument,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
     """Show one parked cell with its whole error."""
     with _parked(run_dir) as parked:
         found = parked.find(group, cell)
@@ -65,7 +97,9 @@ def show(group: GroupArgument, cell: CellArgument, run_dir: RunDirOption = DEFAU
 @app.command()
 def retry(
     group: GroupArgument,
-    cell: Annotated[str | None, typer.Argument(help="One parked cell; all of the group when left out.")] = None,
+    cell: Annotated[
+        str | None, typer.Argument(help="One parked cell; all of the group when left out.")
+    ] = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,7 +113,9 @@ def retry(
 def skip(
     group: GroupArgument,
     cell: CellArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why it is given up; kept for the record.")],
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why it is given up; kept for the record.")
+    ],
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
@@ -92,7 +128,9 @@ def skip(
 @app.command()
 def resume(
     group: GroupArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the trigger's history.")] = "not given",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; kept in the trigger's history.")
+    ] = "not given",
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
@@ -103,7 +141,14 @@ def resume(
         stopped = parked.stopped_because(group)
         if stopped is None:
             raise NotFound(f"trigger {group!r} is not stopped")
-        deed = Deed(group=group, action="parked resume", by=by.name, because=by.because, at_us=datastore.state.now_us(), to=f"it was stopped: {stopped[:200]}")
+        deed = Deed(
+            group=group,
+            action="parked resume",
+            by=by.name,
+            because=by.because,
+            at_us=datastore.state.now_us(),
+            to=f"it was stopped: {stopped[:200]}",
+        )
         parked.resume(group, entry(deed))
     _done(as_json, {"resumed": group}, f"{group} goes on")
 
@@ -111,9 +156,18 @@ def resume(
 @app.command()
 def export(
     group: GroupArgument,
-    form: Annotated[ExportFormat, typer.Option("--format", help="One JSON object a line, or CSV with a header.")] = ExportFormat.NDJSON,
-    output: Annotated[Path | None, typer.Option("--output", help="A file that is not there yet; standard output when left out.")] = None,
-    skipped: Annotated[bool, typer.Option("--skipped", help="Those that were skipped, instead.")] = False,
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="One JSON object a line, or CSV with a header.")
+    ] = ExportFormat.NDJSON,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", help="A file that is not there yet; standard output when left out."
+        ),
+    ] = None,
+    skipped: Annotated[
+        bool, typer.Option("--skipped", help="Those that were skipped, instead.")
+    ] = False,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Write a trigger's parked cells, each with its error and its body."""
@@ -125,7 +179,9 @@ def export(
         else:
             count = _write_file(output, lambda file: write_parked(cells, datastore, file, form))
     # Beside the records, not among them.
-    errors.print(f"{count} parked cells of {group}{f' in {output}' if output else ''}", highlight=False)
+    errors.print(
+        f"{count} parked cells of {group}{f' in {output}' if output else ''}", highlight=False
+    )
 
 
 def _done(as_json: bool, value: dict[str, Any], text: str) -> None:
@@ -159,8 +215,16 @@ def _parked(run_dir: RunDirOption) -> Iterator[ParkedCells]:
 
 
 def _print(cell: ParkedCell) -> None:
-    console.print(f"{cell.group} {cell.cell_id}: row key {cell.row_key}, column {cell.column_name}, ref key {cell.ref_key}", highlight=False)
-    console.print(f"parked {_when(cell.parked_at_us)}, tried {cell.attempts} times, last {_when(cell.last_tried_at_us)}", highlight=False)
+    console.print(
+        f"{cell.group} {cell.cell_id}: row key {cell.row_key}, column {cell.column_name}, ref key"
+        f" {cell.ref_key}",
+        highlight=False,
+    )
+    console.print(
+        f"parked {_when(cell.parked_at_us)}, tried {cell.attempts} times, last"
+        f" {_when(cell.last_tried_at_us)}",
+        highlight=False,
+    )
     console.print(cell.error, highlight=False, markup=False)
 
 

@@ -1,7 +1,9 @@
-"""Parked cells as a file: what failed, why, and the cell's body, for people and programs that deal with it elsewhere.
+"""Parked cells as a file: what failed, why, and the cell's body, for people and programs that deal
+with it elsewhere.
 
-NDJSON: one object a line, the body as an object. CSV: a header and one record a line (RFC 4180), the body as JSON text. Times are RFC 3339, UTC. A cell that is
-not in the datastore any more has no body (null, or nothing).
+NDJSON: one object a line, the body as an object. CSV: a header and one record a line (RFC 4180),
+the body as JSON text. Times are RFC 3339, UTC. A cell that is not in the datastore any more has no
+body (null, or nothing).
 """
 
 from __future__ import annotations
@@ -46,24 +48,38 @@ class ExportFormat(enum.StrEnum):
     CSV = "csv"
 
 
-def write_parked(cells: Sequence[ParkedCell], store: CellStore, file: TextIO, form: ExportFormat) -> int:
+def write_parked(
+    cells: Sequence[ParkedCell], store: CellStore, file: TextIO, form: ExportFormat
+) -> int:
     """Writes them all; how many."""
     records = _records(cells, store)
     if form is ExportFormat.NDJSON:
-        file.writelines(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n" for record in records)
+        file.writelines(
+            json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+            for record in records
+        )
     else:
         rows = csv.DictWriter(file, FIELDS)
         rows.writeheader()
         for record in records:
             body = record["body"]
-            rows.writerow({**record, "body": "" if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":"))})
+            rows.writerow(
+                {
+                    **record,
+                    "body": ""
+                    if body is None
+                    else json.dumps(body, ensure_ascii=False, separators=(",", ":")),
+                }
+            )
     return len(cells)
 
 
 def _records(cells: Sequence[ParkedCell], store: CellStore) -> Iterator[dict[str, Any]]:
     left = iter(cells)
     while some := list(islice(left, _READ_CELLS)):
-        found = store.get_cells([(parked.row_key, parked.column_name, parked.ref_key) for parked in some])
+        found = store.get_cells(
+            [(parked.row_key, parked.column_name, parked.ref_key) for parked in some]
+        )
         for parked, cell in zip(some, found, strict=True):
             yield _record(parked, cell)
 

@@ -27,7 +27,14 @@ from cellfeed.store.backups.erasures import to_erase, told_of
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Manifest, Reader
 from cellfeed.store.backups.register import Register
-from cellfeed.store.backups.restore import IDS_LEFT_OUT, Plan, backup_readers, plan, readers_ahead, refuse_readers_ahead
+from cellfeed.store.backups.restore import (
+    IDS_LEFT_OUT,
+    Plan,
+    backup_readers,
+    plan,
+    readers_ahead,
+    refuse_readers_ahead,
+)
 from cellfeed.store.backups.restore import restore as restore_backup
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
@@ -43,29 +50,58 @@ class ReadersAhead(StrEnum):
 
 def restore(
     directory: FolderArgument,
-    into: Annotated[Path, typer.Option("--into", metavar="RUN_DIR", help="The run directory of the instance that gets it; made when it is not there.")],
+    into: Annotated[
+        Path,
+        typer.Option(
+            "--into",
+            metavar="RUN_DIR",
+            help="The run directory of the instance that gets it; made when it is not there.",
+        ),
+    ],
     config: Annotated[
-        Path | None, typer.Option("--config", help="The YAML configuration of that instance; the run directory's own, or the built-in one, when left out.")
+        Path | None,
+        typer.Option(
+            "--config",
+            help=(
+                "The YAML configuration of that instance; the run directory's own, or the built-in"
+                " one, when left out."
+            ),
+        ),
     ] = None,
     backup: BackupOption = None,
     ahead: Annotated[
         ReadersAhead,
-        typer.Option("--readers-ahead", help="raise-epoch: although readers may have come further than the backup, let the ids go on above all of them."),
+        typer.Option(
+            "--readers-ahead",
+            help=(
+                "raise-epoch: although readers may have come further than the backup, let the ids"
+                " go on above all of them."
+            ),
+        ),
     ] = ReadersAhead.REFUSE,
     above: Annotated[
         list[str] | None,
         typer.Option(
-            "--above", metavar="ID", help="Somebody whom nobody knows has read ids below this one, of every shard or SHARD:ID; may be given several times."
+            "--above",
+            metavar="ID",
+            help=(
+                "Somebody whom nobody knows has read ids below this one, of every shard or"
+                " SHARD:ID; may be given several times."
+            ),
         ),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; told in the log where ids are left out.")] = "not given",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; told in the log where ids are left out.")
+    ] = "not given",
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a backup back into empty storage: embedded, or the clusters of a configuration. It is opened when it is whole and was read back.
+    """Bring a backup back into empty storage: embedded, or the clusters of a configuration. It is
+    opened when it is whole and was read back.
 
-    Refused (exit code 3) where a cell was ever written, and while a consumer group, a trigger, an export, a warehouse or a later backup is known to have read
-    further than the backup goes. Refused (exit code 1) while a later backup or the register of erasures cannot be read. Killed, it is run again. Indexes are
-    built again; every reader resumes where it was.
+    Refused (exit code 3) where a cell was ever written, and while a consumer group, a trigger, an
+    export, a warehouse or a later backup is known to have read further than the backup goes.
+    Refused (exit code 1) while a later backup or the register of erasures cannot be read. Killed,
+    it is run again. Indexes are built again; every reader resumes where it was.
     """
     by = operator(reason)
     run_dir = RunDir(into)
@@ -75,19 +111,32 @@ def restore(
     told = chain[-1].manifest
     if (checked.datastore.name, checked.datastore.shards) != (told.datastore, told.shards):
         raise ProtectData(
-            f"nothing restored: the backup is of datastore {told.datastore!r} with {told.shards} shards, the configuration has {checked.datastore.name!r} with "
-            f"{checked.datastore.shards}: a row key's shard never changes. Give one that fits with --config"
+            f"nothing restored: the backup is of datastore {told.datastore!r} with {told.shards}"
+            f" shards, the configuration has {checked.datastore.name!r} with"
+            f" {checked.datastore.shards}: a row key's shard never changes. Give one that fits with"
+            " --config"
         )
     named = _above(above or (), told)
     if wrong := check_files(chain):
-        raise DataDamaged(f"nothing restored: {wrong[0]}" + (f" (and {len(wrong) - 1} more: cellfeed backup verify {directory})" if wrong[1:] else ""))
+        raise DataDamaged(
+            f"nothing restored: {wrong[0]}"
+            + (
+                f" (and {len(wrong) - 1} more: cellfeed backup verify {directory})"
+                if wrong[1:]
+                else ""
+            )
+        )
     later = folder.later(chain[-1])
     erasures = told_of(Register(directory), chain[-1], later)
     with ExitStack() as opened:
         offsets = open_offsets_elsewhere(checked.coordination)
         if offsets is not None:
             opened.enter_context(closing(offsets))
-        readers = [*group_readers(offsets, told.shards), *_readers_of_config(checked, run_dir), *backup_readers(later)]
+        readers = [
+            *group_readers(offsets, told.shards),
+            *_readers_of_config(checked, run_dir),
+            *backup_readers(later),
+        ]
         if ahead is ReadersAhead.REFUSE:
             refuse_readers_ahead(chain, readers_ahead(chain, readers))
         now_us = time.time_ns() // 1000
@@ -95,19 +144,42 @@ def restore(
         new_ids = _new_ids(told, readers, named, raised=ahead is ReadersAhead.RAISE_EPOCH)
         with dictionaries_known(chain):
             erased = to_erase(chain, entries, erasures)
-        entries_back = restored(entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys])
+        entries_back = restored(
+            entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys]
+        )
         target = opened.enter_context(storage.restore_target(checked, run_dir.path, told.owners))
-        planned = plan(chain, entries_back, readers, new_ids, now_us, f"{by.name}: {by.because}", erased, target.begun_epoch(chain[-1]))
+        planned = plan(
+            chain,
+            entries_back,
+            readers,
+            new_ids,
+            now_us,
+            f"{by.name}: {by.because}",
+            erased,
+            target.begun_epoch(chain[-1]),
+        )
         back = list[Reader]()
 
         def before_open() -> None:
             if offsets is not None:
-                # What was opened by a run that was killed is in use: its offsets, and what was parked since, are those of the cells that are there.
-                back.extend(set_back(offsets, trigger_groups(entries), [reader for reader in told.readers if not target.is_open(reader.shard)]))
+                # What was opened by a run that was killed is in use: its offsets, and what was
+                # parked since, are those of the cells that are there.
+                back.extend(
+                    set_back(
+                        offsets,
+                        trigger_groups(entries),
+                        [reader for reader in told.readers if not target.is_open(reader.shard)],
+                    )
+                )
 
         with progress_bar() as bar:
             task = bar.add_task("restoring and reading back (cells)", total=None)
-            left = restore_backup(planned, target, lambda done, total: bar.update(task, completed=done, total=total), before_open)
+            left = restore_backup(
+                planned,
+                target,
+                lambda done, total: bar.update(task, completed=done, total=total),
+                before_open,
+            )
         lost = {shard: ids for shard, ids in planned.lost.items() if not target.is_open(shard)}
     _tell(planned, lost, back, left, as_json)
 
@@ -121,7 +193,10 @@ def _readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
             table = WarehouseTable(run_dir.inside(warehouse.directory))
         except NotFound:
             continue
-        found += [Reader(warehouse.name, table.topic, shard, location, source="warehouse") for shard, location in table.next_ids().items()]
+        found += [
+            Reader(warehouse.name, table.topic, shard, location, source="warehouse")
+            for shard, location in table.next_ids().items()
+        ]
     return found
 
 
@@ -130,24 +205,40 @@ def _above(given: Sequence[str], told: Manifest) -> dict[int, int]:
     found: dict[int, int] = {}
     for text in given:
         shard, _, added_id = text.rpartition(":")
-        if not added_id.isdecimal() or (shard and not shard.isdecimal()) or int(added_id) > ADDED_ID_MAX - IDS_LEFT_OUT - 1:
-            raise InvalidRequest(f"--above {ascii(text)[:40]} is not of the form 120000 or 3:120000")
+        if (
+            not added_id.isdecimal()
+            or (shard and not shard.isdecimal())
+            or int(added_id) > ADDED_ID_MAX - IDS_LEFT_OUT - 1
+        ):
+            raise InvalidRequest(
+                f"--above {ascii(text)[:40]} is not of the form 120000 or 3:120000"
+            )
         for each in [check_shard(int(shard), told.shards)] if shard else range(told.shards):
             found[each] = max(found.get(each, 0), int(added_id))
     return found
 
 
-def _new_ids(told: Manifest, readers: Sequence[Reader], named: dict[int, int], *, raised: bool) -> dict[int, int]:
+def _new_ids(
+    told: Manifest, readers: Sequence[Reader], named: dict[int, int], *, raised: bool
+) -> dict[int, int]:
     """By shard, from which id on its log goes on, where that is not its end."""
     found = dict(named)
     if raised:
         for log in told.logs:
-            read = max((reader.location for reader in readers if reader.shard == log.shard), default=0)
+            read = max(
+                (reader.location for reader in readers if reader.shard == log.shard), default=0
+            )
             found[log.shard] = max(log.watermark, read, named.get(log.shard, 0)) + IDS_LEFT_OUT
     return found
 
 
-def _tell(planned: Plan, lost: Mapping[int, tuple[int, int]], back: Sequence[Reader], left: Sequence[bytes], as_json: bool) -> None:
+def _tell(
+    planned: Plan,
+    lost: Mapping[int, tuple[int, int]],
+    back: Sequence[Reader],
+    left: Sequence[bytes],
+    as_json: bool,
+) -> None:
     backup, epoch = planned.backup, planned.epoch
     erased = [str(UUID(bytes=row_key)) for row_key in planned.erased if row_key not in left]
     not_erased = [str(UUID(bytes=row_key)) for row_key in left]
@@ -155,15 +246,40 @@ def _tell(planned: Plan, lost: Mapping[int, tuple[int, int]], back: Sequence[Rea
     if as_json:
         gone = {str(shard): {"from": first, "to": last} for shard, (first, last) in lost.items()}
         told = {"backup": backup.name, "ids": cells, "leader_epoch": epoch, "left_out": gone}
-        print_json({**told, "set_back": [str(reader) for reader in back], "erased": erased, "not_erased": not_erased})
+        print_json(
+            {
+                **told,
+                "set_back": [str(reader) for reader in back],
+                "erased": erased,
+                "not_erased": not_erased,
+            }
+        )
         return
-    console.print(f"restored from {backup.name}, {cells} ids, and opened in leader epoch {epoch}", highlight=False)
+    console.print(
+        f"restored from {backup.name}, {cells} ids, and opened in leader epoch {epoch}",
+        highlight=False,
+    )
     if erased:
-        console.print(f"erased again, as the register of erasures says: {len(erased)} rows: {', '.join(erased)}", highlight=False)
+        console.print(
+            f"erased again, as the register of erasures says: {len(erased)} rows:"
+            f" {', '.join(erased)}",
+            highlight=False,
+        )
     for row_key in not_erased:
-        text = f"not erased, though the register of erasures has it: its cluster was opened by an earlier run already: cellfeed erase {row_key}"
+        text = (
+            "not erased, though the register of erasures has it: its cluster was opened by an"
+            f" earlier run already: cellfeed erase {row_key}"
+        )
         console.print(text, style="red", highlight=False, soft_wrap=True)
     for shard, (first, last) in lost.items():
-        console.print(f"shard {shard}: ids {first} to {last} are nobody's; cells that had them are lost, and the log says so at {last + 1}", highlight=False)
+        console.print(
+            f"shard {shard}: ids {first} to {last} are nobody's; cells that had them are lost, and"
+            f" the log says so at {last + 1}",
+            highlight=False,
+        )
     for reader in back:
-        console.print(f"runs again from {reader.shard}:{reader.location}: {reader.name} (what it parked since the backup is not in it)", highlight=False)
+        console.print(
+            f"runs again from {reader.shard}:{reader.location}: {reader.name} (what it parked since"
+            " the backup is not in it)",
+            highlight=False,
+        )

@@ -20,7 +20,13 @@ from cellfeed.bridge.typed.mismatch import Misfit
 from cellfeed.bridge.typed.rejected_cells import TriedAgain, UnfitCell, try_again, unfit_cells
 from cellfeed.bridge.typed.schema_files import load_schema
 from cellfeed.bridge.typed.typed_column import TypedColumns
-from cellfeed.bridge.typed.versions import Settings, StoredColumn, check_version, stored_columns, version_of
+from cellfeed.bridge.typed.versions import (
+    Settings,
+    StoredColumn,
+    check_version,
+    stored_columns,
+    version_of,
+)
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.store.cells.body_codec import decode_body, is_erased
@@ -28,7 +34,10 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError
 
-app = typer.Typer(no_args_is_help=True, help="Avro schemas of columns: list their versions, check a new one, see which cells fit none.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Avro schemas of columns: list their versions, check a new one, see which cells fit none.",
+)
 
 ColumnOption = Annotated[str | None, typer.Option("--column", help="Only this column's.")]
 
@@ -42,7 +51,12 @@ HEARD_S: Final = 5.0
 
 
 @app.command("list")
-def list_versions(column: ColumnOption = None, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+def list_versions(
+    column: ColumnOption = None,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
     """List every version of every column's schema, with the id that records carry."""
     with opened(run_dir, config) as (_, datastore, _):
         columns = stored_columns(datastore.state, column)
@@ -51,8 +65,16 @@ def list_versions(column: ColumnOption = None, config: ConfigOption = None, run_
         for version in stored.versions:
             settings = stored.settings
             if as_json:
-                told = {"column": name, "version": version.number, "id": version.schema_id, "registered_at_us": version.at_us, "schema": version.body}
-                print_json({**told, "unfit": settings.unfit, "compatibility": settings.compatibility})
+                told = {
+                    "column": name,
+                    "version": version.number,
+                    "id": version.schema_id,
+                    "registered_at_us": version.at_us,
+                    "schema": version.body,
+                }
+                print_json(
+                    {**told, "unfit": settings.unfit, "compatibility": settings.compatibility}
+                )
             row = (name, str(version.number), str(version.schema_id), when(version.at_us))
             table.add_row(*row, settings.unfit, settings.compatibility)
     if not as_json:
@@ -61,14 +83,28 @@ def list_versions(column: ColumnOption = None, config: ConfigOption = None, run_
 
 @app.command()
 def check(
-    schema: Annotated[str, typer.Argument(metavar="FILE", help="A file that ends in .avsc, or the name of a schema that is shipped.")],
+    schema: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A file that ends in .avsc, or the name of a schema that is shipped.",
+        ),
+    ],
     column: Annotated[str, typer.Option("--column", help="The column whose bodies it is for.")],
-    cells: Annotated[int, typer.Option("--cells", min=0, help="How many of the column's cells are tried, the oldest of each shard first.")] = 10_000,
+    cells: Annotated[
+        int,
+        typer.Option(
+            "--cells",
+            min=0,
+            help="How many of the column's cells are tried, the oldest of each shard first.",
+        ),
+    ] = 10_000,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Check whether a schema could be the column's next version, and which of its cells would fit no version then. Changes nothing.
+    """Check whether a schema could be the column's next version, and which of its cells would fit
+    no version then. Changes nothing.
 
     Exits with 3 when it is not compatible, with 1 when a cell would fit no version.
     """
@@ -77,13 +113,28 @@ def check(
         stored = stored_columns(datastore.state, column).get(column, StoredColumn(Settings(), ()))
         known = version_of(stored, read)
         if known is None:
-            check_version(column, read, stored, _rule(configuration.datastore.schemas, column, stored))
+            check_version(
+                column, read, stored, _rule(configuration.datastore.schemas, column, stored)
+            )
         tried, unfit, misfits = _try_cells(datastore, column, read, stored, cells)
-    standing = f"is version {known.number}" if known else f"can be version {len(stored.versions) + 1}"
+    standing = (
+        f"is version {known.number}" if known else f"can be version {len(stored.versions) + 1}"
+    )
     if as_json:
-        print_json({"column": column, "registered": known is not None, "tried": tried, "unfit": unfit, "examples": misfits})
+        print_json(
+            {
+                "column": column,
+                "registered": known is not None,
+                "tried": tried,
+                "unfit": unfit,
+                "examples": misfits,
+            }
+        )
     else:
-        console.print(f"{schema} {standing} of column {column}; of {tried} cells {unfit} fit no version", highlight=False)
+        console.print(
+            f"{schema} {standing} of column {column}; of {tried} cells {unfit} fit no version",
+            highlight=False,
+        )
         for each in misfits:
             console.print(each, highlight=False)
     if unfit:
@@ -93,14 +144,25 @@ def check(
 @app.command()
 def unfit(
     column: ColumnOption = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Try each again with the versions that are there now; those that fit are off the list.")] = False,
+    retry: Annotated[
+        bool,
+        typer.Option(
+            "--retry",
+            help=(
+                "Try each again with the versions that are there now; those that fit are off the"
+                " list."
+            ),
+        ),
+    ] = False,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """List cells that are left out of typed topics because they fit no version (unfit: park), with the reason.
+    """List cells that are left out of typed topics because they fit no version (unfit: park), with
+    the reason.
 
-    With --retry those that fit a newer version are off the list: they are shown at their own offsets. Groups that read on behind one before are named.
+    With --retry those that fit a newer version are off the list: they are shown at their own
+    offsets. Groups that read on behind one before are named.
     """
     with opened(run_dir, config) as (_, datastore, coordinator):
         if not retry:
@@ -108,28 +170,59 @@ def unfit(
             for cell in found if as_json else found[:_SHOWN_MAX]:
                 _tell(cell, as_json)
             if not as_json:
-                console.print(f"{len(found)} cells fit no version" if found else "no cell is left out", highlight=False)
+                console.print(
+                    f"{len(found)} cells fit no version" if found else "no cell is left out",
+                    highlight=False,
+                )
             return
         _wait_until_heard(datastore)
         done = try_again(datastore.engine, TypedColumns(datastore.state), column)
         behind = _read_on(coordinator, datastore.name, done)
     if as_json:
-        told = {"fit": len(done.fits), "trimmed": len(done.trimmed), "still_unfit": len(done.still_unfit)}
-        print_json({**told, "read_on": [{"group": group, "shard": shard, "added_id": added_id} for group, shard, added_id in behind]})
+        told = {
+            "fit": len(done.fits),
+            "trimmed": len(done.trimmed),
+            "still_unfit": len(done.still_unfit),
+        }
+        print_json(
+            {
+                **told,
+                "read_on": [
+                    {"group": group, "shard": shard, "added_id": added_id}
+                    for group, shard, added_id in behind
+                ],
+            }
+        )
         return
-    console.print(f"{len(done.fits)} fit a version now, {len(done.trimmed)} are trimmed, {len(done.still_unfit)} still fit none", highlight=False)
+    console.print(
+        f"{len(done.fits)} fit a version now, {len(done.trimmed)} are trimmed,"
+        f" {len(done.still_unfit)} still fit none",
+        highlight=False,
+    )
     for group, shard, added_id in behind:
-        console.print(f"group {group} has read on behind {shard}/{added_id}: set it back to {added_id} there if it needs what was left out", highlight=False)
+        console.print(
+            f"group {group} has read on behind {shard}/{added_id}: set it back to {added_id} there"
+            " if it needs what was left out",
+            highlight=False,
+        )
 
 
 def _rule(declared: list[ColumnSchema], column: str, stored: StoredColumn) -> Compatibility:
     """The rule that the configuration declares, or the one that the datastore knows."""
-    return next((each.compatibility for each in declared if each.column == column), stored.settings.compatibility)
+    return next(
+        (each.compatibility for each in declared if each.column == column),
+        stored.settings.compatibility,
+    )
 
 
-def _try_cells(datastore: Datastore, column: str, schema: BodySchema, stored: StoredColumn, cells: int) -> tuple[int, int, list[str]]:
+def _try_cells(
+    datastore: Datastore, column: str, schema: BodySchema, stored: StoredColumn, cells: int
+) -> tuple[int, int, list[str]]:
     """How many were tried, how many fit no version, and what is said of the first of these."""
-    encoders = [BodyEncoder(each.root) for each in (*(body_schema(version.body) for version in stored.versions), schema)]
+    encoders = [
+        BodyEncoder(each.root)
+        for each in (*(body_schema(version.body) for version in stored.versions), schema)
+    ]
     tried = unfit = 0
     misfits: list[str] = []
     for shard, cell in islice(_cells_of(datastore, column), cells):
@@ -157,41 +250,76 @@ def _misfit(encoders: list[BodyEncoder], cell: StoredCell) -> str | None:
 def _cells_of(datastore: Datastore, column: str) -> Iterator[tuple[int, StoredCell]]:
     """A piece of each shard in turn, so that a few cells are some of all shards."""
     heads = datastore.heads()
-    locations = {shard: head.log_start for shard, head in heads.items() if head.log_start < head.watermark}
+    locations = {
+        shard: head.log_start for shard, head in heads.items() if head.log_start < head.watermark
+    }
     while locations:
         for shard, location in list(locations.items()):
-            found = [cell for cell in datastore.engine.scan(shard, location, _SCAN_CELLS) if cell.added_id < heads[shard].watermark]
+            found = [
+                cell
+                for cell in datastore.engine.scan(shard, location, _SCAN_CELLS)
+                if cell.added_id < heads[shard].watermark
+            ]
             if found:
                 locations[shard] = found[-1].added_id + 1
             else:
                 del locations[shard]
-            yield from ((shard, cell) for cell in found if cell.column_name == column and not is_erased(cell.body))
+            yield from (
+                (shard, cell)
+                for cell in found
+                if cell.column_name == column and not is_erased(cell.body)
+            )
 
 
 def _wait_until_heard(datastore: Datastore) -> None:
-    """A gateway that has not heard of the newest version leaves its cells out still: who reads on there meanwhile would not be named."""
-    newest_us = max((version.at_us for stored in stored_columns(datastore.state).values() for version in stored.versions), default=0)
+    """A gateway that has not heard of the newest version leaves its cells out still: who reads on
+    there meanwhile would not be named."""
+    newest_us = max(
+        (
+            version.at_us
+            for stored in stored_columns(datastore.state).values()
+            for version in stored.versions
+        ),
+        default=0,
+    )
     time.sleep(min(HEARD_S, max(0.0, HEARD_S - (datastore.state.now_us() - newest_us) / 1e6)))
 
 
-def _read_on(coordinator: Coordinator, datastore: str, done: TriedAgain) -> list[tuple[str, int, int]]:
-    """Groups whose offset on any topic lies behind a cell that fits now: the first such cell of each shard."""
+def _read_on(
+    coordinator: Coordinator, datastore: str, done: TriedAgain
+) -> list[tuple[str, int, int]]:
+    """Groups whose offset on any topic lies behind a cell that fits now: the first such cell of
+    each shard."""
     first: dict[tuple[str, int], int] = {}
     for group in coordinator.groups():
         for (topic, partition), offset in coordinator.fetch_offsets(group).items():
-            passed = [cell.added_id for cell in done.fits if cell.shard == partition and cell.added_id < offset.offset and _shows(datastore, topic, cell)]
+            passed = [
+                cell.added_id
+                for cell in done.fits
+                if cell.shard == partition
+                and cell.added_id < offset.offset
+                and _shows(datastore, topic, cell)
+            ]
             if passed:
                 first[group, partition] = min(passed)
     return [(group, shard, added_id) for (group, shard), added_id in sorted(first.items())]
 
 
 def _shows(datastore: str, topic: str, cell: UnfitCell) -> bool:
-    """Topics of other columns show no such cell, and that of all cells shows it whatever it fits; which cells a view shows is not known here."""
-    return topic != datastore and (not topic.startswith(f"{datastore}.") or topic.removesuffix("@latest") == f"{datastore}.{cell.column}")
+    """Topics of other columns show no such cell, and that of all cells shows it whatever it fits;
+    which cells a view shows is not known here."""
+    return topic != datastore and (
+        not topic.startswith(f"{datastore}.")
+        or topic.removesuffix("@latest") == f"{datastore}.{cell.column}"
+    )
 
 
 def _tell(cell: UnfitCell, as_json: bool) -> None:
     if as_json:
         print_json(cell._asdict())
     else:
-        console.print(f"{cell.column} {cell.shard}/{cell.added_id} row key {cell.row_key}, ref key {cell.ref_key}: {cell.reason}", highlight=False)
+        console.print(
+            f"{cell.column} {cell.shard}/{cell.added_id} row key {cell.row_key}, ref key"
+            f" {cell.ref_key}: {cell.reason}",
+            highlight=False,
+        )

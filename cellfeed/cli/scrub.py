@@ -16,14 +16,20 @@ from cellfeed.store.clusters.operating.scrub import ScrubbedServer, scrub_cluste
 from cellfeed.store.engines.sqlite.scrub import scrub_files
 
 
-def scrub(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+def scrub(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
     """Write the files of a datastore anew, without what was erased or trimmed before.
 
-    Embedded: the instance has to be down. It takes the room of the largest file once more, and some seconds a gigabyte.
+    Embedded: the instance has to be down. It takes the room of the largest file once more, and some
+    seconds a gigabyte.
 
-    Clusters of MariaDB: while everything is at work, one server after the other: tables, undo logs, redo log, binary and relay logs. Every node has to be
-    there, since binary logs are deleted; the room of the largest table is taken once more. What could not be written anew is told, with what to do about it;
-    the exit code is 1 then.
+    Clusters of MariaDB: while everything is at work, one server after the other: tables, undo logs,
+    redo log, binary and relay logs. Every node has to be there, since binary logs are deleted; the
+    room of the largest table is taken once more. What could not be written anew is told, with what
+    to do about it; the exit code is 1 then.
 
     It may be killed, and run again.
     """
@@ -32,7 +38,9 @@ def scrub(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, 
         _scrub_clusters(settings, as_json)
         return
     with errors.status("writing the files anew"):
-        scrubbed = scrub_files(RunDir(run_dir).inside(settings.datastore.directory) / settings.datastore.name)
+        scrubbed = scrub_files(
+            RunDir(run_dir).inside(settings.datastore.directory) / settings.datastore.name
+        )
     if as_json:
         print_json({"scrubbed": [str(path) for path in scrubbed]})
     else:
@@ -50,7 +58,11 @@ def _scrub_clusters(settings: Config, as_json: bool) -> None:
         if as_json:
             print_json(asdict(server))
             continue
-        console.print(f"{server.node}: {server.tables} tables and the logs are written anew, {server.checksums} cells have got a checksum", highlight=False)
+        console.print(
+            f"{server.node}: {server.tables} tables and the logs are written anew,"
+            f" {server.checksums} cells have got a checksum",
+            highlight=False,
+        )
         for line in server.left:
             console.print(f"  still there: {line}", style="red", highlight=False)
     if any(server.left for server in done):

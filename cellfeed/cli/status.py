@@ -1,4 +1,5 @@
-"""status: what runs, how far the logs are, how far the triggers and consumer groups have come, what is parked."""
+"""status: what runs, how far the logs are, how far the triggers and consumer groups have come, what
+is parked."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class GroupLag:
 
 @dataclass
 class GatewayAmongOthers:
-    """A living gateway of the datastore, on whatever host. ``addresses``: by listener, as clients are told; ``slots`` of groups that it coordinates."""
+    """A living gateway of the datastore, on whatever host. ``addresses``: by listener, as clients
+    are told; ``slots`` of groups that it coordinates."""
 
     name: str
     node_id: int
@@ -63,7 +65,8 @@ class GatewayAmongOthers:
 
 @dataclass
 class _Told:
-    """What could be learnt of an instance. ``storage_away``, ``coordination_away``: why the rest is not known."""
+    """What could be learnt of an instance. ``storage_away``, ``coordination_away``: why the rest is
+    not known."""
 
     processes: list[dict[str, Any]]
     missing: list[dict[str, Any]]
@@ -96,7 +99,8 @@ class _Told:
 
 
 def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Show an instance: processes, logs, consumer groups and triggers with their lag. Exit code 1 when its storage is away."""
+    """Show an instance: processes, logs, consumer groups and triggers with their lag. Exit code 1
+    when its storage is away."""
     directory = RunDir(run_dir)
     if not directory.config.exists():
         raise NotFound(f"{run_dir} is not the run directory of an instance")
@@ -116,11 +120,26 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
 def _told(directory: RunDir, config: Config) -> _Told:
     kinds = dict(process_names(config))
     told = _Told(
-        [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name), "troubles": directory.troubles(entry.name)} for entry in directory.processes()],
-        [{"name": name, "kind": kinds.get(name), "reason": reason} for name, reason in directory.missing().items()],
+        [
+            {
+                **msgspec.to_builtins(entry),
+                "up": directory.alive(entry.name),
+                "troubles": directory.troubles(entry.name),
+            }
+            for entry in directory.processes()
+        ],
+        [
+            {"name": name, "kind": kinds.get(name), "reason": reason}
+            for name, reason in directory.missing().items()
+        ],
     )
     try:
-        with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
+        with (
+            open_datastore(directory, config) as datastore,
+            closing(
+                open_coordinator(config.coordination, datastore.state, datastore.history)
+            ) as coordinator,
+        ):
             told.clusters = clusters_status(datastore)
             told.heads = dict(sorted(datastore.heads().items()))
             told.erasures = datastore.unended_erasures.all()
@@ -130,15 +149,23 @@ def _told(directory: RunDir, config: Config) -> _Told:
     return told
 
 
-def _learn_groups(told: _Told, directory: RunDir, config: Config, datastore: Datastore, coordinator: Coordinator) -> None:
+def _learn_groups(
+    told: _Told, directory: RunDir, config: Config, datastore: Datastore, coordinator: Coordinator
+) -> None:
     reader = LagReader(datastore, coordinator)
-    triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
+    triggers = {
+        group
+        for app in config.triggers
+        for group in _trigger_groups(app.app, trigger_settings(directory, app))
+    }
     try:
         triggers |= set(reader.groups())
         told.triggers = [reader.read(group) for group in sorted(triggers)]
         told.gateways = _gateways(datastore, coordinator)
         told.consumers_wait = (
-            why_stopped(datastore.state, coordinator) if told.gateways or any(kind == "gateway" for kind, _ in process_names(config)) else None
+            why_stopped(datastore.state, coordinator)
+            if told.gateways or any(kind == "gateway" for kind, _ in process_names(config))
+            else None
         )
         told.groups = _lags(coordinator, datastore, triggers, told.heads)
     except Unavailable as error:
@@ -149,15 +176,31 @@ def _print_processes(told: _Told) -> None:
     table = Table("process", "kind", "pid", "state", "ports", box=None)
     for process in told.processes:
         ports = ", ".join(f"{which} {port}" for which, port in process["ports"].items())
-        table.add_row(process["name"], process["kind"], str(process["pid"]), "up" if process["up"] else Text("down", "red"), ports)
+        table.add_row(
+            process["name"],
+            process["kind"],
+            str(process["pid"]),
+            "up" if process["up"] else Text("down", "red"),
+            ports,
+        )
     for missing in told.missing:
         table.add_row(missing["name"], missing["kind"], "", Text("not started", "red"), "")
     console.print(table if told.processes or told.missing else "no process runs")
     for process in told.processes:
         for trouble in process["troubles"]:
-            console.print(f"{process['name']}: {trouble}; its log is {process['log']}", style="red", highlight=False, soft_wrap=True, markup=False)
+            console.print(
+                f"{process['name']}: {trouble}; its log is {process['log']}",
+                style="red",
+                highlight=False,
+                soft_wrap=True,
+                markup=False,
+            )
     for missing in told.missing:
-        console.print(f"{missing['name']} could not be started, and is tried again: {missing['reason']}", style="red", highlight=False)
+        console.print(
+            f"{missing['name']} could not be started, and is tried again: {missing['reason']}",
+            style="red",
+            highlight=False,
+        )
 
 
 def _print_storage(told: _Told, datastore: str) -> None:
@@ -167,57 +210,96 @@ def _print_storage(told: _Told, datastore: str) -> None:
     else:
         cells = sum(head.watermark - head.log_start for head in told.heads.values())
         watermarks = _each_shard({shard: head.watermark for shard, head in told.heads.items()})
-        trimmed = _each_shard({shard: head.log_start for shard, head in told.heads.items() if head.log_start})
+        trimmed = _each_shard(
+            {shard: head.log_start for shard, head in told.heads.items() if head.log_start}
+        )
         starts = f"; trimmed logs begin at {trimmed}" if trimmed else ""
-        console.print(f"{datastore}: {cells} cells in {len(told.heads)} shards; watermarks {watermarks}{starts}", highlight=False)
+        console.print(
+            f"{datastore}: {cells} cells in {len(told.heads)} shards; watermarks"
+            f" {watermarks}{starts}",
+            highlight=False,
+        )
     for cluster in told.clusters:
         console.print(cluster_line(cluster), highlight=False)
     for erasure in told.erasures:
         asked = moment(erasure.asked_at_us).isoformat(timespec="seconds")
         reason = f": {erasure.error}" if erasure.error else ""
-        text = f"the erasure of row {erasure.row_key}, asked for at {asked}, is not done yet; a worker goes on with it by itself{reason}"
+        text = (
+            f"the erasure of row {erasure.row_key}, asked for at {asked}, is not done yet; a worker"
+            f" goes on with it by itself{reason}"
+        )
         console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
 
 
 def _each_shard(numbers: Mapping[int, int]) -> str:
     if len(numbers) > _SHARDS_PRINTED_MAX:
-        return f"{min(numbers.values())} to {max(numbers.values())} ({len(numbers)} shards; --json has each)"
+        return (
+            f"{min(numbers.values())} to {max(numbers.values())} ({len(numbers)} shards; --json has"
+            " each)"
+        )
     return " ".join(f"{shard}:{number}" for shard, number in numbers.items())
 
 
 def _print_gateways(told: _Told) -> None:
     if told.gateways:
         console.print()
-        table = Table("gateway", "node", "addresses", "schema registry", "slots of groups", box=None)
+        table = Table(
+            "gateway", "node", "addresses", "schema registry", "slots of groups", box=None
+        )
         for gateway in told.gateways:
-            addresses = ", ".join(f"{listener} {address}" for listener, address in gateway.addresses.items())
-            table.add_row(gateway.name, str(gateway.node_id), addresses, gateway.registry, f"{len(gateway.slots)} of {SLOTS}")
+            addresses = ", ".join(
+                f"{listener} {address}" for listener, address in gateway.addresses.items()
+            )
+            table.add_row(
+                gateway.name,
+                str(gateway.node_id),
+                addresses,
+                gateway.registry,
+                f"{len(gateway.slots)} of {SLOTS}",
+            )
         console.print(table)
     if told.consumers_wait:
-        console.print(told.consumers_wait, style="red", highlight=False, soft_wrap=True, markup=False)
+        console.print(
+            told.consumers_wait, style="red", highlight=False, soft_wrap=True, markup=False
+        )
 
 
 def _print_groups(told: _Told, datastore: str) -> None:
     if told.coordination_away:
         console.print()
-        console.print(f"coordination is away, so nothing is known of groups: {told.coordination_away}", style="red", highlight=False)
+        console.print(
+            f"coordination is away, so nothing is known of groups: {told.coordination_away}",
+            style="red",
+            highlight=False,
+        )
     if told.triggers:
         console.print()
-        table = Table("trigger", "workers", "cells behind", "seconds behind", "parked", "", box=None)
+        table = Table(
+            "trigger", "workers", "cells behind", "seconds behind", "parked", "", box=None
+        )
         for trigger in told.triggers:
             table.add_row(trigger.group, *lag_cells(trigger))
         console.print(table)
     triggers = {trigger.group for trigger in told.triggers}
-    if consumers := [lag for lag in told.groups if lag.group not in triggers or lag.topic != datastore]:
+    if consumers := [
+        lag for lag in told.groups if lag.group not in triggers or lag.topic != datastore
+    ]:
         console.print()
         table = Table("group", "topic", "cells behind", "parked", "", box=None)
         for lag in consumers:
-            table.add_row(lag.group, lag.topic, str(lag.behind), str(lag.parked), Text(f"stopped: {lag.stopped_because}" if lag.stopped_because else "", "red"))
+            table.add_row(
+                lag.group,
+                lag.topic,
+                str(lag.behind),
+                str(lag.parked),
+                Text(f"stopped: {lag.stopped_because}" if lag.stopped_because else "", "red"),
+            )
         console.print(table)
 
 
 def _trigger_groups(app: str, settings: dict[str, Any]) -> list[str]:
-    """The groups of a program, so that one that has not run yet is listed too; none when it cannot be loaded here (its processes say why)."""
+    """The groups of a program, so that one that has not run yet is listed too; none when it cannot
+    be loaded here (its processes say why)."""
     try:
         return [trigger.group for trigger in load_program(app, settings)]
     except CellfeedError:
@@ -230,7 +312,10 @@ def _gateways(datastore: Datastore, coordinator: Coordinator) -> list[GatewayAmo
         GatewayAmongOthers(
             name,
             known[name].node_id,
-            {listener: f"{host}:{port}" for listener, (host, port) in known[name].listeners.items()},
+            {
+                listener: f"{host}:{port}"
+                for listener, (host, port) in known[name].listeners.items()
+            },
             f"{known[name].registry[0]}:{known[name].registry[1]}",
             slots,
         )
@@ -239,16 +324,27 @@ def _gateways(datastore: Datastore, coordinator: Coordinator) -> list[GatewayAmo
     ]
 
 
-def _lags(coordinator: Offsets, datastore: Datastore, triggers: set[str], heads: dict[int, Head]) -> list[GroupLag]:
+def _lags(
+    coordinator: Offsets, datastore: Datastore, triggers: set[str], heads: dict[int, Head]
+) -> list[GroupLag]:
     lags = []
     parked = ParkedCells(datastore.state)
     for group in sorted({*coordinator.groups(), *triggers}):
         offsets = coordinator.fetch_offsets(group)
         for topic in sorted({topic for topic, _ in offsets} or {datastore.name}):
-            committed = {partition: offset.offset for (name, partition), offset in offsets.items() if name == topic}
-            behind = sum(max(0, head.watermark - max(committed.get(shard, 0), head.log_start)) for shard, head in heads.items())
+            committed = {
+                partition: offset.offset
+                for (name, partition), offset in offsets.items()
+                if name == topic
+            }
+            behind = sum(
+                max(0, head.watermark - max(committed.get(shard, 0), head.log_start))
+                for shard, head in heads.items()
+            )
             stopped = parked.stopped_because(group)
-            if group in triggers and (lost := lost_offsets(datastore.state, coordinator, group, topic)):
+            if group in triggers and (
+                lost := lost_offsets(datastore.state, coordinator, group, topic)
+            ):
                 stopped = f"{lost}; {choices(group)}"
             lags.append(GroupLag(group, topic, behind, parked.count(group), stopped))
     return lags

@@ -1,4 +1,5 @@
-"""triggers pause|resume|reset|forget|history: what operators do to a trigger by hand, each with a reason that is kept."""
+"""triggers pause|resume|reset|forget|history: what operators do to a trigger by hand, each with a
+reason that is kept."""
 
 from __future__ import annotations
 
@@ -25,14 +26,25 @@ PAUSE_WAIT_S: Final = 10.0
 _SHARDS_SHOWN: Final = 8
 """Of a reset, in a line of the history; ``--json`` has all."""
 
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; shown with every shard as long as it lasts, and kept in the trigger's history.")]
+ReasonOption = Annotated[
+    str,
+    typer.Option(
+        "--reason",
+        help="Why; shown with every shard as long as it lasts, and kept in the trigger's history.",
+    ),
+]
 
 
 @app.command()
 def pause(
     group: GroupArgument,
     reason: ReasonOption,
-    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait until the cells under way have ended.")] = PAUSE_WAIT_S,
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait-s", min=0, help="Seconds to wait until the cells under way have ended."
+        ),
+    ] = PAUSE_WAIT_S,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
@@ -43,10 +55,20 @@ def pause(
         Control(instance.datastore.state, group).pause(operator(reason))
         at_work = _at_work(group, instance, wait_s)
     if as_json:
-        print_json({"paused": group, "still_at_work": {str(shard): owner for shard, owner in at_work.items()}})
+        print_json(
+            {
+                "paused": group,
+                "still_at_work": {str(shard): owner for shard, owner in at_work.items()},
+            }
+        )
     elif at_work:
-        places = ", ".join(f"shard {shard} ({owner})" for shard, owner in list(at_work.items())[:_SHARDS_SHOWN])
-        console.print(f"{group} is paused; cells that were under way have not ended yet: {places}", highlight=False)
+        places = ", ".join(
+            f"shard {shard} ({owner})" for shard, owner in list(at_work.items())[:_SHARDS_SHOWN]
+        )
+        console.print(
+            f"{group} is paused; cells that were under way have not ended yet: {places}",
+            highlight=False,
+        )
     else:
         console.print(f"{group} is paused, and nothing of it runs", highlight=False)
 
@@ -54,12 +76,15 @@ def pause(
 @app.command()
 def resume(
     group: GroupArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the trigger's history.")] = "what it was paused for is done",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; kept in the trigger's history.")
+    ] = "what it was paused for is done",
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a paused trigger go on where it was. (One that stopped because of parked cells: `cellfeed parked resume`.)"""
+    """Let a paused trigger go on where it was. (One that stopped because of parked cells:
+    `cellfeed parked resume`.)"""
     with opened(run_dir, config) as instance:
         ended = Control(instance.datastore.state, group).resume(operator(reason))
     _done(as_json, {"resumed": group}, f"{group} goes on; it was {ended}")
@@ -70,26 +95,39 @@ def reset(
     group: GroupArgument,
     to: Annotated[str, typer.Option("--to", metavar="TO", help=f"{FORMS}.")],
     reason: ReasonOption,
-    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait for workers to give their shards back.")] = WAIT_S,
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait-s", min=0, help="Seconds to wait for workers to give their shards back."
+        ),
+    ] = WAIT_S,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Set where a trigger goes on, also while its workers run: they stand aside, and nothing that they save late undoes it."""
+    """Set where a trigger goes on, also while its workers run: they stand aside, and nothing that
+    they save late undoes it."""
     by = operator(reason)
     with opened(run_dir, config) as instance:
         _must_exist(group, instance)
         locations = wanted_locations(to, group, instance.datastore, instance.coordinator)
-        deed = Reset(instance.datastore, instance.coordinator, group, by, to=to).run(locations, wait_s=wait_s)
+        deed = Reset(instance.datastore, instance.coordinator, group, by, to=to).run(
+            locations, wait_s=wait_s
+        )
         paused = Control(instance.datastore.state, group).paused()
     if as_json:
         print_json(_as_json(deed))
         return
     console.print(f"{group} goes on at {places(deed, None)}", highlight=False)
     if deed.unparked:
-        console.print(f"{deed.unparked} parked cells were taken off the queue: it comes to them again", highlight=False)
+        console.print(
+            f"{deed.unparked} parked cells were taken off the queue: it comes to them again",
+            highlight=False,
+        )
     if paused is not None:
-        console.print(f"it is {paused}; let it go on with: cellfeed triggers resume {group}", highlight=False)
+        console.print(
+            f"it is {paused}; let it go on with: cellfeed triggers resume {group}", highlight=False
+        )
 
 
 @app.command()
@@ -100,7 +138,8 @@ def forget(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Have a trigger that is not run any more listed and measured no longer. Its offsets stay: should it run again, it goes on from them."""
+    """Have a trigger that is not run any more listed and measured no longer. Its offsets stay:
+    should it run again, it goes on from them."""
     by = operator(reason)
     with opened(run_dir, config) as (_, datastore, coordinator):
         control.forget(datastore.state, coordinator, group, by)
@@ -108,7 +147,12 @@ def forget(
 
 
 @app.command("history")
-def show_history(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+def show_history(
+    group: GroupArgument,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
     """Show what was done to a trigger by hand: who, when, what, why, and from where to where."""
     with opened(run_dir, config) as (_, datastore, _):
         deeds = history(datastore.state, group)
@@ -126,7 +170,10 @@ def show_history(group: GroupArgument, config: ConfigOption = None, run_dir: Run
 def places(deed: Deed, shards_max: int | None) -> str:
     """Where shards went: ``3:120→0``; those beyond ``shards_max`` are only counted."""
     shown = list(deed.after.items())[:shards_max]
-    parts = [f"{shard}:{'none' if deed.before.get(shard) is None else deed.before[shard]}→{location}" for shard, location in shown]
+    parts = [
+        f"{shard}:{'none' if deed.before.get(shard) is None else deed.before[shard]}→{location}"
+        for shard, location in shown
+    ]
     more = len(deed.after) - len(shown)
     return ", ".join(parts) + (f" and {more} more" if more else "")
 
@@ -135,24 +182,39 @@ def _must_exist(group: str, instance: Opened) -> None:
     """A name with a slip in it must not be paused, or get offsets, in silence."""
     from cellfeed.bridge.triggers.operate.lag import LagReader
 
-    known = {*LagReader(instance.datastore, instance.coordinator).groups(), *instance.coordinator.groups()}
+    known = {
+        *LagReader(instance.datastore, instance.coordinator).groups(),
+        *instance.coordinator.groups(),
+    }
     if group not in known:
-        raise NotFound(f"no trigger {group!r} has ever run here; there are {', '.join(sorted(known)) or 'none'}")
+        raise NotFound(
+            f"no trigger {group!r} has ever run here; there are"
+            f" {', '.join(sorted(known)) or 'none'}"
+        )
 
 
 def _at_work(group: str, instance: Opened, wait_s: float) -> dict[int, str]:
-    """Shards whose workers have not stood aside after some time; those of dead workers do not count."""
+    """Shards whose workers have not stood aside after some time; those of dead workers do not
+    count."""
     deadline_s = time.monotonic() + wait_s
     while True:
         members = set(instance.coordinator.members(group))
-        at_work = {shard: owner for shard, owner in instance.coordinator.owners(group, instance.datastore.name).items() if owner in members}
+        at_work = {
+            shard: owner
+            for shard, owner in instance.coordinator.owners(group, instance.datastore.name).items()
+            if owner in members
+        }
         if not at_work or time.monotonic() >= deadline_s:
             return at_work
         time.sleep(0.1)
 
 
 def _as_json(deed: Deed) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.to_builtins(deed, str_keys=True).items() if value or name not in ("to", "before", "after", "unparked")}
+    return {
+        name: value
+        for name, value in msgspec.to_builtins(deed, str_keys=True).items()
+        if value or name not in ("to", "before", "after", "unparked")
+    }
 
 
 def _done(as_json: bool, value: dict[str, Any], text: str) -> None:

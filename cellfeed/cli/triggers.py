@@ -20,7 +20,13 @@ from cellfeed.config.model import Config, TriggersConfig
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import InvalidRequest, NotFound
 
-app = typer.Typer(no_args_is_help=True, help="Triggers: run workers, see how far each is and why, pause, resume, reset, and what was done by hand.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Triggers: run workers, see how far each is and why, pause, resume, reset, and what was"
+        " done by hand."
+    ),
+)
 
 GroupArgument = Annotated[str, typer.Argument(help="The trigger's group, for example billing.")]
 
@@ -29,44 +35,97 @@ GroupArgument = Annotated[str, typer.Argument(help="The trigger's group, for exa
 def run(
     program: Annotated[
         str,
-        typer.Argument(metavar="PROGRAM", help="module, module:name, file.py or file.py:name; or the name of an entry under triggers: of the configuration."),
+        typer.Argument(
+            metavar="PROGRAM",
+            help=(
+                "module, module:name, file.py or file.py:name; or the name of an entry under"
+                " triggers: of the configuration."
+            ),
+        ),
     ],
-    processes: Annotated[int | None, typer.Option("--processes", min=1, max=64, help="Worker processes on this host; 1, or what the entry says.")] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            min=1,
+            max=64,
+            help="Worker processes on this host; 1, or what the entry says.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
-    name_prefix: Annotated[str, typer.Option("--name-prefix", help="Begins the workers' names, which are PREFIX-HOST-PID-NUMBER.")] = "",
+    name_prefix: Annotated[
+        str,
+        typer.Option(
+            "--name-prefix", help="Begins the workers' names, which are PREFIX-HOST-PID-NUMBER."
+        ),
+    ] = "",
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, max=256, help="Shards that a worker runs at the same time; 8, or what the entry says.")
+        int | None,
+        typer.Option(
+            "--threads",
+            min=1,
+            max=256,
+            help="Shards that a worker runs at the same time; 8, or what the entry says.",
+        ),
     ] = None,
     lease_s: Annotated[
-        float | None, typer.Option("--lease-s", min=0.2, max=300, help="Seconds that the shards of a killed worker wait; 10, or what the entry says.")
+        float | None,
+        typer.Option(
+            "--lease-s",
+            min=0.2,
+            max=300,
+            help="Seconds that the shards of a killed worker wait; 10, or what the entry says.",
+        ),
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting for the program; may be given several times.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting for the program; may be given several times.",
+        ),
+    ] = None,
 ) -> None:
-    """Run trigger workers until Ctrl-C or SIGTERM, which end them after the cells under way: no cell is run again because of it.
+    """Run trigger workers until Ctrl-C or SIGTERM, which end them after the cells under way: no
+    cell is run again because of it.
 
-    Any number of these run at once, on any number of hosts, and share the shards; what they share is named by the configuration: the datastore and the
-    coordination. A worker that dies is started again.
+    Any number of these run at once, on any number of hosts, and share the shards; what they share
+    is named by the configuration: the datastore and the coordination. A worker that dies is started
+    again.
     """
     from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
 
     checked = config_of(run_dir, config)
     chosen = _chosen(program, checked, _settings(settings or []))
     given = {"processes": processes, "threads": threads, "lease_s": lease_s}
-    chosen = msgspec.structs.replace(chosen, **{name: value for name, value in given.items() if value is not None})
+    chosen = msgspec.structs.replace(
+        chosen, **{name: value for name, value in given.items() if value is not None}
+    )
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: stopping.set())
     names = worker_names(name_prefix, chosen.processes)
-    fleet = TriggerFleet(config or RunDir(run_dir).config, run_dir, chosen, names, lambda line: console.print(line, highlight=False))
+    fleet = TriggerFleet(
+        config or RunDir(run_dir).config,
+        run_dir,
+        chosen,
+        names,
+        lambda line: console.print(line, highlight=False),
+    )
     if code := fleet.run(stopping.is_set):
         raise typer.Exit(code)
 
 
 @app.command("list")
-def list_triggers(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """List every trigger that has ever run: what it follows, who works on it, how far it is behind, and what it waits for."""
+def list_triggers(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """List every trigger that has ever run: what it follows, who works on it, how far it is behind,
+    and what it waits for."""
     with opened(run_dir, config) as (_, datastore, coordinator):
         reader = LagReader(datastore, coordinator)
         lags = [reader.read(group) for group in reader.groups()]
@@ -74,30 +133,64 @@ def list_triggers(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_R
         for lag in lags:
             print_json(summary(lag))
         return
-    table = Table("group", "column", "workers", "cells behind", "seconds behind", "parked", "", box=None)
+    table = Table(
+        "group", "column", "workers", "cells behind", "seconds behind", "parked", "", box=None
+    )
     for lag in lags:
         table.add_row(lag.group, lag.about.column if lag.about else "", *lag_cells(lag))
     console.print(table if lags else "no trigger has ever run here")
 
 
 @app.command()
-def lag(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Show how far a trigger is behind, shard by shard: cells, seconds, when it last got on, and why it is where it is."""
+def lag(
+    group: GroupArgument,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how far a trigger is behind, shard by shard: cells, seconds, when it last got on, and
+    why it is where it is."""
     with opened(run_dir, config) as (_, datastore, coordinator):
         reader = LagReader(datastore, coordinator)
         if group not in reader.groups():
-            raise NotFound(f"no trigger {group!r} has ever run here; there are {', '.join(reader.groups()) or 'none'}")
+            raise NotFound(
+                f"no trigger {group!r} has ever run here; there are"
+                f" {', '.join(reader.groups()) or 'none'}"
+            )
         found = reader.read(group)
     if as_json:
         print_json({**summary(found), "shards": [shard_as_json(each) for each in found.shards]})
         return
-    table = Table("shard", "offset", "end", "cells behind", "seconds behind", "worker", "last progress", "because", box=None)
+    table = Table(
+        "shard",
+        "offset",
+        "end",
+        "cells behind",
+        "seconds behind",
+        "worker",
+        "last progress",
+        "because",
+        box=None,
+    )
     for each in found.shards:
         progress = when(each.progress_us) if each.progress_us else "never"
         offset = "" if each.offset is None else str(each.offset)
-        table.add_row(str(each.shard), offset, str(each.watermark), str(each.cells), _seconds(each.seconds), each.owner, progress, each.because)
+        table.add_row(
+            str(each.shard),
+            offset,
+            str(each.watermark),
+            str(each.cells),
+            _seconds(each.seconds),
+            each.owner,
+            progress,
+            each.because,
+        )
     console.print(table)
-    console.print(f"{group}: {found.cells} cells, {found.seconds:.1f} s behind; workers: {', '.join(found.workers) or 'none'}", highlight=False)
+    console.print(
+        f"{group}: {found.cells} cells, {found.seconds:.1f} s behind; workers:"
+        f" {', '.join(found.workers) or 'none'}",
+        highlight=False,
+    )
     for trouble in filter(None, (found.waits_because, _away(found))):
         console.print(f"{group} {trouble}", style="red", highlight=False)
 
@@ -120,15 +213,30 @@ def summary(lag: GroupLag) -> dict[str, Any]:
 
 
 def lag_cells(lag: GroupLag) -> tuple[str, str, str, str, Text]:
-    """Workers, cells and seconds behind, parked cells, and what it waits for, as cells of a table."""
-    waits = lag.waits_because or _away(lag) or ("no worker" if lag.without_worker == len(lag.shards) else "")
+    """Workers, cells and seconds behind, parked cells, and what it waits for, as cells of a
+    table."""
+    waits = (
+        lag.waits_because
+        or _away(lag)
+        or ("no worker" if lag.without_worker == len(lag.shards) else "")
+    )
     if not waits and lag.without_worker:
         waits = f"{lag.without_worker} shards without a worker"
-    return str(len(lag.workers)), str(lag.cells), _seconds(lag.seconds), str(lag.parked), Text(waits, "red")
+    return (
+        str(len(lag.workers)),
+        str(lag.cells),
+        _seconds(lag.seconds),
+        str(lag.parked),
+        Text(waits, "red"),
+    )
 
 
 def _away(lag: GroupLag) -> str:
-    return f"is at most so far behind, as far as its workers say: {lag.away_because}" if lag.away_because else ""
+    return (
+        f"is at most so far behind, as far as its workers say: {lag.away_because}"
+        if lag.away_because
+        else ""
+    )
 
 
 def shard_as_json(each: ShardLag) -> dict[str, Any]:

@@ -22,27 +22,56 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def trim(
-    shard: Annotated[list[int] | None, typer.Option("--shard", help="This shard; may be given several times.")] = None,
+    shard: Annotated[
+        list[int] | None, typer.Option("--shard", help="This shard; may be given several times.")
+    ] = None,
     all_shards: Annotated[bool, typer.Option("--all", help="Every shard.")] = False,
-    below: Annotated[int | None, typer.Option("--below", min=0, metavar="ID", help="Cells with a lower added_id go; with --shard.")] = None,
+    below: Annotated[
+        int | None,
+        typer.Option(
+            "--below", min=0, metavar="ID", help="Cells with a lower added_id go; with --shard."
+        ),
+    ] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="AGE", help="Cells that were written longer ago go, as far as they may now: 90d, 36h, 15m, 30s.")
+        str | None,
+        typer.Option(
+            "--older-than",
+            metavar="AGE",
+            help=(
+                "Cells that were written longer ago go, as far as they may now: 90d, 36h, 15m, 30s."
+            ),
+        ),
     ] = None,
     although: Annotated[
-        list[str] | None, typer.Option("--although", metavar="GROUP", help="This group may miss what goes; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            "--although",
+            metavar="GROUP",
+            help="This group may miss what goes; may be given several times.",
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and who still needs it; do nothing.")] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the history of trims.")] = "not given",
-    history: Annotated[bool, typer.Option("--history", help="Show the trims that were done: who, when, what, why.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would go, and who still needs it; do nothing."),
+    ] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; kept in the history of trims.")
+    ] = "not given",
+    history: Annotated[
+        bool, typer.Option("--history", help="Show the trims that were done: who, when, what, why.")
+    ] = False,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the logs of shards begin later: what lies before is gone, for readers of the log and for reads by key, and cannot be brought back.
+    """Let the logs of shards begin later: what lies before is gone, for readers of the log and for
+    reads by key, and cannot be brought back.
 
-    Refused (exit code 3) while a trigger, an index, an export or a consumer group still needs a cell that would go, unless it is named with --although. A
-    Kafka client that comes below the start gets OFFSET_OUT_OF_RANGE and does as its auto.offset.reset says. A trimmed cell that is put again is a new cell:
-    trim nothing that somebody may still put again. It may be killed, and run again to go on.
+    Refused (exit code 3) while a trigger, an index, an export or a consumer group still needs a
+    cell that would go, unless it is named with --although. A Kafka client that comes below the
+    start gets OFFSET_OUT_OF_RANGE and does as its auto.offset.reset says. A trimmed cell that is
+    put again is a new cell: trim nothing that somebody may still put again. It may be killed, and
+    run again to go on.
     """
     by = operator(reason)
     age_s = None if older_than is None else _seconds(older_than)
@@ -59,7 +88,9 @@ def trim(
             return
         with progress_bar() as bar:
             task = bar.add_task("trimming (cells)", total=sum(plan.cells for plan in plans))
-            trimmed = trimming.run(plans, by, although or (), lambda cells: bar.advance(task, cells))
+            trimmed = trimming.run(
+                plans, by, although or (), lambda cells: bar.advance(task, cells)
+            )
     if as_json:
         print_json({"trimmed": trimmed, "shards": {str(plan.shard): plan.below for plan in plans}})
     else:
@@ -67,50 +98,99 @@ def trim(
         console.print(f"{trimmed} cells trimmed; the logs begin at {starts}", highlight=False)
 
 
-def _check(shard: Sequence[int] | None, *, all_shards: bool, below: int | None, older_than: str | None) -> None:
+def _check(
+    shard: Sequence[int] | None, *, all_shards: bool, below: int | None, older_than: str | None
+) -> None:
     if bool(shard) == all_shards:
         raise InvalidRequest("say which shards: --shard N (once for each), or --all")
     if (below is None) == (older_than is None):
         raise InvalidRequest("say what goes: --below ID, or --older-than AGE")
     if below is not None and all_shards:
-        raise InvalidRequest("--below is an added_id of one shard, every log has its own: name the shard with --shard, or use --older-than with --all")
+        raise InvalidRequest(
+            "--below is an added_id of one shard, every log has its own: name the shard with"
+            " --shard, or use --older-than with --all"
+        )
 
 
 def _shards(instance: Opened, shard: Sequence[int] | None) -> list[int]:
     shards = instance.datastore.shards
-    return [check_shard(number, shards) for number in dict.fromkeys(shard)] if shard else list(range(shards))
+    return (
+        [check_shard(number, shards) for number in dict.fromkeys(shard)]
+        if shard
+        else list(range(shards))
+    )
 
 
-def _planned(trimming: Trimming, shards: Sequence[int], below: int | None, age_s: float | None) -> list[ShardPlan]:
+def _planned(
+    trimming: Trimming, shards: Sequence[int], below: int | None, age_s: float | None
+) -> list[ShardPlan]:
     with progress_bar() as bar:
         task = bar.add_task("looking for the place (shards)", total=len(shards))
-        return trimming.plan(shards, below=below, older_than_s=age_s, on_shard=lambda: bar.advance(task))
+        return trimming.plan(
+            shards, below=below, older_than_s=age_s, on_shard=lambda: bar.advance(task)
+        )
 
 
 def _seconds(age: str) -> float:
     if (found := _AGE.fullmatch(age)) is None:
-        raise InvalidRequest(f"--older-than {ascii(age)[:40]} is not of the form 90d, 36h, 15m or 30s")
+        raise InvalidRequest(
+            f"--older-than {ascii(age)[:40]} is not of the form 90d, 36h, 15m or 30s"
+        )
     return int(found[1]) * _SECONDS[found[2]]
 
 
 def _print(plans: Sequence[ShardPlan], as_json: bool) -> None:
     if as_json:
         for plan in plans:
-            needed = [{"group": need.group, "location": need.location, "because": need.because} for need in plan.needed]
-            print_json({"shard": plan.shard, "log_start": plan.log_start, "below": plan.below, "cells": plan.cells, "needed": needed})
+            needed = [
+                {"group": need.group, "location": need.location, "because": need.because}
+                for need in plan.needed
+            ]
+            print_json(
+                {
+                    "shard": plan.shard,
+                    "log_start": plan.log_start,
+                    "below": plan.below,
+                    "cells": plan.cells,
+                    "needed": needed,
+                }
+            )
         return
-    table = Table("shard", "begins at", "would begin at", "cells that go", "still needed by", box=None)
+    table = Table(
+        "shard", "begins at", "would begin at", "cells that go", "still needed by", box=None
+    )
     for plan in plans:
-        needed_by = ", ".join(f"{need.group} ({need.because} {need.location})" for need in plan.needed)
-        table.add_row(str(plan.shard), str(plan.log_start), str(plan.below), str(plan.cells), Text(needed_by, "red"))
+        needed_by = ", ".join(
+            f"{need.group} ({need.because} {need.location})" for need in plan.needed
+        )
+        table.add_row(
+            str(plan.shard),
+            str(plan.log_start),
+            str(plan.below),
+            str(plan.cells),
+            Text(needed_by, "red"),
+        )
     console.print(table)
-    console.print(f"{sum(plan.cells for plan in plans)} cells would go; nothing was done", highlight=False)
+    console.print(
+        f"{sum(plan.cells for plan in plans)} cells would go; nothing was done", highlight=False
+    )
 
 
 def _show_history(deeds: Sequence[TrimDeed], as_json: bool) -> None:
     for deed in deeds:
         if as_json:
-            shards = {str(shard): {"from": before, "to": after} for shard, (before, after) in deed.shards.items()}
-            print_json({"by": deed.by, "because": deed.because, "at_us": deed.at_us, "shards": shards, "although": deed.although})
+            shards = {
+                str(shard): {"from": before, "to": after}
+                for shard, (before, after) in deed.shards.items()
+            }
+            print_json(
+                {
+                    "by": deed.by,
+                    "because": deed.because,
+                    "at_us": deed.at_us,
+                    "shards": shards,
+                    "although": deed.although,
+                }
+            )
         else:
             console.print(deed_line(deed), highlight=False)

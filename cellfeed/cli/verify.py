@@ -10,7 +10,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
+from cellfeed.cli.instance import (
+    DEFAULT_RUN_DIR,
+    DatastoreOption,
+    RunDirOption,
+    UrlOption,
+    client_of,
+)
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.store.cells.log_gaps import named
 
@@ -19,18 +25,30 @@ if TYPE_CHECKING:
 
 
 def verify(
-    gateway: Annotated[str | None, typer.Option("--gateway", help="Compare with this gateway's, or Kafka cluster's, topic: HOST:PORT.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="The topic; the datastore's own when left out.")] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="Compare with the warehouse table in this folder.")] = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            "--gateway", help="Compare with this gateway's, or Kafka cluster's, topic: HOST:PORT."
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="The topic; the datastore's own when left out.")
+    ] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option("--parquet", help="Compare with the warehouse table in this folder."),
+    ] = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     url: UrlOption = None,
     datastore: DatastoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a digest per shard; with --gateway or --parquet compare it there, up to where all have come.
+    """Print a digest per shard; with --gateway or --parquet compare it there, up to where all have
+    come.
 
-    Exits with 1 when they differ, and when the store's own log lacks cells, or has damaged ones: each is named. Ids have no gaps but those that a restore left
-    out. `cellfeed check` looks at every file and every node instead, without comparing places.
+    Exits with 1 when they differ, and when the store's own log lacks cells, or has damaged ones:
+    each is named. Ids have no gaps but those that a restore left out. `cellfeed check` looks at
+    every file and every node instead, without comparing places.
     """
     from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace
     from cellfeed.verify import verify as compare
@@ -52,10 +70,14 @@ def verify(
 
 
 def _print(report: VerifyReport) -> None:
-    table = Table("shard", "cells", *(f"digest in {place}" for place in report.places), "", box=None)
+    table = Table(
+        "shard", "cells", *(f"digest in {place}" for place in report.places), "", box=None
+    )
     for verdict in report.shards:
         digests = [verdict.digests[place][:16] for place in report.places]
-        table.add_row(str(verdict.shard), str(verdict.cells[report.places[0]]), *digests, _remark(verdict))
+        table.add_row(
+            str(verdict.shard), str(verdict.cells[report.places[0]]), *digests, _remark(verdict)
+        )
     console.print(table)
     for verdict in report.shards:
         for line in _damage(verdict):
@@ -69,11 +91,16 @@ def _damage(verdict: ShardVerdict) -> Iterator[str]:
     if verdict.missing:
         yield named(verdict.shard, verdict.missing)
     if verdict.damaged:
-        yield f"shard {verdict.shard} has damaged cells at added_id {', '.join(str(each.start) for each in verdict.damaged[:10])}" + (
-            f", and {len(verdict.damaged) - 10} more" if len(verdict.damaged) > 10 else ""
+        yield (
+            f"shard {verdict.shard} has damaged cells at added_id"
+            f" {', '.join(str(each.start) for each in verdict.damaged[:10])}"
+            + (f", and {len(verdict.damaged) - 10} more" if len(verdict.damaged) > 10 else "")
         )
     if verdict.unread_from is not None:
-        yield f"shard {verdict.shard} is read no further than added_id {verdict.unread_from}: so much before it is damaged. cellfeed check looks at all of it"
+        yield (
+            f"shard {verdict.shard} is read no further than added_id {verdict.unread_from}: so much"
+            " before it is damaged. cellfeed check looks at all of it"
+        )
 
 
 def _remark(verdict: ShardVerdict) -> Text:
@@ -84,5 +111,9 @@ def _remark(verdict: ShardVerdict) -> Text:
     if not verdict.equal:
         return Text("differs", "red")
     furthest = max(verdict.next_ids.values())
-    behind = [f"{place} is {furthest - reached} behind" for place, reached in verdict.next_ids.items() if reached < furthest]
+    behind = [
+        f"{place} is {furthest - reached} behind"
+        for place, reached in verdict.next_ids.items()
+        if reached < furthest
+    ]
     return Text(", ".join(behind), "yellow")

@@ -1,6 +1,8 @@
-"""The configuration file's JSON Schema, derived from the types that read it, for editors and other tools.
+"""The configuration file's JSON Schema, derived from the types that read it, for editors and other
+tools.
 
-``python -m cellfeed.config.json_schema > schemas/json/config.schema.json`` writes it anew; a test holds the two together.
+``python -m cellfeed.config.json_schema > schemas/json/config.schema.json`` writes it anew; a test
+holds the two together.
 """
 
 from __future__ import annotations
@@ -21,4 +23,6 @@ def config_schema() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(config_schema()), indent=2).decode() + "\n")
+    sys.stdout.write(
+        msgspec.json.format(msgspec.json.encode(config_schema()), indent=2).decode() + "\n"
+    )

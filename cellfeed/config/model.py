@@ -1,7 +1,8 @@
 """The configuration file: what ``cellfeed up`` starts, and where everything listens.
 
-YAML, checked strictly: an unknown key or a wrong value is refused with its path. Every field has a default, so an empty file (or none) is an embedded
-store with one HTTP worker and one gateway. Port 0 means a free port, chosen at the first start and kept for restarts within the run directory.
+YAML, checked strictly: an unknown key or a wrong value is refused with its path. Every field has a
+default, so an empty file (or none) is an embedded store with one HTTP worker and one gateway. Port
+0 means a free port, chosen at the first start and kept for restarts within the run directory.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ EXPORT_PROCESS = "export"
 """The process that runs the exports of an instance."""
 
 
-class MariaDbServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="mariadb"):
-    """A MariaDB server that is a process of the instance: a storage node whose ``url`` names its port; user and password are the node's. ``directory`` is
-    ``servers/NAME`` of the run directory without; ``settings``: a file of MariaDB's own form instead of the shipped one."""
+class MariaDbServerConfig(
+    Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="mariadb"
+):
+    """A MariaDB server that is a process of the instance: a storage node whose ``url`` names its
+    port; user and password are the node's. ``directory`` is ``servers/NAME`` of the run directory
+    without; ``settings``: a file of MariaDB's own form instead of the shipped one."""
 
     name: ProcessName
     port: ListenPort
@@ -48,8 +52,11 @@ class MariaDbServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag_f
     settings: str | None = None
 
 
-class ZooKeeperServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="zookeeper"):
-    """A ZooKeeper server of one node that is a process of the instance. ``directory`` and ``settings`` as for MariaDB."""
+class ZooKeeperServerConfig(
+    Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="zookeeper"
+):
+    """A ZooKeeper server of one node that is a process of the instance. ``directory`` and
+    ``settings`` as for MariaDB."""
 
     name: ProcessName = "zookeeper"
     port: ListenPort = 2181
@@ -57,8 +64,11 @@ class ZooKeeperServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag
     settings: str | None = None
 
 
-class KafkaServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="kafka"):
-    """A Kafka broker of one node (KRaft) that is a process of the instance. ``directory`` and ``settings`` as for MariaDB."""
+class KafkaServerConfig(
+    Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="kafka"
+):
+    """A Kafka broker of one node (KRaft) that is a process of the instance. ``directory`` and
+    ``settings`` as for MariaDB."""
 
     name: ProcessName = "kafka"
     port: ListenPort = 9094
@@ -71,7 +81,8 @@ ServerConfig = MariaDbServerConfig | ZooKeeperServerConfig | KafkaServerConfig
 
 
 class NodeConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A storage node: ``url`` is ``mysql://user:password@host:port``; ``replication`` is ``host:port`` where the other nodes reach it otherwise."""
+    """A storage node: ``url`` is ``mysql://user:password@host:port``; ``replication`` is
+    ``host:port`` where the other nodes reach it otherwise."""
 
     name: ProcessName
     url: str
@@ -79,9 +90,11 @@ class NodeConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """Storage nodes of one cluster, the first being the first master. ``shards``: those it holds when it is made (``0-2047``), evenly divided without.
+    """Storage nodes of one cluster, the first being the first master. ``shards``: those it holds
+    when it is made (``0-2047``), evenly divided without.
 
-    ``semi_sync``: a commit is acknowledged when a minion has received it. ``failover``: who promotes a minion when the master is gone.
+    ``semi_sync``: a commit is acknowledged when a minion has received it. ``failover``: who
+    promotes a minion when the master is gone.
     """
 
     name: ProcessName
@@ -92,11 +105,14 @@ class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """``directory`` holds the SQLite files; a relative one lies in the run directory. ``shards`` is fixed when the datastore is made. With ``clusters`` the
-    cells are in MariaDB: ``watermark`` says what a cell must have come to before readers see it, ``log_reads`` where logs are read first,
-    ``buffer_copies`` on how many other clusters a put is buffered. ``dictionaries``: ``automatic`` trains one for each column from the first cells that workers
-    write; ``manual`` leaves it to ``cellfeed dictionary train``. Either way those that are there are used. ``topics``: views of the log that
-    its gateways show as topics of their own. ``schemas``: Avro schemas of columns, whose bodies gateways and exports show typed."""
+    """``directory`` holds the SQLite files; a relative one lies in the run directory. ``shards`` is
+    fixed when the datastore is made. With ``clusters`` the cells are in MariaDB: ``watermark`` says
+    what a cell must have come to before readers see it, ``log_reads`` where logs are read first,
+    ``buffer_copies`` on how many other clusters a put is buffered. ``dictionaries``: ``automatic``
+    trains one for each column from the first cells that workers write; ``manual`` leaves it to
+    ``cellfeed dictionary train``. Either way those that are there are used. ``topics``: views of
+    the log that its gateways show as topics of their own. ``schemas``: Avro schemas of columns,
+    whose bodies gateways and exports show typed."""
 
     name: str = "trips"
     shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = 16
@@ -119,9 +135,10 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """Where a gateway listens for Kafka clients. ``advertised``: ``host:port`` that clients which come in here are told, where it is not what is bound.
-    ``certificate`` and ``key``: PEM files for tls and sasl_tls; ``client_ca``: clients need a certificate of it. ``mechanisms``: of SASL. Beyond loopback only
-    sasl_tls, or tls with client_ca."""
+    """Where a gateway listens for Kafka clients. ``advertised``: ``host:port`` that clients which
+    come in here are told, where it is not what is bound. ``certificate`` and ``key``: PEM files for
+    tls and sasl_tls; ``client_ca``: clients need a certificate of it. ``mechanisms``: of SASL.
+    Beyond loopback only sasl_tls, or tls with client_ca."""
 
     name: ProcessName
     bind: str = "127.0.0.1"
@@ -131,18 +148,29 @@ class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
     certificate: str | None = None
     key: str | None = None
     client_ca: str | None = None
-    mechanisms: list[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]] = msgspec.field(default_factory=lambda: ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+    mechanisms: list[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]] = msgspec.field(
+        default_factory=lambda: ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    )
 
     def listener(self) -> Listener:
         """As the gateway takes it."""
         host, _, port = (self.advertised or "").rpartition(":")
         files = (self.certificate, self.key, self.client_ca)
-        return Listener(self.name, self.bind, self.port, (host, int(port)) if host else None, self.security, *files, tuple(self.mechanisms))
+        return Listener(
+            self.name,
+            self.bind,
+            self.port,
+            (host, int(port)) if host else None,
+            self.security,
+            *files,
+            tuple(self.mechanisms),
+        )
 
 
 class KeptBlocksConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a gateway may take for encoded blocks of the log, bytes: ``memory_bytes``, and ``disk_bytes`` in files below ``directory`` (a relative one lies in
-    the run directory); 0: no files."""
+    """What a gateway may take for encoded blocks of the log, bytes: ``memory_bytes``, and
+    ``disk_bytes`` in files below ``directory`` (a relative one lies in the run directory); 0: no
+    files."""
 
     memory_bytes: Annotated[int, Meta(ge=1 << 20)] = BLOCKS_BYTES_MAX
     directory: str = "blocks"
@@ -150,11 +178,13 @@ class KeptBlocksConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A Kafka gateway with its schema registry; several of one datastore are one Kafka cluster, on any hosts, each with a name of its own. ``formats``: topic
-    (or ``*``) to ``avro``, ``json`` or ``cloudevents``; ``compression``: likewise to ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
-    ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``. ``session_timeout_s``: how long a gateway may give no sign of life before
-    others coordinate its groups. ``listeners``: instead of the one without TLS and authentication that ``host``, ``port`` and ``advertised_*`` make; the
-    schema registry is on ``host``."""
+    """A Kafka gateway with its schema registry; several of one datastore are one Kafka cluster, on
+    any hosts, each with a name of its own. ``formats``: topic (or ``*``) to ``avro``, ``json`` or
+    ``cloudevents``; ``compression``: likewise to ``none``, ``gzip``, ``snappy``, ``lz4`` or
+    ``zstd``. ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``.
+    ``session_timeout_s``: how long a gateway may give no sign of life before others coordinate its
+    groups. ``listeners``: instead of the one without TLS and authentication that ``host``, ``port``
+    and ``advertised_*`` make; the schema registry is on ``host``."""
 
     name: ProcessName = "gateway"
     host: str = "127.0.0.1"
@@ -171,8 +201,8 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """Trigger workers: ``app`` is ``module:name`` or a file, ``settings`` go to it (``{run_dir}`` in a text is the run directory), ``processes``
-    divide the shards."""
+    """Trigger workers: ``app`` is ``module:name`` or a file, ``settings`` go to it (``{run_dir}``
+    in a text is the run directory), ``processes`` divide the shards."""
 
     app: str
     name: ProcessName = "triggers"
@@ -183,7 +213,8 @@ class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class IndexWorkersConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """Index workers: they build and keep every index that was made with ``cellfeed index create``; ``processes`` divide the shards."""
+    """Index workers: they build and keep every index that was made with ``cellfeed index create``;
+    ``processes`` divide the shards."""
 
     name: ProcessName = "index"
     processes: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -191,7 +222,8 @@ class IndexWorkersConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class WarehouseConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A warehouse loader: a Kafka consumer that writes Parquet. ``bootstrap`` defaults to the first gateway, ``topic`` to the datastore's full topic."""
+    """A warehouse loader: a Kafka consumer that writes Parquet. ``bootstrap`` defaults to the first
+    gateway, ``topic`` to the datastore's full topic."""
 
     name: ProcessName = "warehouse"
     directory: str = "warehouse"
@@ -208,20 +240,24 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     servers: list[ServerConfig] = []
     datastore: DatastoreConfig = DatastoreConfig()
     workers: list[WorkerConfig] = msgspec.field(default_factory=lambda: [WorkerConfig()])
-    gateways: list[GatewayProcessConfig] = msgspec.field(default_factory=lambda: [GatewayProcessConfig()])
+    gateways: list[GatewayProcessConfig] = msgspec.field(
+        default_factory=lambda: [GatewayProcessConfig()]
+    )
     triggers: list[TriggersConfig] = []
     indexes: list[IndexWorkersConfig] = []
     exports: list[Export] = []
     """Copies of the log in Kafka clusters; one process named ``export`` runs all of them."""
     warehouses: list[WarehouseConfig] = []
     coordination: str = IN_STORE
-    """Where groups meet and offsets are kept: ``store``, or ``zookeeper://[user:password@]host:port,host:port/chroot``."""
+    """Where groups meet and offsets are kept: ``store``, or
+    ``zookeeper://[user:password@]host:port,host:port/chroot``."""
     restart: bool = False
     """Whether ``cellfeed up`` starts a process again that has died."""
 
 
 def load_config(path: Path | None) -> Config:
-    """The configuration of a file, or the defaults. Raises InvalidRequest (what, where), ProtectData for an address beyond loopback."""
+    """The configuration of a file, or the defaults. Raises InvalidRequest (what, where),
+    ProtectData for an address beyond loopback."""
     if path is None:
         return check_config(Config())
     try:
@@ -230,7 +266,9 @@ def load_config(path: Path | None) -> Config:
     except OSError as error:
         raise InvalidRequest(f"config file {path}: {error.strerror}") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidRequest(f"config file {path} is not YAML: {' '.join(str(error).split())}") from error
+        raise InvalidRequest(
+            f"config file {path} is not YAML: {' '.join(str(error).split())}"
+        ) from error
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"config file {path}: {error}") from error
 
@@ -242,7 +280,9 @@ def check_config(config: Config) -> Config:
     nodes = Counter(node.name for cluster in config.datastore.clusters for node in cluster.nodes)
     clusters = Counter(cluster.name for cluster in config.datastore.clusters)
     if repeated := [name for name, count in (clusters + nodes).items() if count > 1]:
-        raise InvalidRequest(f"config: the name {repeated[0]!r} is given twice among clusters and nodes")
+        raise InvalidRequest(
+            f"config: the name {repeated[0]!r} is given twice among clusters and nodes"
+        )
     for cluster in config.datastore.clusters:
         for node in cluster.nodes:
             try:
@@ -253,7 +293,11 @@ def check_config(config: Config) -> Config:
     counts = Counter(name for name, _ in process_names(config))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InvalidRequest(f"config: the process name {repeated[0]!r} is given twice")
-    if repeated := [name for name, count in Counter(export.name for export in config.exports).items() if count > 1]:
+    if repeated := [
+        name
+        for name, count in Counter(export.name for export in config.exports).items()
+        if count > 1
+    ]:
         raise InvalidRequest(f"config: the export name {repeated[0]!r} is given twice")
     for export in config.exports:
         export.check()
@@ -280,10 +324,18 @@ def _check_topics(config: Config) -> None:
 
 
 def _check_listeners(gateway: GatewayProcessConfig) -> None:
-    if repeated := [name for name, count in Counter(each.name for each in gateway.listeners).items() if count > 1]:
+    if repeated := [
+        name
+        for name, count in Counter(each.name for each in gateway.listeners).items()
+        if count > 1
+    ]:
         raise InvalidRequest(f"config: {gateway.name} has two listeners {repeated[0]!r}")
-    if gateway.listeners and (gateway.port != 9092 or gateway.advertised_host or gateway.advertised_port):
-        raise InvalidRequest(f"config: {gateway.name} has listeners: port and advertised_* are said for each of them")
+    if gateway.listeners and (
+        gateway.port != 9092 or gateway.advertised_host or gateway.advertised_port
+    ):
+        raise InvalidRequest(
+            f"config: {gateway.name} has listeners: port and advertised_* are said for each of them"
+        )
     for each in gateway.listeners:
         try:
             check_listener(each.listener())
@@ -292,7 +344,8 @@ def _check_listeners(gateway: GatewayProcessConfig) -> None:
 
 
 def process_names(config: Config) -> list[tuple[str, str]]:
-    """``(name, kind)`` of every process that the configuration names, in the order in which they start."""
+    """``(name, kind)`` of every process that the configuration names, in the order in which they
+    start."""
     names = [(server.name, server_kind(server)) for server in config.servers]
     names += [(worker.name, "worker") for worker in config.workers]
     names += [(gateway.name, "gateway") for gateway in config.gateways]
@@ -315,19 +368,34 @@ def server_kind(server: ServerConfig) -> str:
 
 def nodes_at(config: Config, server: MariaDbServerConfig) -> list[NodeConfig]:
     """The storage nodes whose address is the server's: one, in a configuration that was checked."""
-    addresses = [(node, parse_mysql_url(node.url, node.replication)) for cluster in config.datastore.clusters for node in cluster.nodes]
-    return [node for node, address in addresses if address.port == server.port and is_loopback(address.host)]
+    addresses = [
+        (node, parse_mysql_url(node.url, node.replication))
+        for cluster in config.datastore.clusters
+        for node in cluster.nodes
+    ]
+    return [
+        node
+        for node, address in addresses
+        if address.port == server.port and is_loopback(address.host)
+    ]
 
 
 def trigger_process_names(config: TriggersConfig | IndexWorkersConfig) -> list[str]:
     """``triggers``, or ``triggers-1`` … where there are several."""
-    return [config.name] if config.processes == 1 else [f"{config.name}-{number}" for number in range(1, config.processes + 1)]
+    return (
+        [config.name]
+        if config.processes == 1
+        else [f"{config.name}-{number}" for number in range(1, config.processes + 1)]
+    )
 
 
 def check_loopback(name: str, host: str) -> None:
     """Raises ProtectData unless ``host`` is this machine's loopback."""
     if not is_loopback(host):
-        raise ProtectData(f"{name}: host {host!r} is not loopback; without TLS and authentication nothing listens wider")
+        raise ProtectData(
+            f"{name}: host {host!r} is not loopback; without TLS and authentication nothing listens"
+            " wider"
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -343,14 +411,22 @@ def is_loopback(host: str) -> bool:
 def _check_servers(config: Config) -> None:
     mariadb = [server for server in config.servers if isinstance(server, MariaDbServerConfig)]
     ports = Counter(server.port for server in config.servers)
-    ports.update(server.controller_port for server in config.servers if isinstance(server, KafkaServerConfig))
-    for what, counts in (("port", ports), ("server_id", Counter(server.server_id for server in mariadb))):
+    ports.update(
+        server.controller_port for server in config.servers if isinstance(server, KafkaServerConfig)
+    )
+    for what, counts in (
+        ("port", ports),
+        ("server_id", Counter(server.server_id for server in mariadb)),
+    ):
         if repeated := [value for value, count in counts.items() if count > 1]:
             raise InvalidRequest(f"config: {what} {repeated[0]} is given to two servers")
     for server in mariadb:
         count = len(nodes_at(config, server))
         if count != 1:
-            raise InvalidRequest(f"config: server {server.name} on port {server.port}: one storage node of datastore.clusters must be there, and {count} are")
+            raise InvalidRequest(
+                f"config: server {server.name} on port {server.port}: one storage node of"
+                f" datastore.clusters must be there, and {count} are"
+            )
 
 
 def write_config(config: Config, path: Path) -> None:

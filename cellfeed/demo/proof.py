@@ -1,4 +1,5 @@
-"""The proof at the end of the demo: figures that were come by in different ways must agree. Pure."""
+"""The proof at the end of the demo: figures that were come by in different ways must agree.
+Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the demo found. Cells by column are counted in the store's logs; ``warehouse_rows`` by SQL over the Parquet files."""
+    """What the demo found. Cells by column are counted in the store's logs; ``warehouse_rows`` by
+    SQL over the Parquet files."""
 
     cells_by_column: Mapping[str, int]
     records_by_offset: int
@@ -41,10 +43,25 @@ def proof(expected: TaxiFigures, seen: Seen) -> list[Line]:
     all_cells = expected.cells + expected.trips  # every trip ends with one STATUS cell
     agree = sum(verdict.equal and verdict.level for verdict in seen.digests.shards)
     return [
-        Line("trips (BASE cells)", {"CSV": f"{expected.base_cells:,}", "store": f"{by_column.get('BASE', 0):,}"}),
-        Line("NOTES cells", {"CSV": f"{expected.notes_cells:,}", "store": f"{by_column.get('NOTES', 0):,}"}),
-        Line("FARE_ADJUSTMENT cells", {"CSV": f"{expected.fare_adjustment_cells:,}", "store": f"{by_column.get('FARE_ADJUSTMENT', 0):,}"}),
-        Line("settled trips (STATUS cells)", {"CSV": f"{expected.trips:,}", "store": f"{by_column.get('STATUS', 0):,}"}),
+        Line(
+            "trips (BASE cells)",
+            {"CSV": f"{expected.base_cells:,}", "store": f"{by_column.get('BASE', 0):,}"},
+        ),
+        Line(
+            "NOTES cells",
+            {"CSV": f"{expected.notes_cells:,}", "store": f"{by_column.get('NOTES', 0):,}"},
+        ),
+        Line(
+            "FARE_ADJUSTMENT cells",
+            {
+                "CSV": f"{expected.fare_adjustment_cells:,}",
+                "store": f"{by_column.get('FARE_ADJUSTMENT', 0):,}",
+            },
+        ),
+        Line(
+            "settled trips (STATUS cells)",
+            {"CSV": f"{expected.trips:,}", "store": f"{by_column.get('STATUS', 0):,}"},
+        ),
         Line(
             "cells, records, rows",
             {
@@ -57,10 +74,20 @@ def proof(expected: TaxiFigures, seen: Seen) -> list[Line]:
         Line("card charges", {"CSV": f"{expected.card_trips:,}", "provider": f"{seen.charges:,}"}),
         Line(
             "charged",
-            {"CSV": dollars(expected.card_cents), "provider": dollars(seen.charged_cents), "Parquet": dollars(seen.warehouse_charged_cents)},
+            {
+                "CSV": dollars(expected.card_cents),
+                "provider": dollars(seen.charged_cents),
+                "Parquet": dollars(seen.warehouse_charged_cents),
+            },
         ),
-        Line("paid in cash", {"CSV": dollars(expected.cash_cents), "Parquet": dollars(seen.cash_cents)}),
-        Line("shards with one digest everywhere", {"all": str(len(seen.digests.shards)), "store = Kafka = Parquet": str(agree)}),
+        Line(
+            "paid in cash",
+            {"CSV": dollars(expected.cash_cents), "Parquet": dollars(seen.cash_cents)},
+        ),
+        Line(
+            "shards with one digest everywhere",
+            {"all": str(len(seen.digests.shards)), "store = Kafka = Parquet": str(agree)},
+        ),
     ]
 
 

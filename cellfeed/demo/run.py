@@ -1,4 +1,5 @@
-"""What the demo does, step by step, on an instance that is up: load, settle, fill the warehouse, prove."""
+"""What the demo does, step by step, on an instance that is up: load, settle, fill the warehouse,
+prove."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from rich.text import Text
 
 from cellfeed.cli.instance import gateway_address, worker_urls
 from cellfeed.cli.output import progress_bar
-from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig
+from cellfeed.config.model import (
+    Config,
+    DatastoreConfig,
+    GatewayProcessConfig,
+    TriggersConfig,
+    WarehouseConfig,
+    WorkerConfig,
+)
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.demo.proof import Line, Seen, dollars, proof
@@ -41,14 +49,19 @@ def demo_config(run_dir: RunDir) -> Config:
         workers=[WorkerConfig(port=0)],
         gateways=[GatewayProcessConfig(port=0, registry_port=0, group_initial_delay_s=0.2)],
         triggers=[
-            TriggersConfig(app="cellfeed.consumers.billing.app:program", name="billing", settings={"billing_dir": str(run_dir.inside("billing"))}),
+            TriggersConfig(
+                app="cellfeed.consumers.billing.app:program",
+                name="billing",
+                settings={"billing_dir": str(run_dir.inside("billing"))},
+            ),
         ],
         warehouses=[WarehouseConfig(flush_age_s=1.0)],
     )
 
 
 def run_demo(run_dir: RunDir, console: Console, csv: Path | None = None) -> list[Line]:
-    """Loads, waits, proves; prints as it goes. Returns the lines of the proof. Raises Unavailable when a step does not come to its end."""
+    """Loads, waits, proves; prints as it goes. Returns the lines of the proof. Raises Unavailable
+    when a step does not come to its end."""
     expected = expected_figures(csv)
     provider = SandboxCardProvider(run_dir.inside("billing") / "charges.sqlite3")
     with Client(worker_urls(run_dir.path), "trips") as client:
@@ -65,14 +78,19 @@ def run_demo(run_dir: RunDir, console: Console, csv: Path | None = None) -> list
 def _load(client: Client, csv: Path | None, cells: int) -> None:
     with progress_bar() as bar:
         task = bar.add_task("load: cells put over HTTP", total=cells)
-        report = load_taxi(client, csv or shipped_csv(), on_progress=lambda now: bar.update(task, completed=now.cells))
+        report = load_taxi(
+            client,
+            csv or shipped_csv(),
+            on_progress=lambda now: bar.update(task, completed=now.cells),
+        )
         bar.update(task, completed=report.cells)
     if not report.complete:
         raise Unavailable(f"the load is not complete: {report.as_json()}")
 
 
 def _settle(client: Client, provider: SandboxCardProvider, trips: int, console: Console) -> None:
-    # Every trip ends with a STATUS cell; they are counted by following the logs, as any reader would.
+    # Every trip ends with a STATUS cell; they are counted by following the logs, as any reader
+    # would.
     locations = dict.fromkeys(range(client.shards), 0)
     settled = 0
     with progress_bar() as bar:
@@ -89,7 +107,11 @@ def _settle(client: Client, provider: SandboxCardProvider, trips: int, console: 
 
         _wait(step, "billing has not settled every trip")
     charges, cents, declines = provider.totals()
-    console.print(f"billing: {settled:,} trips settled, {charges:,} cards charged {dollars(cents)}, {declines:,} declined the first time", highlight=False)
+    console.print(
+        f"billing: {settled:,} trips settled, {charges:,} cards charged {dollars(cents)},"
+        f" {declines:,} declined the first time",
+        highlight=False,
+    )
 
 
 def _fill_warehouse(run_dir: RunDir, ends: dict[int, int]) -> WarehouseTable:
@@ -109,7 +131,13 @@ def _fill_warehouse(run_dir: RunDir, ends: dict[int, int]) -> WarehouseTable:
     return WarehouseTable(run_dir.inside("warehouse"))
 
 
-def _look(client: Client, run_dir: RunDir, table: WarehouseTable, provider: SandboxCardProvider, ends: dict[int, int]) -> Seen:
+def _look(
+    client: Client,
+    run_dir: RunDir,
+    table: WarehouseTable,
+    provider: SandboxCardProvider,
+    ends: dict[int, int],
+) -> Seen:
     by_column: Counter[str] = Counter()
     for shard, end in ends.items():
         location = 0
@@ -145,6 +173,10 @@ def _print(lines: list[Line], console: Console) -> None:
     table = Table("proof", "", "", title=None, box=None)
     for line in lines:
         figures = "   ".join(f"{place} {figure}" for place, figure in line.figures.items())
-        table.add_row(line.what, figures, Text("holds", "green") if line.holds else Text("DOES NOT HOLD", "bold red"))
+        table.add_row(
+            line.what,
+            figures,
+            Text("holds", "green") if line.holds else Text("DOES NOT HOLD", "bold red"),
+        )
     console.print()
     console.print(table)

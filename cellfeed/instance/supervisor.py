@@ -1,7 +1,8 @@
 """Starting, watching and ending the processes of one instance.
 
-Each process has a session of its own, so a Ctrl-C at the terminal reaches only the supervisor, which ends them in order; and ``kill -9`` of one, or
-of the supervisor, leaves the others alone. Who is alive is asked of the system (pid and start time), not remembered: so ``start``, ``down`` and
+Each process has a session of its own, so a Ctrl-C at the terminal reaches only the supervisor,
+which ends them in order; and ``kill -9`` of one, or of the supervisor, leaves the others alone. Who
+is alive is asked of the system (pid and start time), not remembered: so ``start``, ``down`` and
 ``status`` work whether or not the supervisor is there.
 """
 
@@ -32,10 +33,12 @@ START_TIMEOUT_S: Final = 60.0
 
 RESTART_DELAY_MIN_S: Final = 0.2
 RESTART_DELAY_MAX_S: Final = 30.0
-"""Before a dead process is started again: twice as long each time, so that one that cannot live does not keep a core busy starting it."""
+"""Before a dead process is started again: twice as long each time, so that one that cannot live
+does not keep a core busy starting it."""
 
 STEADY_S: Final = 60.0
-"""A process that has lived for this long is well again: its next restart comes at once, as the first one did."""
+"""A process that has lived for this long is well again: its next restart comes at once, as the
+first one did."""
 
 _LOOK_INTERVAL_S: Final = 0.2
 _LOG_TAIL_CHARACTERS: Final = 1500
@@ -44,14 +47,20 @@ Say = Callable[[str], None]
 
 
 def start_all(directory: RunDir, config: Config, say: Say) -> None:
-    """Starts every process and waits until all of them serve: the servers first; then clusters that are made of them are initialised, unless they have been.
+    """Starts every process and waits until all of them serve: the servers first; then clusters that
+    are made of them are initialised, unless they have been.
 
-    A server that does not start is said so and left to :func:`supervise`: one node's absence is what clusters are for. Anything else that does not start (a
-    cluster that was never made without all its servers, a worker without a store) ends what was started before, and its error is raised."""
+    A server that does not start is said so and left to :func:`supervise`: one node's absence is
+    what clusters are for. Anything else that does not start (a cluster that was never made without
+    all its servers, a worker without a store) ends what was started before, and its error is
+    raised."""
     directory.make()
     for name, _ in process_names(config):
         if directory.alive(name):
-            raise InvalidRequest(f"{name} of an earlier run still runs in {directory.path}; end it with: cellfeed down --run-dir {directory.path}")
+            raise InvalidRequest(
+                f"{name} of an earlier run still runs in {directory.path}; end it with: cellfeed"
+                f" down --run-dir {directory.path}"
+            )
     directory.forget_all()
     write_config(config, directory.config)
     try:
@@ -61,7 +70,10 @@ def start_all(directory: RunDir, config: Config, say: Say) -> None:
                 _start_and_say(directory, name, kind, say)
             except (Unavailable, OSError) as error:
                 directory.say_missing(name, str(error))
-                say(f"{name} HAS NOT STARTED. The rest goes on without it, and it is tried again: {error}")
+                say(
+                    f"{name} HAS NOT STARTED. The rest goes on without it, and it is tried again:"
+                    f" {error}"
+                )
         _init_clusters(directory, config, say)
         for name, kind in process_names(config)[len(servers) :]:
             _start_and_say(directory, name, kind, say)
@@ -73,7 +85,9 @@ def start_all(directory: RunDir, config: Config, say: Say) -> None:
 def _init_clusters(directory: RunDir, config: Config, say: Say) -> None:
     try:
         for done in storage.init_clusters(config, own_clusters(config)):
-            say(f"{done.cluster}: {done.master} is master{' (as before)' if done.was_there else ''}")
+            say(
+                f"{done.cluster}: {done.master} is master{' (as before)' if done.was_there else ''}"
+            )
     except Unavailable as error:
         reasons = "".join(f"\n{reason}" for reason in directory.missing().values())
         raise Unavailable(f"a cluster cannot be made of these servers: {error}{reasons}") from error
@@ -86,8 +100,8 @@ def _start_and_say(directory: RunDir, name: str, kind: str, say: Say) -> None:
 
 
 def start_again(directory: RunDir, name: str) -> ProcessEntry:
-    """Starts one process of the configuration, on the ports that it had. Raises NotFound, InvalidRequest when it runs already, Unavailable when it
-    does not start."""
+    """Starts one process of the configuration, on the ports that it had. Raises NotFound,
+    InvalidRequest when it runs already, Unavailable when it does not start."""
     config = load_config(directory.config)
     kinds = dict(process_names(config))
     if name not in kinds:
@@ -97,16 +111,29 @@ def start_again(directory: RunDir, name: str) -> ProcessEntry:
     return start_one(directory, name, kinds[name])
 
 
-def start_one(directory: RunDir, name: str, kind: str, given_up: Callable[[], bool] = lambda: False) -> ProcessEntry:
-    """Starts a process and waits until it says that it serves. Raises Unavailable when it does not, or when ``given_up`` says that nobody wants it."""
+def start_one(
+    directory: RunDir, name: str, kind: str, given_up: Callable[[], bool] = lambda: False
+) -> ProcessEntry:
+    """Starts a process and waits until it says that it serves. Raises Unavailable when it does not,
+    or when ``given_up`` says that nobody wants it."""
     if kind in SERVER_KINDS:
-        return start_server(configured_server(directory, load_config(directory.config), name), directory, given_up)
+        return start_server(
+            configured_server(directory, load_config(directory.config), name), directory, given_up
+        )
     log_path = directory.log(name)
     process = None
     try:
         with uninterrupted(), log_path.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "cellfeed.cli.main", "run", "--run-dir", str(directory.path), name],
+                [
+                    sys.executable,
+                    "-m",
+                    "cellfeed.cli.main",
+                    "run",
+                    "--run-dir",
+                    str(directory.path),
+                    name,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -125,7 +152,9 @@ def start_one(directory: RunDir, name: str, kind: str, given_up: Callable[[], bo
     return entry
 
 
-def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[bytes], given_up: Callable[[], bool]) -> Ready:
+def _wait_until_ready(
+    directory: RunDir, name: str, process: subprocess.Popen[bytes], given_up: Callable[[], bool]
+) -> Ready:
     log_path = directory.log(name)
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while True:
@@ -142,19 +171,26 @@ def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[by
 
 
 def stop_all(directory: RunDir, say: Say) -> None:
-    """Ends every process, the last started first: consumers before the gateway that they read from, the gateway before the store's workers, and those before
-    its servers, whenever these were started."""
+    """Ends every process, the last started first: consumers before the gateway that they read from,
+    the gateway before the store's workers, and those before its servers, whenever these were
+    started."""
     last_first = directory.processes()[::-1]
     for entry in sorted(last_first, key=lambda each: each.kind in SERVER_KINDS):
         if directory.alive(entry.name):
             clean = directory.stop_process(entry.name)
-            say(f"{entry.name} ended" if clean else f"{entry.name} did not end within {STOP_TIMEOUT_S:.0f} s and was killed")
+            say(
+                f"{entry.name} ended"
+                if clean
+                else f"{entry.name} did not end within {STOP_TIMEOUT_S:.0f} s and was killed"
+            )
     directory.forget_all()
 
 
 def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[], bool]) -> None:
-    """Watches until ``stopping`` says so; tells of processes that died, and starts them again where the configuration asks for it: at once the first
-    time, after a growing delay when they die again or do not start. Servers that never started are tried again in the same way, whatever it asks for."""
+    """Watches until ``stopping`` says so; tells of processes that died, and starts them again where
+    the configuration asks for it: at once the first time, after a growing delay when they die again
+    or do not start. Servers that never started are tried again in the same way, whatever it asks
+    for."""
     kinds = dict(process_names(config))
     down: set[str] = set()
     restarts: dict[str, Restarts] = {}
@@ -168,8 +204,15 @@ def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[]
                 down.add(entry.name)
                 say(f"{entry.name} (pid {entry.pid}) has died; its log is {entry.log}")
                 if not config.restart:
-                    say(f"bring it back with: cellfeed start --run-dir {directory.path} {entry.name}")
-            if not alive and config.restart and restarts.setdefault(entry.name, Restarts()).is_due(time.monotonic()):
+                    say(
+                        f"bring it back with: cellfeed start --run-dir {directory.path}"
+                        f" {entry.name}"
+                    )
+            if (
+                not alive
+                and config.restart
+                and restarts.setdefault(entry.name, Restarts()).is_due(time.monotonic())
+            ):
                 _restart(directory, entry, say, stopping)
                 restarts[entry.name].tried(time.monotonic())
         for name, reason in directory.missing().items():
@@ -197,7 +240,8 @@ class Restarts:
 
 
 def stop_instance(directory: RunDir, say: Say) -> None:
-    """Ends an instance from outside: through its supervisor, or process by process where there is none any more."""
+    """Ends an instance from outside: through its supervisor, or process by process where there is
+    none any more."""
     pid = directory.supervisor_pid()
     if pid is not None:
         with suppress(psutil.NoSuchProcess):
@@ -205,12 +249,18 @@ def stop_instance(directory: RunDir, say: Say) -> None:
             supervisor.terminate()
             deadline_s = time.monotonic() + STOP_TIMEOUT_S * 2
             # Until the process itself is gone: it gives its lock back a moment before.
-            while supervisor.is_running() and supervisor.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline_s:
+            while (
+                supervisor.is_running()
+                and supervisor.status() != psutil.STATUS_ZOMBIE
+                and time.monotonic() < deadline_s
+            ):
                 time.sleep(0.05)
     stop_all(directory, say)
 
 
-def _restart(directory: RunDir, entry: ProcessEntry, say: Say, stopping: Callable[[], bool]) -> None:
+def _restart(
+    directory: RunDir, entry: ProcessEntry, say: Say, stopping: Callable[[], bool]
+) -> None:
     try:
         started = start_one(directory, entry.name, entry.kind, stopping)
     except (Unavailable, OSError) as error:
@@ -219,7 +269,9 @@ def _restart(directory: RunDir, entry: ProcessEntry, say: Say, stopping: Callabl
         say(f"{entry.name} started again (pid {started.pid})")
 
 
-def _try_missing(directory: RunDir, name: str, kind: str, reason: str, say: Say, stopping: Callable[[], bool]) -> None:
+def _try_missing(
+    directory: RunDir, name: str, kind: str, reason: str, say: Say, stopping: Callable[[], bool]
+) -> None:
     try:
         started = start_one(directory, name, kind, stopping)
     except (Unavailable, OSError) as error:

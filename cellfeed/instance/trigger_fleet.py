@@ -1,11 +1,15 @@
-"""The worker processes of one ``cellfeed triggers run``: started, watched, started again when they die, drained at the end.
+"""The worker processes of one ``cellfeed triggers run``: started, watched, started again when they
+die, drained at the end.
 
-Any number of these run at once, on any number of hosts: the workers find each other through the coordination. Names are ``[PREFIX-]HOST-PID-NUMBER``, the pid
-being that of the ``run``: unique among hosts and runs; and a worker that is started again has the name of the one that died, so it takes its place, and its
-shards, at once instead of after a lease.
+Any number of these run at once, on any number of hosts: the workers find each other through the
+coordination. Names are ``[PREFIX-]HOST-PID-NUMBER``, the pid being that of the ``run``: unique
+among hosts and runs; and a worker that is started again has the name of the one that died, so it
+takes its place, and its shards, at once instead of after a lease.
 
-A worker that ends because it was used wrongly (exit code 2), or to protect data (3), would end so again: then all end, with that code. Any other death is
-followed by a new start, with a growing delay as in ``cellfeed up``. A kill -9 of the ``run`` itself ends its workers gently: they notice that it is gone.
+A worker that ends because it was used wrongly (exit code 2), or to protect data (3), would end so
+again: then all end, with that code. Any other death is followed by a new start, with a growing
+delay as in ``cellfeed up``. A kill -9 of the ``run`` itself ends its workers gently: they notice
+that it is gone.
 """
 
 from __future__ import annotations
@@ -46,7 +50,9 @@ class _Worker:
 class TriggerFleet:
     """See the module. ``config`` and ``run_dir`` are what each worker reads for itself."""
 
-    def __init__(self, config: Path, run_dir: Path, triggers: TriggersConfig, names: Sequence[str], say: Say) -> None:
+    def __init__(
+        self, config: Path, run_dir: Path, triggers: TriggersConfig, names: Sequence[str], say: Say
+    ) -> None:
         self._config = config.absolute()
         self._run_dir = run_dir.absolute()
         self._triggers = triggers
@@ -54,7 +60,8 @@ class TriggerFleet:
         self._say = say
 
     def run(self, stopping: Callable[[], bool]) -> int:
-        """Keeps the workers running until ``stopping`` says so, and drains them. The exit code: 0 when all ended well."""
+        """Keeps the workers running until ``stopping`` says so, and drains them. The exit code: 0
+        when all ended well."""
         try:
             code = self._keep_running(stopping)
         finally:
@@ -62,10 +69,15 @@ class TriggerFleet:
         return code or (0 if drained else 1)
 
     def _keep_running(self, stopping: Callable[[], bool]) -> int:
-        # The first one alone: what is wrong with the program or the configuration is told once, not by each.
+        # The first one alone: what is wrong with the program or the configuration is told once, not
+        # by each.
         self._start(self._workers[0])
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not stopping() and not self._has_begun(self._workers[0]) and time.monotonic() < deadline_s:
+        while (
+            not stopping()
+            and not self._has_begun(self._workers[0])
+            and time.monotonic() < deadline_s
+        ):
             if (code := self._look_at(self._workers[0])) is not None:
                 return code
         while not stopping():
@@ -76,7 +88,8 @@ class TriggerFleet:
         return 0
 
     def _look_at(self, worker: _Worker) -> int | None:
-        """Starts a worker that does not run, when it is due; the exit code when there is no use in that."""
+        """Starts a worker that does not run, when it is due; the exit code when there is no use in
+        that."""
         if worker.process is not None:
             code = worker.process.poll()
             if code is None:
@@ -92,9 +105,12 @@ class TriggerFleet:
     def _start(self, worker: _Worker) -> None:
         worker.restarts.tried(time.monotonic())
         read_fd, write_fd = os.pipe()
-        specification = Specification(str(self._config), str(self._run_dir), self._triggers, worker.name, write_fd)
+        specification = Specification(
+            str(self._config), str(self._run_dir), self._triggers, worker.name, write_fd
+        )
         try:
-            # A session of its own: a Ctrl-C at the terminal reaches only the run, which ends its workers.
+            # A session of its own: a Ctrl-C at the terminal reaches only the run, which ends its
+            # workers.
             worker.process = subprocess.Popen(
                 [sys.executable, "-m", "cellfeed.instance.trigger_process", worker.name],
                 stdin=subprocess.PIPE,
@@ -158,9 +174,14 @@ class TriggerFleet:
 def worker_names(prefix: str, processes: int) -> list[str]:
     """The names of this process's workers. Raises InvalidRequest for a prefix that is none."""
     if prefix and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}", prefix):
-        raise InvalidRequest(f"--name-prefix {prefix!r}: 1 to 41 letters, digits, dots, dashes and underscores")
+        raise InvalidRequest(
+            f"--name-prefix {prefix!r}: 1 to 41 letters, digits, dots, dashes and underscores"
+        )
     host = socket.gethostname() or "localhost"
-    return [f"{prefix}-{host}-{os.getpid()}-{number}" if prefix else f"{host}-{os.getpid()}-{number}" for number in range(1, processes + 1)]
+    return [
+        f"{prefix}-{host}-{os.getpid()}-{number}" if prefix else f"{host}-{os.getpid()}-{number}"
+        for number in range(1, processes + 1)
+    ]
 
 
 def _told(code: int) -> str:

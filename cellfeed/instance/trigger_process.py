@@ -1,7 +1,11 @@
-"""One trigger worker of ``cellfeed triggers run``: ``python -m cellfeed.instance.trigger_process NAME``, with a :class:`Specification` in its first line of input.
+"""One trigger worker of ``cellfeed triggers run``:
+``python -m cellfeed.instance.trigger_process NAME``, with a :class:`Specification` in its first
+line of input.
 
-In its input and not among its arguments, which everybody on the host can read: settings may be secrets. The input is held open by who started it. The worker
-drains at SIGTERM, and when its input ends, so it does not outlive a ``triggers run`` that was killed. Exit codes are those of the command line.
+In its input and not among its arguments, which everybody on the host can read: settings may be
+secrets. The input is held open by who started it. The worker drains at SIGTERM, and when its input
+ends, so it does not outlive a ``triggers run`` that was killed. Exit codes are those of the command
+line.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from cellfeed.store.errors import CellfeedError
 
 
 class Specification(msgspec.Struct, frozen=True):
-    """What a worker needs, as JSON in one line. ``ready_fd``: where it writes a byte when it has begun."""
+    """What a worker needs, as JSON in one line. ``ready_fd``: where it writes a byte when it has
+    begun."""
 
     config: str
     run_dir: str
@@ -36,7 +41,13 @@ class Specification(msgspec.Struct, frozen=True):
 
 def main() -> None:
     specification = msgspec.json.decode(_first_line(), type=Specification)
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {specification.name.replace('%', '%%')} %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format=(
+            f"%(asctime)s %(levelname)s {specification.name.replace('%', '%%')} %(name)s:"
+            " %(message)s"
+        ),
+    )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -48,7 +59,10 @@ def main() -> None:
             os.close(specification.ready_fd)
 
     try:
-        directory, config = RunDir(Path(specification.run_dir)), load_config(Path(specification.config))
+        directory, config = (
+            RunDir(Path(specification.run_dir)),
+            load_config(Path(specification.config)),
+        )
         run_triggers(directory, config, specification.triggers, specification.name, stop, ready)
     except CellfeedError as error:
         sys.stderr.write(f"cellfeed: {error}\n")

@@ -1,7 +1,9 @@
-"""Records of a file into a datastore. Loading the same file again changes nothing; a load that was cut off is finished by running it again.
+"""Records of a file into a datastore. Loading the same file again changes nothing; a load that was
+cut off is finished by running it again.
 
-There is no progress file: puts are idempotent, so the store itself knows what it has. A cell whose triple is stored with another body is a conflict: it is
-reported with its line and never overwrites anything.
+There is no progress file: puts are idempotent, so the store itself knows what it has. A cell whose
+triple is stored with another body is a conflict: it is reported with its line and never overwrites
+anything.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from cellfeed.store.cells.cell import Outcome, check_new_column, check_ref_key
 from cellfeed.store.errors import CellfeedError, InvalidRefKey, InvalidRequest, InvalidRowKey
 
 LOAD_BATCH_CELLS: Final = 1_000
-"""Cells put in one call: enough to spread the cost of a commit, small enough for a lively progress bar."""
+"""Cells put in one call: enough to spread the cost of a commit, small enough for a lively progress
+bar."""
 
 PROBLEMS_MAX: Final = 100
 """Problems that a report keeps word for word; the rest is only counted."""
@@ -27,10 +30,12 @@ PROBLEMS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """How records become cells: the whole record is the body; exactly one of ``row_key`` and ``row_key_from`` says where the row key comes from.
+    """How records become cells: the whole record is the body; exactly one of ``row_key`` and
+    ``row_key_from`` says where the row key comes from.
 
-    ``row_key``: the field that holds a UUID. ``row_key_from``: the fields whose values make one (:mod:`cellfeed.loading.row_keys`).
-    ``ref_key``: a number for all cells, or the name of the field that holds it.
+    ``row_key``: the field that holds a UUID. ``row_key_from``: the fields whose values make one
+    (:mod:`cellfeed.loading.row_keys`). ``ref_key``: a number for all cells, or the name of the
+    field that holds it.
     """
 
     column: str
@@ -45,14 +50,26 @@ class LoadSpec:
         check_new_column(self.column)
         check_field_types(self.field_types)
         if (self.row_key is None) == (not self.row_key_from):
-            raise InvalidRequest("say where the row key comes from: either one field that holds it, or the fields that it is made from")
+            raise InvalidRequest(
+                "say where the row key comes from: either one field that holds it, or the fields"
+                " that it is made from"
+            )
         if isinstance(self.ref_key, int):
             check_ref_key(self.ref_key)
 
     def cell(self, fields: Mapping[str, Any]) -> CellToPut:
         """The cell of one record. Raises InvalidRowKey or InvalidRefKey."""
-        row_key = row_key_from(fields, self.row_key_from) if self.row_key is None else _row_key(fields, self.row_key)
-        return CellToPut(row_key, self.column, self.ref_key if isinstance(self.ref_key, int) else _ref_key(fields, self.ref_key), fields)
+        row_key = (
+            row_key_from(fields, self.row_key_from)
+            if self.row_key is None
+            else _row_key(fields, self.row_key)
+        )
+        return CellToPut(
+            row_key,
+            self.column,
+            self.ref_key if isinstance(self.ref_key, int) else _ref_key(fields, self.ref_key),
+            fields,
+        )
 
 
 class Problem(NamedTuple):
@@ -64,7 +81,8 @@ class Problem(NamedTuple):
 
 
 class LineCell(NamedTuple):
-    """A cell to be put and the line it comes from; ``cell`` is None where ``error`` says why there is none."""
+    """A cell to be put and the line it comes from; ``cell`` is None where ``error`` says why there
+    is none."""
 
     line: int
     cell: CellToPut | None
@@ -74,7 +92,8 @@ class LineCell(NamedTuple):
 
 @dataclass(slots=True)
 class LoadReport:
-    """What became of the cells of a load. ``failed`` cells were not written, ``unknown`` ones may have been: running the load again tells."""
+    """What became of the cells of a load. ``failed`` cells were not written, ``unknown`` ones may
+    have been: running the load again tells."""
 
     stored: int = 0
     exists: int = 0
@@ -88,7 +107,9 @@ class LoadReport:
     @property
     def cells(self) -> int:
         """Cells looked at so far."""
-        return self.stored + self.exists + self.buffered + self.conflicts + self.failed + self.unknown
+        return (
+            self.stored + self.exists + self.buffered + self.conflicts + self.failed + self.unknown
+        )
 
     @property
     def complete(self) -> bool:
@@ -97,8 +118,14 @@ class LoadReport:
 
     def as_json(self) -> dict[str, Any]:
         """The report for ``--json``."""
-        counts = {name: getattr(self, name) for name in ("stored", "exists", "buffered", "conflicts", "failed", "unknown")}
-        problems = [{"line": problem.line, "outcome": problem.outcome.value, **problem.error.as_json()} for problem in self.problems]
+        counts = {
+            name: getattr(self, name)
+            for name in ("stored", "exists", "buffered", "conflicts", "failed", "unknown")
+        }
+        problems = [
+            {"line": problem.line, "outcome": problem.outcome.value, **problem.error.as_json()}
+            for problem in self.problems
+        ]
         return {**counts, "cells": self.cells, "complete": self.complete, "problems": problems}
 
     def add(self, line: int, outcome: Outcome, error: CellfeedError | None) -> None:
@@ -119,20 +146,27 @@ _COUNTED_AS: Final = {
 }
 
 OnProgress = Callable[[LoadReport], None]
-"""Called after every batch with the report so far; ``read_bytes`` goes up to the size of the file."""
+"""Called after every batch with the report so far; ``read_bytes`` goes up to the size of the
+file."""
 
 
-def load_file(path: Path, store: CellStore, spec: LoadSpec, on_progress: OnProgress | None = None) -> LoadReport:
-    """Loads a file. Raises InvalidRequest or NotFound before anything is put when file or spec cannot be used at all; Unavailable when the store
-    cannot be reached, after which the same load can be run again. Everything else is in the report."""
+def load_file(
+    path: Path, store: CellStore, spec: LoadSpec, on_progress: OnProgress | None = None
+) -> LoadReport:
+    """Loads a file. Raises InvalidRequest or NotFound before anything is put when file or spec
+    cannot be used at all; Unavailable when the store cannot be reached, after which the same load
+    can be run again. Everything else is in the report."""
     spec.check()
     path = Path(path)
     records = read_records(path, spec.file_format or format_of(path), spec.field_types)
     return put_cells_of_lines((_line_cell(record, spec) for record in records), store, on_progress)
 
 
-def put_cells_of_lines(cells: Iterable[LineCell], store: CellStore, on_progress: OnProgress | None = None) -> LoadReport:
-    """Puts a stream of cells in batches of ``LOAD_BATCH_CELLS``, in order, and counts what became of each."""
+def put_cells_of_lines(
+    cells: Iterable[LineCell], store: CellStore, on_progress: OnProgress | None = None
+) -> LoadReport:
+    """Puts a stream of cells in batches of ``LOAD_BATCH_CELLS``, in order, and counts what became
+    of each."""
     report = LoadReport()
     for batch in _batches(iter(cells)):
         results = iter(store.put_cells([line.cell for line in batch if line.cell is not None]))
@@ -165,7 +199,10 @@ def _line_cell(record: Record, spec: LoadSpec) -> LineCell:
 def _row_key(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise InvalidRowKey(f"field {name!r}, the row key, is {'missing' if value is None else f'{value!r:.80}, not the text of a UUID'}")
+        raise InvalidRowKey(
+            f"field {name!r}, the row key, is"
+            f" {'missing' if value is None else f'{value!r:.80}, not the text of a UUID'}"
+        )
     return value
 
 
@@ -175,4 +212,7 @@ def _ref_key(fields: Mapping[str, Any], name: str) -> int:
         return int(value)
     if type(value) is int:
         return value
-    raise InvalidRefKey(f"field {name!r}, the ref key, is {'missing' if value is None else f'{value!r:.80}, not an integer'}")
+    raise InvalidRefKey(
+        f"field {name!r}, the ref key, is"
+        f" {'missing' if value is None else f'{value!r:.80}, not an integer'}"
+    )

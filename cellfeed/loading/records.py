@@ -1,14 +1,17 @@
-"""CSV, NDJSON and Parquet files as streams of records, each with the line it stands on. Never more than one batch in memory.
+"""CSV, NDJSON and Parquet files as streams of records, each with the line it stands on. Never more
+than one batch in memory.
 
 What values become:
 
-- CSV: text, always, unless ``field_types`` names the field (``int``, ``float``, ``bool``, ``json``, ``text``). Guessing would give one field several
-types, and the
-  same file other cells after a change somewhere else in it. An empty value of a typed field is null.
+- CSV: text, always, unless ``field_types`` names the field (``int``, ``float``, ``bool``, ``json``,
+  ``text``). Guessing would give one field several types, and the same file other cells after a
+  change somewhere else in it. An empty value of a typed field is null.
 - NDJSON: what the JSON says; one object a line, UTF-8, empty lines skipped.
-- Parquet: numbers, text, booleans, lists and structs as they are; times, dates and UUIDs as ISO text, decimals as text, all exactly.
+- Parquet: numbers, text, booleans, lists and structs as they are; times, dates and UUIDs as ISO
+  text, decimals as text, all exactly.
 
-A line that cannot be read is a record with an error in its place: the others are loaded, and the report names it.
+A line that cannot be read is a record with an error in its place: the others are loaded, and the
+report names it.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ _BY_SUFFIX: Final = {
 
 
 class Record(NamedTuple):
-    """One record of a file. ``line`` counts from 1 (rows, for Parquet); ``error`` says why ``fields`` is None; ``read_bytes`` is how far reading is."""
+    """One record of a file. ``line`` counts from 1 (rows, for Parquet); ``error`` says why
+    ``fields`` is None; ``read_bytes`` is how far reading is."""
 
     line: int
     fields: dict[str, Any] | None
@@ -63,7 +67,10 @@ def format_of(path: Path) -> FileFormat:
     """The format that a file's name tells. Raises InvalidRequest when it tells none."""
     found = _BY_SUFFIX.get(path.suffix.lower())
     if found is None:
-        raise InvalidRequest(f"{path}: the name does not tell the format; known endings are {', '.join(_BY_SUFFIX)}, or name one with --format")
+        raise InvalidRequest(
+            f"{path}: the name does not tell the format; known endings are {', '.join(_BY_SUFFIX)},"
+            " or name one with --format"
+        )
     return found
 
 
@@ -71,15 +78,22 @@ def check_field_types(field_types: Mapping[str, str]) -> Mapping[str, str]:
     """Raises InvalidRequest for a type that does not exist."""
     for name, kind in field_types.items():
         if kind not in FIELD_TYPES:
-            raise InvalidRequest(f"field {name!r} cannot have type {kind!r}; known are {', '.join(FIELD_TYPES)}")
+            raise InvalidRequest(
+                f"field {name!r} cannot have type {kind!r}; known are {', '.join(FIELD_TYPES)}"
+            )
     return field_types
 
 
-def read_records(path: Path, file_format: FileFormat, field_types: Mapping[str, str] | None = None) -> Iterator[Record]:
-    """The records of a file, in its order. Raises NotFound, or InvalidRequest when it is no file of this format at all."""
+def read_records(
+    path: Path, file_format: FileFormat, field_types: Mapping[str, str] | None = None
+) -> Iterator[Record]:
+    """The records of a file, in its order. Raises NotFound, or InvalidRequest when it is no file of
+    this format at all."""
     field_types = check_field_types(field_types or {})
     if field_types and file_format is not FileFormat.CSV:
-        raise InvalidRequest(f"field types are for CSV; the values of {file_format.value} have types already")
+        raise InvalidRequest(
+            f"field types are for CSV; the values of {file_format.value} have types already"
+        )
     if not path.is_file():
         raise NotFound(f"{path} is not a file")
     if file_format is FileFormat.CSV:
@@ -97,9 +111,14 @@ def _csv_records(path: Path, field_types: Mapping[str, str]) -> Iterator[Record]
         except (csv.Error, UnicodeDecodeError) as error:
             raise InvalidRequest(f"{path}: the header is not CSV in UTF-8: {error}") from None
         if not header or len(set(header)) != len(header) or "" in header:
-            raise InvalidRequest(f"{path}: the header must name every field once, not {header!r:.200}")
+            raise InvalidRequest(
+                f"{path}: the header must name every field once, not {header!r:.200}"
+            )
         if missing := set(field_types) - set(header):
-            raise InvalidRequest(f"{path} has no field {min(missing)!r} to give a type to; it has {', '.join(header)}")
+            raise InvalidRequest(
+                f"{path} has no field {min(missing)!r} to give a type to; it has"
+                f" {', '.join(header)}"
+            )
         while True:
             line = reader.line_num + 1
             try:
@@ -115,7 +134,8 @@ def _csv_records(path: Path, field_types: Mapping[str, str]) -> Iterator[Record]
 
 
 class _TextLines:
-    """Lines of UTF-8 text. An iterator and not a generator, because it must go on behind a line that it could not read."""
+    """Lines of UTF-8 text. An iterator and not a generator, because it must go on behind a line
+    that it could not read."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
@@ -145,10 +165,15 @@ def _skip_line(raw: BinaryIO) -> None:
         pass
 
 
-def _csv_fields(header: list[str], values: list[str], field_types: Mapping[str, str]) -> dict[str, Any]:
+def _csv_fields(
+    header: list[str], values: list[str], field_types: Mapping[str, str]
+) -> dict[str, Any]:
     if len(values) != len(header):
         raise InvalidRequest(f"{len(values)} values where the header names {len(header)} fields")
-    return {name: _typed(name, value, field_types[name]) if name in field_types else value for name, value in zip(header, values, strict=True)}
+    return {
+        name: _typed(name, value, field_types[name]) if name in field_types else value
+        for name, value in zip(header, values, strict=True)
+    }
 
 
 def _typed(name: str, value: str, kind: str) -> Any:
@@ -165,7 +190,10 @@ def _typed(name: str, value: str, kind: str) -> Any:
             return json.loads(value)
         return {"true": True, "false": False}[value.lower()]
     except (ValueError, KeyError, RecursionError):
-        raise InvalidRequest(f"field {name!r} holds {value!r:.80}, which is not {'true or false' if kind == 'bool' else f'of type {kind}'}") from None
+        raise InvalidRequest(
+            f"field {name!r} holds {value!r:.80}, which is not"
+            f" {'true or false' if kind == 'bool' else f'of type {kind}'}"
+        ) from None
 
 
 def _ndjson_records(path: Path) -> Iterator[Record]:
@@ -175,7 +203,9 @@ def _ndjson_records(path: Path) -> Iterator[Record]:
             line += 1
             if _cut_short(text):
                 _skip_line(raw)
-                yield Record(line, None, raw.tell(), InvalidRequest(f"longer than {LINE_BYTES_MAX} bytes"))
+                yield Record(
+                    line, None, raw.tell(), InvalidRequest(f"longer than {LINE_BYTES_MAX} bytes")
+                )
             elif text.strip():
                 try:
                     yield Record(line, parse(canonical_from_json(text.strip())), raw.tell())
@@ -198,10 +228,20 @@ def _parquet_records(path: Path) -> Iterator[Record]:
             for batch in file.iter_batches(PARQUET_BATCH_ROWS):
                 for values in batch.to_pylist():
                     row += 1
-                    yield Record(row, {name: _plain(value) for name, value in values.items()}, size * row // total)
+                    yield Record(
+                        row,
+                        {name: _plain(value) for name, value in values.items()},
+                        size * row // total,
+                    )
         except (pa.ArrowException, OSError) as error:
-            # Rows behind damaged pages cannot be told apart any more, so this one error stands for the rest of the file.
-            yield Record(row + 1, None, size, InvalidRequest(f"this row and those behind it cannot be read: {error}"))
+            # Rows behind damaged pages cannot be told apart any more, so this one error stands for
+            # the rest of the file.
+            yield Record(
+                row + 1,
+                None,
+                size,
+                InvalidRequest(f"this row and those behind it cannot be read: {error}"),
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,10 @@
 """A row key out of the values of a record, the same in every program that follows these rules.
 
-The name of a record is its chosen values joined by ``|``; in each value a backslash becomes two and a ``|`` gets one before it, so that different
-values never make the same name. Text counts as it stands, anything else as canonical JSON. The row key is the UUIDv5 (RFC 9562 §5.5) of that name in
-:data:`ROW_KEY_NAMESPACE`. Frozen by golden vectors in ``tests/unit/test_load_row_keys.py``: another rule would load every file a second time.
+The name of a record is its chosen values joined by ``|``; in each value a backslash becomes two and
+a ``|`` gets one before it, so that different values never make the same name. Text counts as it
+stands, anything else as canonical JSON. The row key is the UUIDv5 (RFC 9562 §5.5) of that name in
+:data:`ROW_KEY_NAMESPACE`. Frozen by golden vectors in ``tests/unit/test_load_row_keys.py``: another
+rule would load every file a second time.
 """
 
 from __future__ import annotations
@@ -22,19 +24,23 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 def record_name(fields: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The name of a record by the fields ``names``. Raises InvalidRowKey when one is missing or null."""
+    """The name of a record by the fields ``names``. Raises InvalidRowKey when one is missing or
+    null."""
     return "|".join(_escaped(_text(fields, name)) for name in names)
 
 
 def row_key_from(fields: Mapping[str, Any], names: Sequence[str]) -> UUID:
-    """The UUIDv5 row key of a record by the fields ``names``. Raises InvalidRowKey when one is missing or null."""
+    """The UUIDv5 row key of a record by the fields ``names``. Raises InvalidRowKey when one is
+    missing or null."""
     return uuid5(ROW_KEY_NAMESPACE, record_name(fields, names))
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if value is None:
-        raise InvalidRowKey(f"field {name!r}, part of the row key, is {'null' if name in fields else 'missing'}")
+        raise InvalidRowKey(
+            f"field {name!r}, part of the row key, is {'null' if name in fields else 'missing'}"
+        )
     return value if isinstance(value, str) else _encode(value).decode()
 
 

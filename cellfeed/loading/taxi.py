@@ -1,13 +1,19 @@
-"""How the New York taxi trips that the product ships (``cellfeed/data/taxis.csv``, 6,433 trips of March 2019) become cells.
+"""How the New York taxi trips that the product ships (``cellfeed/data/taxis.csv``, 6,433 trips of
+March 2019) become cells.
 
-A trip's row key is made from its five fields :data:`TRIP_NAME_FIELDS`, which no two trips share, by :mod:`cellfeed.loading.row_keys`; so ``cellfeed load
---row-key-from pickup,dropoff,pickup_zone,dropoff_zone,total`` gives the same row keys. All cells have ref key 1.
+A trip's row key is made from its five fields :data:`TRIP_NAME_FIELDS`, which no two trips share, by
+:mod:`cellfeed.loading.row_keys`; so ``cellfeed load --row-key-from
+pickup,dropoff,pickup_zone,dropoff_zone,total`` gives the same row keys. All cells have ref key 1.
 
-===============  ====================================================================================================================
-BASE             the trip: times as ISO text, money in integer cents, ``passengers`` 0 and zones "" where the meter's record lacks them
-NOTES            only for trips that lack something: ``{"missing": ["passengers", "pickup_zone", …], "text": …}``
-FARE_ADJUSTMENT  only for trips with tolls: ``{"kind": "tolls", "amount_cents": …}`` (part of the total already)
-===============  ====================================================================================================================
+===============
+====================================================================================================================
+BASE             the trip: times as ISO text, money in integer cents, ``passengers`` 0 and zones ""
+                 where the meter's record lacks them
+NOTES            only for trips that lack something:
+                 ``{"missing": ["passengers", "pickup_zone", …], "text": …}``
+FARE_ADJUSTMENT  only for trips with tolls: ``{"kind": "tolls", "amount_cents": …}`` (part of the
+total already) ===============
+====================================================================================================================
 """
 
 from __future__ import annotations
@@ -42,7 +48,8 @@ _MAY_BE_MISSING: Final = ("passengers", "pickup_zone", "dropoff_zone")
 
 @dataclass(frozen=True, slots=True)
 class TaxiFigures:
-    """What a file of trips must come to, computed from the text with decimal arithmetic and without the store: the other side of the demo's proof."""
+    """What a file of trips must come to, computed from the text with decimal arithmetic and without
+    the store: the other side of the demo's proof."""
 
     trips: int
     base_cells: int
@@ -70,7 +77,8 @@ def trip_row_key(fields: Mapping[str, str]) -> UUID:
 
 
 def cells_of_trip(fields: Mapping[str, str]) -> list[CellToPut]:
-    """The cells of one trip: BASE, then NOTES and FARE_ADJUSTMENT where it has them. Raises InvalidRequest naming the value that is no taxi trip's."""
+    """The cells of one trip: BASE, then NOTES and FARE_ADJUSTMENT where it has them. Raises
+    InvalidRequest naming the value that is no taxi trip's."""
     row_key = trip_row_key(fields)
     base = _base(fields)
     cells = [CellToPut(row_key, BASE, REF_KEY, base)]
@@ -79,17 +87,27 @@ def cells_of_trip(fields: Mapping[str, str]) -> list[CellToPut]:
         text = f"The meter's record lacks {', '.join(name.replace('_', ' ') for name in missing)}."
         cells.append(CellToPut(row_key, NOTES, REF_KEY, {"missing": missing, "text": text}))
     if base["tolls_cents"] > 0:
-        cells.append(CellToPut(row_key, FARE_ADJUSTMENT, REF_KEY, {"kind": "tolls", "amount_cents": base["tolls_cents"]}))
+        cells.append(
+            CellToPut(
+                row_key,
+                FARE_ADJUSTMENT,
+                REF_KEY,
+                {"kind": "tolls", "amount_cents": base["tolls_cents"]},
+            )
+        )
     return cells
 
 
-def load_taxi(store: CellStore, path: Path | None = None, on_progress: OnProgress | None = None) -> LoadReport:
+def load_taxi(
+    store: CellStore, path: Path | None = None, on_progress: OnProgress | None = None
+) -> LoadReport:
     """Loads a file of taxi trips, the shipped one by default. Loading it again changes nothing."""
     return put_cells_of_lines(_line_cells(path or shipped_csv()), store, on_progress)
 
 
 def expected_figures(path: Path | None = None) -> TaxiFigures:
-    """What :func:`load_taxi` and billing must come to, from the CSV alone. Raises InvalidRequest when a line is no taxi trip."""
+    """What :func:`load_taxi` and billing must come to, from the CSV alone. Raises InvalidRequest
+    when a line is no taxi trip."""
     counts = dict.fromkeys((BASE, NOTES, FARE_ADJUSTMENT), 0)
     trips, cents = dict.fromkeys((CARD, CASH, ""), 0), dict.fromkeys((CARD, CASH, ""), Decimal(0))
     for record in read_records(path or shipped_csv(), FileFormat.CSV):
@@ -97,7 +115,10 @@ def expected_figures(path: Path | None = None) -> TaxiFigures:
             raise InvalidRequest(f"line {record.line}: {record.error}")
         fields = record.fields
         counts[BASE] += 1
-        counts[NOTES] += fields["passengers"] in ("", "0") or "" in (fields["pickup_zone"], fields["dropoff_zone"])
+        counts[NOTES] += fields["passengers"] in ("", "0") or "" in (
+            fields["pickup_zone"],
+            fields["dropoff_zone"],
+        )
         counts[FARE_ADJUSTMENT] += Decimal(fields["tolls"]) > 0
         trips[fields["payment"]] += 1
         cents[fields["payment"]] += Decimal(fields["total"]) * 100
@@ -140,12 +161,21 @@ def _base(fields: Mapping[str, str]) -> dict[str, Any]:
         body["distance_miles"] = float(fields[name])
         for name in ("fare", "tip", "tolls", "total"):
             body[f"{name}_cents"] = _whole(Decimal(fields[name]) * 100)
-        for name in ("color", "payment", "pickup_zone", "dropoff_zone", "pickup_borough", "dropoff_borough"):
+        for name in (
+            "color",
+            "payment",
+            "pickup_zone",
+            "dropoff_zone",
+            "pickup_borough",
+            "dropoff_borough",
+        ):
             body[name] = fields[name]
     except KeyError:
         raise InvalidRequest(f"no field {name!r}: this is not a file of taxi trips") from None
     except (ValueError, InvalidOperation):
-        raise InvalidRequest(f"field {name!r} holds {fields[name]!r:.80}, which no taxi trip has there") from None
+        raise InvalidRequest(
+            f"field {name!r} holds {fields[name]!r:.80}, which no taxi trip has there"
+        ) from None
     return body
 
 

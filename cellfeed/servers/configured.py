@@ -1,11 +1,18 @@
-"""Local servers as the configuration names them: which files and accounts they get, and which clusters are made of them alone."""
+"""Local servers as the configuration names them: which files and accounts they get, and which
+clusters are made of them alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from cellfeed.config.model import Config, KafkaServerConfig, MariaDbServerConfig, ZooKeeperServerConfig, nodes_at
+from cellfeed.config.model import (
+    Config,
+    KafkaServerConfig,
+    MariaDbServerConfig,
+    ZooKeeperServerConfig,
+    nodes_at,
+)
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.kafka import KafkaServer
 from cellfeed.servers.life import LocalServer
@@ -26,20 +33,52 @@ def configured_server(directory: RunDir, config: Config, name: str) -> LocalServ
         folder = directory.inside(server.directory or f"servers/{name}")
         match server:
             case MariaDbServerConfig():
-                addresses = [parse_mysql_url(node.url, node.replication) for node in nodes_at(config, server)]
+                addresses = [
+                    parse_mysql_url(node.url, node.replication) for node in nodes_at(config, server)
+                ]
                 accounts = tuple(Account(address.user, address.password) for address in addresses)
-                return MariaDbServer(name, folder, server.port, server.server_id, _settings(directory, server.settings, "mariadb.cnf"), accounts)
+                return MariaDbServer(
+                    name,
+                    folder,
+                    server.port,
+                    server.server_id,
+                    _settings(directory, server.settings, "mariadb.cnf"),
+                    accounts,
+                )
             case ZooKeeperServerConfig():
-                return ZooKeeperServer(name, folder, server.port, _settings(directory, server.settings, "zookeeper.cfg"))
+                return ZooKeeperServer(
+                    name,
+                    folder,
+                    server.port,
+                    _settings(directory, server.settings, "zookeeper.cfg"),
+                )
             case KafkaServerConfig():
-                return KafkaServer(name, folder, server.port, server.controller_port, _settings(directory, server.settings, "kafka.properties"))
-    raise NotFound(f"the configuration has no server {name!r}; it has {', '.join(server.name for server in config.servers) or 'none'}")
+                return KafkaServer(
+                    name,
+                    folder,
+                    server.port,
+                    server.controller_port,
+                    _settings(directory, server.settings, "kafka.properties"),
+                )
+    raise NotFound(
+        f"the configuration has no server {name!r}; it has"
+        f" {', '.join(server.name for server in config.servers) or 'none'}"
+    )
 
 
 def own_clusters(config: Config) -> list[str]:
     """The clusters every node of which is a server of the instance."""
-    local = {node.name for server in config.servers if isinstance(server, MariaDbServerConfig) for node in nodes_at(config, server)}
-    return [cluster.name for cluster in config.datastore.clusters if local.issuperset(node.name for node in cluster.nodes)]
+    local = {
+        node.name
+        for server in config.servers
+        if isinstance(server, MariaDbServerConfig)
+        for node in nodes_at(config, server)
+    }
+    return [
+        cluster.name
+        for cluster in config.datastore.clusters
+        if local.issuperset(node.name for node in cluster.nodes)
+    ]
 
 
 def _settings(directory: RunDir, given: str | None, shipped: str) -> Path:

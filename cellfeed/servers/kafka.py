@@ -1,6 +1,7 @@
 """A Kafka broker as a local process: one node that is its own controller (KRaft).
 
-Debian has no package of it: its jars come from Maven Central (:mod:`cellfeed.servers.kafka_jars`, which ``docker/install-services`` runs).
+Debian has no package of it: its jars come from Maven Central (:mod:`cellfeed.servers.kafka_jars`,
+which ``docker/install-services`` runs).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from cellfeed.store.errors import Unavailable
 
 _HEAP: Final = "-Xmx512m"
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-"""A whole request: its length, key 18 in version 0, correlation id 1, no client id. A broker answers it once it takes requests at all."""
+"""A whole request: its length, key 18 in version 0, correlation id 1, no client id. A broker
+answers it once it takes requests at all."""
 
 _ANSWER_HEAD: Final = struct.Struct(">iih")
 
@@ -51,13 +53,24 @@ class KafkaServer:
             f"controller.quorum.voters=1@{LOOPBACK}:{self.controller_port}\n"
             f"log.dirs={data}\n"
         )
-        self._configuration.write_text(f"{self.settings.read_text()}\n# Of this server; the last value of a name counts.\n{own}")
+        self._configuration.write_text(
+            f"{self.settings.read_text()}\n# Of this server; the last value of a name"
+            f" counts.\n{own}"
+        )
         formatted = self.directory / "formatted"
         if formatted.exists():
             return
         # The mark comes last: a start that was killed leaves a folder that is formatted anew.
         shutil.rmtree(data, ignore_errors=True)
-        command = [*self._java(), "kafka.tools.StorageTool", "format", "--cluster-id", new_cluster_id(), "--config", str(self._configuration)]
+        command = [
+            *self._java(),
+            "kafka.tools.StorageTool",
+            "format",
+            "--cluster-id",
+            new_cluster_id(),
+            "--config",
+            str(self._configuration),
+        ]
         run_to_end(command, f"{self.name}: formatting {data}")
         formatted.touch()
 
@@ -75,10 +88,14 @@ class KafkaServer:
         return len(head) == _ANSWER_HEAD.size and _ANSWER_HEAD.unpack(head)[1:] == (1, 0)
 
     def _java(self) -> list[str]:
-        java, jars = program("java", self.name, "default-jre-headless"), jars_directory(self.version)
+        java, jars = (
+            program("java", self.name, "default-jre-headless"),
+            jars_directory(self.version),
+        )
         if not jars.is_dir():
             raise Unavailable(
-                f"{self.name}: Kafka's jars are not in {jars}; `make services` fetches them (python -m cellfeed.servers.kafka_jars {self.version})"
+                f"{self.name}: Kafka's jars are not in {jars}; `make services` fetches them (python"
+                f" -m cellfeed.servers.kafka_jars {self.version})"
             )
         return [java, _HEAP, "-cp", f"{jars}/*"]
 
@@ -88,7 +105,8 @@ class KafkaServer:
 
 
 def new_cluster_id() -> str:
-    """A random UUID as Kafka writes them. Never one that begins with a dash, one in 64: Kafka's own tool takes it for an option."""
+    """A random UUID as Kafka writes them. Never one that begins with a dash, one in 64: Kafka's own
+    tool takes it for an option."""
     while (text := urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")).startswith("-"):
         continue
     return text

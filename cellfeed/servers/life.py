@@ -1,11 +1,16 @@
-"""The life of a local server, whatever its kind: made ready once, started, awaited, recorded like every process of the instance.
+"""The life of a local server, whatever its kind: made ready once, started, awaited, recorded like
+every process of the instance.
 
-The server is the recorded process itself, without a process of ours between: ``kill -9`` of the recorded pid is the server's death, SIGTERM its gentle end
-(:meth:`cellfeed.run_dir.RunDir.stop_process`), and the death of anything else is not felt. Each has a session and so a process group of its own.
+The server is the recorded process itself, without a process of ours between: ``kill -9`` of the
+recorded pid is the server's death, SIGTERM its gentle end
+(:meth:`cellfeed.run_dir.RunDir.stop_process`), and the death of anything else is not felt. Each has
+a session and so a process group of its own.
 
 A start that is killed
-    while its files are made      they are made in another place, or have a mark that is written last: the next start makes them anew
-    between start and record      the server runs, but nobody knows it: the next start refuses and names the process that holds the port
+    while its files are made      they are made in another place, or have a mark that is written
+                                  last: the next start makes them anew
+    between start and record      the server runs, but nobody knows it: the next start refuses and
+                                  names the process that holds the port
 """
 
 from __future__ import annotations
@@ -26,16 +31,19 @@ from cellfeed.signals import raise_if_asked, uninterrupted
 from cellfeed.store.errors import Unavailable
 
 START_TIMEOUT_S: Final = 60.0
-"""How long a server may take until it answers; MariaDB needs 0.3 s, Kafka 7 s, recovery after a kill some more."""
+"""How long a server may take until it answers; MariaDB needs 0.3 s, Kafka 7 s, recovery after a
+kill some more."""
 
 PREPARE_TIMEOUT_S: Final = 60.0
 """How long making a server's files may take; MariaDB needs 1 s, Kafka 3 s."""
 
 PROBE_TIMEOUT_S: Final = 2.0
-"""Longest wait for the answer to one question whether a server is there. Without a bound a server that is starting can hold the asker for ever."""
+"""Longest wait for the answer to one question whether a server is there. Without a bound a server
+that is starting can hold the asker for ever."""
 
 PORT_WAIT_S: Final = 5.0
-"""How long a port may still be held by nobody that can be named: a server that was killed has it until its last thread has ended."""
+"""How long a port may still be held by nobody that can be named: a server that was killed has it
+until its last thread has ended."""
 
 LOOPBACK: Final = "127.0.0.1"
 _PROBE_INTERVAL_S: Final = 0.05
@@ -59,20 +67,26 @@ class LocalServer(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Makes its files unless they are there. Raises Unavailable: a program is missing, a folder cannot be used."""
+        """Makes its files unless they are there. Raises Unavailable: a program is missing, a folder
+        cannot be used."""
         ...
 
     def command(self) -> list[str]:
-        """What runs it in the foreground, once it is prepared. Raises Unavailable when a program is missing."""
+        """What runs it in the foreground, once it is prepared. Raises Unavailable when a program is
+        missing."""
         ...
 
     def answers(self) -> bool:
-        """Whether it, and not something else on its port, serves. Returns within some ``PROBE_TIMEOUT_S``. Raises Unavailable when it never will."""
+        """Whether it, and not something else on its port, serves. Returns within some
+        ``PROBE_TIMEOUT_S``. Raises Unavailable when it never will."""
         ...
 
 
-def start_server(server: LocalServer, directory: RunDir, given_up: Callable[[], bool] = lambda: False) -> ProcessEntry:
-    """Starts a server and records it once it answers. Raises Unavailable when it does not, or when ``given_up`` says that nobody wants it."""
+def start_server(
+    server: LocalServer, directory: RunDir, given_up: Callable[[], bool] = lambda: False
+) -> ProcessEntry:
+    """Starts a server and records it once it answers. Raises Unavailable when it does not, or when
+    ``given_up`` says that nobody wants it."""
     check_ports_free(server)
     server.prepare()
     process = None
@@ -80,7 +94,13 @@ def start_server(server: LocalServer, directory: RunDir, given_up: Callable[[], 
         with uninterrupted():
             process = launch(server, directory.log(server.name))
         await_answer(server, process, directory.log(server.name), given_up)
-        entry = ProcessEntry(server.name, server.kind, process.pid, dict(server.ports), str(directory.log(server.name)))
+        entry = ProcessEntry(
+            server.name,
+            server.kind,
+            process.pid,
+            dict(server.ports),
+            str(directory.log(server.name)),
+        )
         directory.say_ready(server.name, entry.ports, process.pid)
         directory.record(entry)
     except BaseException:
@@ -89,7 +109,8 @@ def start_server(server: LocalServer, directory: RunDir, given_up: Callable[[], 
             process.kill()
             process.wait()
         raise
-    # The handle is let go: from here on the system is asked who is alive, and a handle that is dropped while its process runs would complain.
+    # The handle is let go: from here on the system is asked who is alive, and a handle that is
+    # dropped while its process runs would complain.
     process.returncode = 0
     return entry
 
@@ -98,11 +119,24 @@ def launch(server: LocalServer, log_path: Path) -> subprocess.Popen[bytes]:
     """The started server; it may not serve yet."""
     command = server.command()
     with log_path.open("ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "LC_ALL": "C"})
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
 
 
-def await_answer(server: LocalServer, process: subprocess.Popen[bytes], log_path: Path, given_up: Callable[[], bool] = lambda: False) -> None:
-    """Returns once a launched server answers. Raises Unavailable with the end of its log when it ends before, or takes too long."""
+def await_answer(
+    server: LocalServer,
+    process: subprocess.Popen[bytes],
+    log_path: Path,
+    given_up: Callable[[], bool] = lambda: False,
+) -> None:
+    """Returns once a launched server answers. Raises Unavailable with the end of its log when it
+    ends before, or takes too long."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not server.answers() or process.poll() is not None:
         raise_if_asked()
@@ -115,13 +149,17 @@ def await_answer(server: LocalServer, process: subprocess.Popen[bytes], log_path
 
 
 def check_ports_free(server: LocalServer) -> None:
-    """Raises Unavailable when somebody listens on a port of the server already: it could be taken for the server itself."""
+    """Raises Unavailable when somebody listens on a port of the server already: it could be taken
+    for the server itself."""
     deadline_s = time.monotonic() + PORT_WAIT_S
     for port in server.ports.values():
         while (reason := _why_not_free(port)) is not None:
             holder = _listener(port)
             if holder is not None or time.monotonic() > deadline_s:
-                raise Unavailable(f"{server.name}: port {port} cannot be had{f', {holder} listens there' if holder else ''}: {reason}")
+                raise Unavailable(
+                    f"{server.name}: port {port} cannot be"
+                    f" had{f', {holder} listens there' if holder else ''}: {reason}"
+                )
             time.sleep(_PROBE_INTERVAL_S)
 
 
@@ -136,7 +174,8 @@ def _why_not_free(port: int) -> str | None:
 
 
 def run_in_place(server: LocalServer, directory: RunDir) -> None:
-    """Becomes the server (for other supervisors than ours, which have their own ways to see that it serves): does not return. Raises Unavailable."""
+    """Becomes the server (for other supervisors than ours, which have their own ways to see that it
+    serves): does not return. Raises Unavailable."""
     check_ports_free(server)
     server.prepare()
     command = server.command()
@@ -148,16 +187,29 @@ def program(name: str, server: str, package: str) -> str:
     """The path of an installed program. Raises Unavailable naming the package that has it."""
     found = shutil.which(name) or shutil.which(name, path=_SYSTEM_PROGRAMS)
     if found is None:
-        raise Unavailable(f"{server}: there is no {name} on this machine; Debian has it in the package {package}, which `make services` installs")
+        raise Unavailable(
+            f"{server}: there is no {name} on this machine; Debian has it in the package {package},"
+            " which `make services` installs"
+        )
     return found
 
 
 def run_to_end(command: list[str], what: str, given: str = "") -> None:
-    """Runs a command that makes a server's files, with ``given`` as its input. Raises Unavailable with the end of what it said."""
+    """Runs a command that makes a server's files, with ``given`` as its input. Raises Unavailable
+    with the end of what it said."""
     try:
-        subprocess.run(command, input=given, check=True, capture_output=True, text=True, timeout=PREPARE_TIMEOUT_S)
+        subprocess.run(
+            command,
+            input=given,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=PREPARE_TIMEOUT_S,
+        )
     except subprocess.CalledProcessError as error:
-        raise Unavailable(f"{what} failed:\n{(error.stdout + error.stderr).strip()[-_LOG_TAIL_CHARACTERS:]}") from error
+        raise Unavailable(
+            f"{what} failed:\n{(error.stdout + error.stderr).strip()[-_LOG_TAIL_CHARACTERS:]}"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"{what} did not end within {PREPARE_TIMEOUT_S:.0f} s") from error
 
@@ -169,6 +221,11 @@ def _listener(port: int) -> str | None:
     except psutil.AccessDenied:
         return None
     for each in connections:
-        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid is not None:
+        if (
+            each.status == psutil.CONN_LISTEN
+            and each.laddr
+            and each.laddr.port == port
+            and each.pid is not None
+        ):
             return f"process {each.pid} ({psutil.Process(each.pid).name()})"
     return None

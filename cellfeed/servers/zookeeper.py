@@ -36,13 +36,19 @@ class ZooKeeperServer:
 
     def prepare(self) -> None:
         (self.directory / "data").mkdir(parents=True, exist_ok=True)
-        own = f"dataDir={self.directory / 'data'}\nclientPort={self.port}\nclientPortAddress={LOOPBACK}\n"
-        self._configuration.write_text(f"{self.settings.read_text()}\n# Of this server; the last value of a name counts.\n{own}")
+        own = f"dataDir={self.directory / 'data'}\nclientPort={self.port}\nclientPortAddress={LOOPBACK}\n"  # noqa: E501
+        self._configuration.write_text(
+            f"{self.settings.read_text()}\n# Of this server; the last value of a name"
+            f" counts.\n{own}"
+        )
 
     def command(self) -> list[str]:
         java = program("java", self.name, "default-jre-headless")
         if missing := [str(jar) for jar in JARS if not jar.exists()]:
-            raise Unavailable(f"{self.name}: there is no {missing[0]} on this machine; Debian has it in the package {PACKAGE}, which `make services` installs")
+            raise Unavailable(
+                f"{self.name}: there is no {missing[0]} on this machine; Debian has it in the"
+                f" package {PACKAGE}, which `make services` installs"
+            )
         return [java, _HEAP, "-cp", ":".join(map(str, JARS)), _MAIN, str(self._configuration)]
 
     def answers(self) -> bool:

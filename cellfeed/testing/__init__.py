@@ -1,6 +1,8 @@
-"""The test kit for services that have triggers; with pytest it is the fixture ``cellfeed_kit``, see the guide ``docs/testing-triggers.md``.
+"""The test kit for services that have triggers; with pytest it is the fixture ``cellfeed_kit``, see
+the guide ``docs/testing-triggers.md``.
 
-Nothing is imported before it is asked for, so that the plugin costs those who do not use it nothing.
+Nothing is imported before it is asked for, so that the plugin costs those who do not use it
+nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultNeverHappened", "Kit", "NotIdle", "Run", "RunOutcome", "TriggerStopped"]
 
-_HOMES: Final = {"FaultNeverHappened": "kit", "Kit": "kit", "NotIdle": "idle_run", "Run": "history", "RunOutcome": "history", "TriggerStopped": "idle_run"}
+_HOMES: Final = {
+    "FaultNeverHappened": "kit",
+    "Kit": "kit",
+    "NotIdle": "idle_run",
+    "Run": "history",
+    "RunOutcome": "history",
+    "TriggerStopped": "idle_run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""The coordination of a kit: in its store, or in a ZooKeeper in memory; and what its workers come to there."""
+"""The coordination of a kit: in its store, or in a ZooKeeper in memory; and what its workers come
+to there."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session, TopicPartition
+from cellfeed.bridge.coordination.contract import (
+    Claim,
+    CommittedOffset,
+    Coordinator,
+    Session,
+    TopicPartition,
+)
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
@@ -84,7 +91,11 @@ class Coordination:
         self._opened: dict[Gate, _InZooKeeper] = {}
         self._lock = threading.Lock()
         self.observer: Coordinator = (
-            StoreCoordinator(state) if tree is None else ZooKeeperCoordinator(_ADDRESS, state, connect=lambda _, timeout_s: tree.begin(timeout_s))
+            StoreCoordinator(state)
+            if tree is None
+            else ZooKeeperCoordinator(
+                _ADDRESS, state, connect=lambda _, timeout_s: tree.begin(timeout_s)
+            )
         )
         """The kit's own eyes."""
 

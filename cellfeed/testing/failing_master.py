@@ -1,10 +1,14 @@
-"""A storage engine that behaves as a cluster of a master and a minion when the master dies with cells that the minion has not got.
+"""A storage engine that behaves as a cluster of a master and a minion when the master dies with
+cells that the minion has not got.
 
-Such a cell is above the watermark, so no reader of the log is shown it; nor does the master show it to anybody by its key before a minion has it. Its put is
-never acknowledged: it comes to ``unknown``. With the master it is gone: the minion that is promoted gives its id to the next cell, under a higher leader
-epoch. Every cell that was acknowledged is kept (E5, E7, and the watermark of :mod:`cellfeed.store.clusters.serving.cluster`).
+Such a cell is above the watermark, so no reader of the log is shown it; nor does the master show it
+to anybody by its key before a minion has it. Its put is never acknowledged: it comes to
+``unknown``. With the master it is gone: the minion that is promoted gives its id to the next cell,
+under a higher leader epoch. Every cell that was acknowledged is kept (E5, E7, and the watermark of
+:mod:`cellfeed.store.clusters.serving.cluster`).
 
-Cells of a put that are to be lost are never written to the engine below: they are on the master's disk only, which is what this class stands for.
+Cells of a put that are to be lost are never written to the engine below: they are on the master's
+disk only, which is what this class stands for.
 """
 
 from __future__ import annotations
@@ -21,7 +25,14 @@ from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.dictionaries import DictionaryStore
 from cellfeed.store.engines.contract.engine import Engine, StateTable
 from cellfeed.store.engines.contract.indexes import IndexStore
-from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
+from cellfeed.store.engines.contract.values import (
+    ErasedStep,
+    Head,
+    LocatedCell,
+    LogRange,
+    Replica,
+    StateEntry,
+)
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.histories import History
 from cellfeed.store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
@@ -31,7 +42,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LostCell:
-    """A cell that was on the old master only. ``added_id``: what the master had given it; another cell gets it now."""
+    """A cell that was on the old master only. ``added_id``: what the master had given it; another
+    cell gets it now."""
 
     row_key: UUID
     column_name: str
@@ -41,7 +53,8 @@ class LostCell:
 
 
 class FailingMaster:
-    """:class:`cellfeed.store.engines.contract.engine.Engine` over another one, which is what the minion has."""
+    """:class:`cellfeed.store.engines.contract.engine.Engine` over another one, which is what the
+    minion has."""
 
     def __init__(self, minion: Engine) -> None:
         self._minion = minion
@@ -56,7 +69,8 @@ class FailingMaster:
         self._state = _MastersState(self, minion.state)
 
     def lose(self, cells: int, away_s: float) -> None:
-        """The next ``cells`` new cells come to the master alone, and it dies. For ``away_s`` seconds there is no master then."""
+        """The next ``cells`` new cells come to the master alone, and it dies. For ``away_s``
+        seconds there is no master then."""
         with self._lock:
             self._to_lose += cells
             self._away_s = away_s
@@ -69,13 +83,15 @@ class FailingMaster:
     def _is_away(self) -> bool:
         return time.monotonic() < self._away_until_s
 
-    # --- writing -------------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         with self._lock:
             self.check_master()
             if any(cell.triple in self._on_master for cell in cells):
-                self._die()  # time has passed since the first try: whoever puts it again finds another master, or none yet
+                # time has passed since the first try: whoever puts it again finds another master,
+                # or none yet
+                self._die()
                 self.check_master()
             doomed = self._doomed(cells)
             if not doomed:
@@ -84,7 +100,9 @@ class FailingMaster:
             results = iter(self._minion.put(kept) if kept else ())
             self._hold(doomed)
             self._to_lose -= len(doomed)
-            answers = [self._unknown(cell) if cell.triple in doomed else next(results) for cell in cells]
+            answers = [
+                self._unknown(cell) if cell.triple in doomed else next(results) for cell in cells
+            ]
             if not self._to_lose:
                 self._die()
             return answers
@@ -102,7 +120,9 @@ class FailingMaster:
         with self._lock:
             self.check_master()
             if any(triple.row_key == row_key for triple in self._on_master):
-                self._die()  # what only the master has of the row would be left over: another one is asked, or none yet
+                # what only the master has of the row would be left over: another one is asked, or
+                # none yet
+                self._die()
                 self.check_master()
             return self._minion.erase(row_key, cells_max)
 
@@ -111,18 +131,29 @@ class FailingMaster:
         if not self._to_lose:
             return []
         triples = list(dict.fromkeys(cell.triple for cell in cells))
-        new = [triple for triple, found in zip(triples, self._minion.get(triples), strict=True) if found is None]
+        new = [
+            triple
+            for triple, found in zip(triples, self._minion.get(triples), strict=True)
+            if found is None
+        ]
         return new[-self._to_lose :]
 
     def _hold(self, doomed: Sequence[Triple]) -> None:
         heads = self._heads()
         for triple in doomed:
             shard = shard_of(triple.row_key, self.shards)
-            added_id = heads[shard].next_added_id + sum(cell.shard == shard for cell in self._on_master.values())
-            self._on_master[triple] = LostCell(UUID(bytes=triple.row_key), triple.column_name, triple.ref_key, shard, added_id)
+            added_id = heads[shard].next_added_id + sum(
+                cell.shard == shard for cell in self._on_master.values()
+            )
+            self._on_master[triple] = LostCell(
+                UUID(bytes=triple.row_key), triple.column_name, triple.ref_key, shard, added_id
+            )
 
     def _unknown(self, cell: NewCell) -> PutResult:
-        error = OutcomeUnknown("the master died before a minion had the cell, says the test kit; put it again to learn whether it was written")
+        error = OutcomeUnknown(
+            "the master died before a minion had the cell, says the test kit; put it again to learn"
+            " whether it was written"
+        )
         return PutResult(Outcome.UNKNOWN, shard_of(cell.row_key, self.shards), error=error)
 
     def _die(self) -> None:
@@ -131,28 +162,43 @@ class FailingMaster:
         self.promotions += 1
         self._away_until_s = time.monotonic() + self._away_s
         for shard, head in self._minion.heads().items():
-            self._epoch_starts.setdefault(shard, []).append((head.leader_epoch + self.promotions, head.next_added_id))
+            self._epoch_starts.setdefault(shard, []).append(
+                (head.leader_epoch + self.promotions, head.next_added_id)
+            )
 
-    # --- reading -------------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
-    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+    def get(
+        self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
         return self._answered(self._minion.get(triples), _as_stale, read_from)
 
-    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+    def latest(
+        self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
         return self._answered(self._minion.latest(keys), _as_stale, read_from)
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
-        return self._answered(self._minion.row(row_keys, after_column=after_column), lambda row: [found._replace(stale=True) for found in row], read_from)
+    def row(
+        self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = ""
+    ) -> list[list[LocatedCell]]:
+        return self._answered(
+            self._minion.row(row_keys, after_column=after_column),
+            lambda row: [found._replace(stale=True) for found in row],
+            read_from,
+        )
 
     def _answered(self, found: list[T], as_stale: Callable[[T], T], read_from: Replica) -> list[T]:
-        """What was found on the minion, as whoever was asked tells it: while there is no master, the minion answers for what it has."""
+        """What was found on the minion, as whoever was asked tells it: while there is no master,
+        the minion answers for what it has."""
         if read_from is Replica.MASTER and not self._is_away():
             return found
         if self._is_away() and not all(found):
             self.check_master()  # "not there" is only the master's to say
         return [as_stale(each) for each in found]
 
-    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+    def row_cells(
+        self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX
+    ) -> list[StoredCell]:
         self.check_master()
         return self._minion.row_cells(row_key, after, limit)
 
@@ -162,7 +208,9 @@ class FailingMaster:
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         return self._minion.scan_many(ranges)
 
-    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+    def superseded(
+        self, shard: int, start: int, end: int, log_start: int, watermark: int
+    ) -> set[int]:
         return self._minion.superseded(shard, start, end, log_start, watermark)
 
     def locate(self, shard: int, created_at_us: int) -> int:
@@ -172,14 +220,20 @@ class FailingMaster:
         with self._lock:
             heads = self._heads(shards)
             if self._is_away():
-                return {shard: head._replace(next_added_id=ADDED_ID_MAX) for shard, head in heads.items()}
+                return {
+                    shard: head._replace(next_added_id=ADDED_ID_MAX)
+                    for shard, head in heads.items()
+                }
             for cell in self._on_master.values():
                 if cell.shard in heads:
                     heads[cell.shard] = heads[cell.shard]._replace(next_added_id=cell.added_id + 1)
             return heads
 
     def _heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        return {shard: head._replace(leader_epoch=head.leader_epoch + self.promotions) for shard, head in self._minion.heads(shards).items()}
+        return {
+            shard: head._replace(leader_epoch=head.leader_epoch + self.promotions)
+            for shard, head in self._minion.heads(shards).items()
+        }
 
     @property
     def indexes(self) -> IndexStore:
@@ -201,7 +255,7 @@ class FailingMaster:
     def change_token(self) -> int:
         return self._minion.change_token() + self.promotions
 
-    # --- the rest ------------------------------------------------------------------------------------------------------------
+    # --- the rest ---------------------------------------------------------------------------------
 
     @property
     def datastore(self) -> str:
@@ -231,7 +285,8 @@ def _as_stale(found: LocatedCell | None) -> LocatedCell | None:
 
 
 class _MastersState:
-    """The state table, which is read and written on the master. Its commits are with the minion when they return, so none of them is lost."""
+    """The state table, which is read and written on the master. Its commits are with the minion
+    when they return, so none of them is lost."""
 
     def __init__(self, engine: FailingMaster, state: StateTable) -> None:
         self._engine = engine
@@ -245,7 +300,9 @@ class _MastersState:
         self._engine.check_master()
         return self._state.list(prefix)
 
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+    def commit(
+        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
         self._engine.check_master()
         return self._state.commit(write, expect)
 

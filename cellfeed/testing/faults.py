@@ -1,4 +1,5 @@
-"""The faults that a kit injects. Each knows whether it has happened: one that never did has proved nothing, and fails the test.
+"""The faults that a kit injects. Each knows whether it has happened: one that never did has proved
+nothing, and fails the test.
 
 Which cells a fault is for is said by a row key, or by a function that looks at the cell.
 """
@@ -52,11 +53,13 @@ class CellFault(Fault):
 
     @abstractmethod
     def before_call(self, group: str, cell: Cell, gate: Gate) -> None:
-        """Called in the worker's thread before a trigger's function is, for each of its cells; may raise or wait."""
+        """Called in the worker's thread before a trigger's function is, for each of its cells; may
+        raise or wait."""
 
 
 class Poison(CellFault):
-    """The function raises instead of running, ``times`` times for each cell it is for (always: None)."""
+    """The function raises instead of running, ``times`` times for each cell it is for (always:
+    None)."""
 
     def __init__(self, which: Which, times: int | None, error: Callable[[], BaseException]) -> None:
         super().__init__(f"poison({which}, times={times})")
@@ -84,12 +87,16 @@ class Poison(CellFault):
         if most == 0:
             return "no trigger was called for such a cell"
         if self._times is not None and most < self._times:
-            return f"no cell raised {self._times} times, the most was {most}: the trigger parks a cell when its tries are used up"
+            return (
+                f"no cell raised {self._times} times, the most was {most}: the trigger parks a cell"
+                " when its tries are used up"
+            )
         return None
 
 
 class Stall(CellFault):
-    """The function hangs, once for each cell, until :meth:`release`; a run that has nothing else left to do releases it."""
+    """The function hangs, once for each cell, until :meth:`release`; a run that has nothing else
+    left to do releases it."""
 
     def __init__(self, which: Which) -> None:
         super().__init__(f"stall({which})")
@@ -122,8 +129,9 @@ class Stall(CellFault):
 
 
 class PausedWorker(CellFault):
-    """The worker that is about to call the function is paused as a whole, past its lease, until another one has done the cell; then it goes on, and must find
-    that nothing it saves is taken (it is fenced)."""
+    """The worker that is about to call the function is paused as a whole, past its lease, until
+    another one has done the cell; then it goes on, and must find that nothing it saves is taken (it
+    is fenced)."""
 
     def __init__(self, which: Which) -> None:
         super().__init__(f"stall({which}, past_lease=True)")
@@ -160,11 +168,16 @@ class PausedWorker(CellFault):
             return "no trigger was called for such a cell"
         if not self.resumed:
             return "no other worker has taken over: it needs run_until_idle(..., workers=2)"
-        return None if self.fenced else "what the paused worker saved when it woke up was never refused"
+        return (
+            None
+            if self.fenced
+            else "what the paused worker saved when it woke up was never refused"
+        )
 
 
 class Kill(Fault):
-    """The worker that passes a failpoint for the ``at_pass``-th time dies there, as by kill -9. The run starts it again under its name."""
+    """The worker that passes a failpoint for the ``at_pass``-th time dies there, as by kill -9. The
+    run starts it again under its name."""
 
     def __init__(self, failpoint: str, at_pass: int) -> None:
         super().__init__(f"kill_at({failpoint!r}, at_pass={at_pass})")
@@ -206,7 +219,11 @@ class Failover(Fault):
 
     @property
     def missing(self) -> str | None:
-        return None if len(self.lost) == self._lose else f"{len(self.lost)} cells were lost: fewer new cells than that were put since"
+        return (
+            None
+            if len(self.lost) == self._lose
+            else f"{len(self.lost)} cells were lost: fewer new cells than that were put since"
+        )
 
 
 class ZooKeeperAway(Fault):
@@ -219,4 +236,8 @@ class ZooKeeperAway(Fault):
 
     @property
     def missing(self) -> str | None:
-        return None if self._tree.refused > self._before else "no worker asked ZooKeeper for anything meanwhile: run something inside of it"
+        return (
+            None
+            if self._tree.refused > self._before
+            else "no worker asked ZooKeeper for anything meanwhile: run something inside of it"
+        )

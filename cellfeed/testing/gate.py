@@ -1,8 +1,10 @@
-"""What stands between a worker of the kit and everything outside it, so that the worker can be paused and killed as a process can.
+"""What stands between a worker of the kit and everything outside it, so that the worker can be
+paused and killed as a process can.
 
-A worker is a few threads here. What a process does to the world it does by calls: to the store, to the coordination, and in the trigger functions. All of
-them pass the gate first. Behind a gate that is shut for a pause every thread of the worker waits; behind one that is shut for good they end, wherever they
-were. In between they may compute: nobody can tell.
+A worker is a few threads here. What a process does to the world it does by calls: to the store, to
+the coordination, and in the trigger functions. All of them pass the gate first. Behind a gate that
+is shut for a pause every thread of the worker waits; behind one that is shut for good they end,
+wherever they were. In between they may compute: nobody can tell.
 """
 
 from __future__ import annotations
@@ -15,14 +17,22 @@ from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
 from cellfeed.store.engines.contract.dictionaries import DictionaryStore
 from cellfeed.store.engines.contract.engine import Engine, StateTable
 from cellfeed.store.engines.contract.indexes import IndexStore
-from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
+from cellfeed.store.engines.contract.values import (
+    ErasedStep,
+    Head,
+    LocatedCell,
+    LogRange,
+    Replica,
+    StateEntry,
+)
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.histories import History
 from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 
 class WorkerKilled(BaseException):
-    """Ends the threads of a worker that was killed. Not an :class:`Exception`: nothing in the worker or in a trigger function is to handle it."""
+    """Ends the threads of a worker that was killed. Not an :class:`Exception`: nothing in the
+    worker or in a trigger function is to handle it."""
 
 
 class Gate:
@@ -54,8 +64,8 @@ class Gate:
         self._open.set()
 
     def pass_through(self) -> None:
-        """Waits while the worker is paused. When it was killed: raises WorkerKilled in a thread that runs cells, Unavailable in those beside them, which end by
-        themselves."""
+        """Waits while the worker is paused. When it was killed: raises WorkerKilled in a thread
+        that runs cells, Unavailable in those beside them, which end by themselves."""
         self._open.wait()
         if self._killed_at is not None:
             if _here.gate is self:
@@ -81,9 +91,11 @@ def gate_here() -> Gate | None:
 
 
 class GatedEngine:
-    """:class:`cellfeed.store.engines.contract.engine.Engine` as one worker sees it. Closing it leaves the engine open, which is everybody's.
+    """:class:`cellfeed.store.engines.contract.engine.Engine` as one worker sees it. Closing it
+    leaves the engine open, which is everybody's.
 
-    ``shows_cells`` says whether the log is shown yet: until then a scan finds nothing, as if it were at its end.
+    ``shows_cells`` says whether the log is shown yet: until then a scan finds nothing, as if it
+    were at its end.
     """
 
     def __init__(self, engine: Engine, gate: Gate, shows_cells: Callable[[], bool]) -> None:
@@ -115,15 +127,21 @@ class GatedEngine:
         self._gate.enter()  # the thread that writes for this worker
         return self._engine.put(cells)
 
-    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+    def get(
+        self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
         self._gate.pass_through()
         return self._engine.get(triples, read_from)
 
-    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+    def latest(
+        self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
         self._gate.pass_through()
         return self._engine.latest(keys, read_from)
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
+    def row(
+        self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = ""
+    ) -> list[list[LocatedCell]]:
         self._gate.pass_through()
         return self._engine.row(row_keys, read_from, after_column)
 
@@ -134,7 +152,9 @@ class GatedEngine:
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         return [self.scan(*each) for each in ranges]
 
-    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+    def superseded(
+        self, shard: int, start: int, end: int, log_start: int, watermark: int
+    ) -> set[int]:
         self._gate.pass_through()
         return self._engine.superseded(shard, start, end, log_start, watermark)
 
@@ -158,7 +178,9 @@ class GatedEngine:
         self._gate.pass_through()
         return self._engine.erase(row_key, cells_max)
 
-    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+    def row_cells(
+        self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX
+    ) -> list[StoredCell]:
         self._gate.pass_through()
         return self._engine.row_cells(row_key, after, limit)
 
@@ -201,7 +223,9 @@ class _GatedState:
         self._gate.pass_through()
         return self._state.list(prefix)
 
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+    def commit(
+        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
         self._gate.pass_through()
         return self._state.commit(write, expect)
 

@@ -1,4 +1,5 @@
-"""Every call of a trigger's function in a kit: what it was for, on which worker, and what came of it."""
+"""Every call of a trigger's function in a kit: what it was for, on which worker, and what came of
+it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class RunOutcome(StrEnum):
 
 @dataclass
 class Run:
-    """One call. ``cells`` are several where the trigger takes batches; ``error`` is what the function raised."""
+    """One call. ``cells`` are several where the trigger takes batches; ``error`` is what the
+    function raised."""
 
     group: str
     cells: Sequence[Cell]
@@ -78,7 +80,18 @@ class History:
 
     def of(self, row_key: UUID, group: str | None = None) -> list[Run]:
         """The calls for cells of a row key."""
-        return [run for run in self.all() if group in (None, run.group) and any(cell.row_key == row_key for cell in run.cells)]
+        return [
+            run
+            for run in self.all()
+            if group in (None, run.group) and any(cell.row_key == row_key for cell in run.cells)
+        ]
 
     def of_cell(self, group: str, cell: Cell) -> list[Run]:
-        return [run for run in self.all() if run.group == group and any((each.shard, each.added_id) == (cell.shard, cell.added_id) for each in run.cells)]
+        return [
+            run
+            for run in self.all()
+            if run.group == group
+            and any(
+                (each.shard, each.added_id) == (cell.shard, cell.added_id) for each in run.cells
+            )
+        ]

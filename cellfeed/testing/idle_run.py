@@ -1,7 +1,9 @@
 """One run of a kit: workers at work until nothing is left to do.
 
-Idle is: every trigger's saved offset is at the watermark of every shard, no parked cell waits for a retry that was asked for, and no worker is paused. A shard
-whose offset is past a cell has run it or parked it (that is the runtime's promise); while ZooKeeper is away the offset is what the workers keep in the store.
+Idle is: every trigger's saved offset is at the watermark of every shard, no parked cell waits for a
+retry that was asked for, and no worker is paused. A shard whose offset is past a cell has run it or
+parked it (that is the runtime's promise); while ZooKeeper is away the offset is what the workers
+keep in the store.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from cellfeed.testing.history import History, RunOutcome
 from cellfeed.testing.worker import Watch, Worker
 
 LEASE_S: Final = 2.0
-"""Lease of the workers, in seconds: none runs out on a busy machine, and shards are divided anew in a quarter of it."""
+"""Lease of the workers, in seconds: none runs out on a busy machine, and shards are divided anew in
+a quarter of it."""
 
 LEASE_TO_LOSE_S: Final = 1.0
 """Lease where a worker is to be paused past it: what such a test waits for."""
@@ -63,7 +66,11 @@ class IdleRun:
         self._history = history
         self._watch = watch
         self._away = away
-        self._lease_s = LEASE_TO_LOSE_S if any(isinstance(fault, PausedWorker) and fault.missing for fault in faults) else LEASE_S
+        self._lease_s = (
+            LEASE_TO_LOSE_S
+            if any(isinstance(fault, PausedWorker) and fault.missing for fault in faults)
+            else LEASE_S
+        )
         self._lock = threading.Lock()
         self._claims: dict[tuple[str, int], tuple[Gate, int]] = {}
         self._settled = threading.Event()
@@ -74,21 +81,24 @@ class IdleRun:
                 fault.pause_by(coordination.pause)
         self._workers = [self._start(f"worker-{number + 1}") for number in range(workers)]
 
-    # --- what workers tell -----------------------------------------------------------------------------------------------------
+    # --- what workers tell ------------------------------------------------------------------------
 
     def claimed(self, gate: Gate, claims: Collection[Claim]) -> None:
         with self._lock:
-            self._claims.update({(claim.group, claim.partition): (gate, claim.token) for claim in claims})
+            self._claims.update(
+                {(claim.group, claim.partition): (gate, claim.token) for claim in claims}
+            )
 
     def refused(self, gate: Gate) -> None:
         for fault in self._faults:
             if isinstance(fault, PausedWorker):
                 fault.refused(gate)
 
-    # --- the run ---------------------------------------------------------------------------------------------------------------
+    # --- the run ----------------------------------------------------------------------------------
 
     def until_idle(self, deadline_s: float) -> None:
-        """Raises NotIdle, TriggerStopped, or what ended a worker. Ends the workers in any case: they drain, or where it failed they are killed."""
+        """Raises NotIdle, TriggerStopped, or what ended a worker. Ends the workers in any case:
+        they drain, or where it failed they are killed."""
         try:
             self._until_idle(time.monotonic() + deadline_s, deadline_s)
         except BaseException:
@@ -112,7 +122,15 @@ class IdleRun:
         def open_coordinator(store: Datastore, gate: Gate) -> Coordinator:
             return self._coordination.open(store.state, gate, self)
 
-        return Worker(name, self._triggers, self._engine, open_coordinator, self._watch, self._settled.is_set, self._lease_s)
+        return Worker(
+            name,
+            self._triggers,
+            self._engine,
+            open_coordinator,
+            self._watch,
+            self._settled.is_set,
+            self._lease_s,
+        )
 
     def _replace_the_dead(self) -> None:
         for number, worker in enumerate(self._workers):
@@ -135,7 +153,7 @@ class IdleRun:
         if self._coordination.tree is not None:
             self._coordination.tree.come_back()
 
-    # --- what is left to do ------------------------------------------------------------------------------------------------------
+    # --- what is left to do -----------------------------------------------------------------------
 
     def _waits_for(self) -> list[str]:
         try:
@@ -143,14 +161,20 @@ class IdleRun:
                 return ["the workers to divide the shards among them"]
             self._mind_paused_workers()
             for trigger in self._triggers:
-                if (reason := ParkedCells(self._engine.state).stopped_because(trigger.group)) is not None:
+                if (
+                    reason := ParkedCells(self._engine.state).stopped_because(trigger.group)
+                ) is not None:
                     raise TriggerStopped(f"trigger {trigger.group} has stopped: {reason}")
             left = self._left()
         except Unavailable as error:
             return [f"the store or the coordination: {error}"]
         self._release_what_is_left(set(left))
         self._bring_zookeeper_back_for(set(left))
-        paused = [f"{fault.what}: {fault.missing}" for fault in self._faults if isinstance(fault, PausedWorker) and fault.gate is not None and fault.missing]
+        paused = [
+            f"{fault.what}: {fault.missing}"
+            for fault in self._faults
+            if isinstance(fault, PausedWorker) and fault.gate is not None and fault.missing
+        ]
         return [*left.values(), *paused]
 
     def _left(self) -> dict[tuple[str, int], str]:
@@ -163,16 +187,27 @@ class IdleRun:
             for shard, head in heads.items():
                 location = locations.get(shard, head.log_start)
                 if location < head.watermark:
-                    left[(group, shard)] = f"{group} is at {location} of {head.watermark} in shard {shard}{self._why(group, shard)}"
+                    left[(group, shard)] = (
+                        f"{group} is at {location} of {head.watermark} in shard"
+                        f" {shard}{self._why(group, shard)}"
+                    )
             for parked in ParkedCells(self._engine.state).all(group):
                 if parked.retry_asked:
-                    left[(group, parked.partition)] = f"{group}: parked cell {parked.cell_id} is to be tried again{self._why(group, parked.partition)}"
+                    left[(group, parked.partition)] = (
+                        f"{group}: parked cell {parked.cell_id} is to be tried"
+                        f" again{self._why(group, parked.partition)}"
+                    )
         return left
 
     def _locations(self, group: str) -> dict[int, int]:
         if self._is_away():
-            return last_known(self._engine.state, group, self._engine.datastore, range(self._engine.shards))
-        return {shard: offset.offset for (_, shard), offset in self._coordination.observer.fetch_offsets(group).items()}
+            return last_known(
+                self._engine.state, group, self._engine.datastore, range(self._engine.shards)
+            )
+        return {
+            shard: offset.offset
+            for (_, shard), offset in self._coordination.observer.fetch_offsets(group).items()
+        }
 
     def _why(self, group: str, shard: int) -> str:
         runs = [run for run in self._history.all() if run.group == group and run.shard == shard]
@@ -180,30 +215,52 @@ class IdleRun:
             return " (no cell of it has been run)"
         last = runs[-1]
         if last.outcome is RunOutcome.RUNNING:
-            return f" ({last.worker} has been running cell {last.cell_ids} for {time.monotonic() - last.begun_s:.1f} s)"
+            return (
+                f" ({last.worker} has been running cell {last.cell_ids} for"
+                f" {time.monotonic() - last.begun_s:.1f} s)"
+            )
         failed = f": {last.error!r}" if last.error is not None else ""
-        return f" (the last call was for cell {last.cell_ids} on {last.worker}, {last.outcome}{failed})"
+        return (
+            f" (the last call was for cell {last.cell_ids} on {last.worker},"
+            f" {last.outcome}{failed})"
+        )
 
-    # --- faults ------------------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def _mind_paused_workers(self) -> None:
         for fault in self._faults:
-            if isinstance(fault, PausedWorker) and fault.gate is not None and fault.cell is not None and not fault.resumed:
+            if (
+                isinstance(fault, PausedWorker)
+                and fault.gate is not None
+                and fault.cell is not None
+                and not fault.resumed
+            ):
                 runs = self._history.of_cell(fault.group, fault.cell)
-                if any(run.worker != fault.gate.worker and run.outcome is RunOutcome.DONE for run in runs):
+                if any(
+                    run.worker != fault.gate.worker and run.outcome is RunOutcome.DONE
+                    for run in runs
+                ):
                     fault.resumed = True
                     self._coordination.resume(fault.gate)
 
     def _release_what_is_left(self, left: set[tuple[str, int]]) -> None:
         stalls = [fault for fault in self._faults if isinstance(fault, Stall)]
-        with_time_out = {trigger.group for trigger in self._triggers if trigger.timeout_s is not None}
-        stalled = {(group, shard) for stall in stalls for group, shard in list(stall.stalled) if group not in with_time_out}
+        with_time_out = {
+            trigger.group for trigger in self._triggers if trigger.timeout_s is not None
+        }
+        stalled = {
+            (group, shard)
+            for stall in stalls
+            for group, shard in list(stall.stalled)
+            if group not in with_time_out
+        }
         if stalled and left <= stalled:
             for stall in stalls:
                 stall.release()
 
     def _bring_zookeeper_back_for(self, left: set[tuple[str, int]]) -> None:
-        """A worker that was killed cannot join again without ZooKeeper: when only its shards are left, ZooKeeper is back."""
+        """A worker that was killed cannot join again without ZooKeeper: when only its shards are
+        left, ZooKeeper is back."""
         if left and self._is_away() and self._coordination.tree is not None:
             with self._lock:
                 of_the_dead = {key for key, (gate, _) in self._claims.items() if gate.is_killed}
@@ -211,7 +268,7 @@ class IdleRun:
                 self._coordination.tree.come_back()
                 self._away = False
 
-    # --- beginning ---------------------------------------------------------------------------------------------------------------
+    # --- beginning --------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
         """Whether every shard has its worker, evenly; from then on cells are shown."""
@@ -226,15 +283,20 @@ class IdleRun:
 
     def _is_divided(self, group: str) -> bool:
         with self._lock:
-            claims = {shard: claim for (name, shard), claim in self._claims.items() if name == group}
+            claims = {
+                shard: claim for (name, shard), claim in self._claims.items() if name == group
+            }
         if len(claims) < self._engine.shards:
             return False
-        shares = [sum(gate is worker.gate for gate, _ in claims.values()) for worker in self._workers]
+        shares = [
+            sum(gate is worker.gate for gate, _ in claims.values()) for worker in self._workers
+        ]
         if min(shares) < self._engine.shards // len(self._workers) or max(shares) - min(shares) > 1:
             return False
         if self._coordination.tree is None:
             return True
-        # A shard is claimed first and begun then: only a worker that has begun goes on without ZooKeeper.
+        # A shard is claimed first and begun then: only a worker that has begun goes on without
+        # ZooKeeper.
         begun = Footholds(self._engine.state, group, self._engine.datastore).tokens()
         return begun == {shard: token for shard, (_, token) in claims.items()}
 

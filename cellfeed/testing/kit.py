@@ -1,7 +1,9 @@
-"""The test kit: a store, a trigger runtime and their faults in one process, for the tests of a service's triggers.
+"""The test kit: a store, a trigger runtime and their faults in one process, for the tests of a
+service's triggers.
 
-Nothing in it is a stand-in for what it tests: the store is the embedded one, the runtime and its coordination are those of production, on threads instead of
-processes. What is played is the world around them: a process that dies or is paused, a master that is lost, a ZooKeeper that is away.
+Nothing in it is a stand-in for what it tests: the store is the embedded one, the runtime and its
+coordination are those of production, on threads instead of processes. What is played is the world
+around them: a process that dies or is paused, a master that is lost, a ZooKeeper that is away.
 """
 
 from __future__ import annotations
@@ -20,37 +22,60 @@ from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
 from cellfeed.testing.coordination import Coordination
 from cellfeed.testing.failing_master import FailingMaster
-from cellfeed.testing.faults import CellFault, Failover, Fault, Kill, PausedWorker, Poison, Stall, Which, ZooKeeperAway
+from cellfeed.testing.faults import (
+    CellFault,
+    Failover,
+    Fault,
+    Kill,
+    PausedWorker,
+    Poison,
+    Stall,
+    Which,
+    ZooKeeperAway,
+)
 from cellfeed.testing.gate import Gate
 from cellfeed.testing.history import History, Run
 from cellfeed.testing.idle_run import IdleRun
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 
 SHARDS: Final = 4
-"""Shards of a kit's store, unless it is told otherwise: few, so that a handful of cells share one."""
+"""Shards of a kit's store, unless it is told otherwise: few, so that a handful of cells share
+one."""
 
 DEADLINE_S: Final = 30.0
-"""How long a run may take to become idle, unless it is told otherwise: far longer than any takes on a busy machine."""
+"""How long a run may take to become idle, unless it is told otherwise: far longer than any takes on
+a busy machine."""
 
 F = TypeVar("F", bound=Fault)
 
 
 class FaultNeverHappened(AssertionError):
-    """A fault was injected and never came about, so the test has not shown what it means to show."""
+    """A fault was injected and never came about, so the test has not shown what it means to
+    show."""
 
 
 class Kit:
-    """An empty store with its trigger runtime. To be closed, or used in a ``with``; the pytest fixture ``cellfeed_kit`` is one.
+    """An empty store with its trigger runtime. To be closed, or used in a ``with``; the pytest
+    fixture ``cellfeed_kit`` is one.
 
-    ``coordination`` is ``store`` or ``zookeeper`` (one in memory). :meth:`zookeeper_away` chooses the latter by itself when nothing has run yet.
+    ``coordination`` is ``store`` or ``zookeeper`` (one in memory). :meth:`zookeeper_away` chooses
+    the latter by itself when nothing has run yet.
     """
 
-    def __init__(self, directory: Path, *, datastore: str = "trips", shards: int = SHARDS, coordination: str = "store") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        datastore: str = "trips",
+        shards: int = SHARDS,
+        coordination: str = "store",
+    ) -> None:
         if coordination not in ("store", "zookeeper"):
             raise ValueError(f"coordination={coordination!r} is neither 'store' nor 'zookeeper'")
         self._engine = FailingMaster(SqliteEngine(directory / datastore, datastore, shards))
         self.store: Datastore = Datastore(self._engine)
-        """The store: put the cells in that the triggers are to run for, and look at what they have put."""
+        """The store: put the cells in that the triggers are to run for, and look at what they have
+        put."""
         self._parked = ParkedCells(self._engine.state)
         self._in_zookeeper = coordination == "zookeeper"
         self._coordination: Coordination | None = None
@@ -59,25 +84,48 @@ class Kit:
         self._faults: list[Fault] = []
         self._away: ZooKeeperAway | None = None
 
-    # --- running -----------------------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
-    def run_until_idle(self, *triggers: Any, workers: int = 1, deadline_s: float = DEADLINE_S) -> None:
-        """Runs triggers (functions marked with ``@trigger``, or lists of them) on so many workers until each has run or parked every cell of its column.
+    def run_until_idle(
+        self, *triggers: Any, workers: int = 1, deadline_s: float = DEADLINE_S
+    ) -> None:
+        """Runs triggers (functions marked with ``@trigger``, or lists of them) on so many workers
+        until each has run or parked every cell of its column.
 
-        A worker that is killed is started again under its name. Cells are tried as often as the trigger's retry policy says, without its waits. With several
-        workers no cell is shown to any of them before they have divided the shards.
+        A worker that is killed is started again under its name. Cells are tried as often as the
+        trigger's retry policy says, without its waits. With several workers no cell is shown to any
+        of them before they have divided the shards.
 
-        Raises NotIdle when that takes longer than ``deadline_s`` seconds, and says what it waits for; TriggerStopped when a trigger has stopped because too
-        many of its cells are parked; whatever ends a worker by a defect.
+        Raises NotIdle when that takes longer than ``deadline_s`` seconds, and says what it waits
+        for; TriggerStopped when a trigger has stopped because too many of its cells are parked;
+        whatever ends a worker by a defect.
         """
-        programs = [each for given in triggers for each in (given if isinstance(given, Sequence) else [given])]
+        programs = [
+            each
+            for given in triggers
+            for each in (given if isinstance(given, Sequence) else [given])
+        ]
         chosen = [_as_trigger(each) for each in programs]
         if not chosen or workers < 1:
             raise ValueError("run_until_idle: one trigger and one worker at least")
-        if workers == 1 and any(isinstance(fault, PausedWorker) and fault.missing for fault in self._faults):
-            raise ValueError("run_until_idle: a worker that is paused past its lease needs another one that takes over: workers=2")
+        if workers == 1 and any(
+            isinstance(fault, PausedWorker) and fault.missing for fault in self._faults
+        ):
+            raise ValueError(
+                "run_until_idle: a worker that is paused past its lease needs another one that"
+                " takes over: workers=2"
+            )
         self._groups.update(trigger.group for trigger in chosen)
-        run = IdleRun(chosen, workers, self._engine, self._opened(), self._faults, self._history, self._call, away=self._away is not None)
+        run = IdleRun(
+            chosen,
+            workers,
+            self._engine,
+            self._opened(),
+            self._faults,
+            self._history,
+            self._call,
+            away=self._away is not None,
+        )
         run.until_idle(deadline_s)
 
     def retry_parked(self, *triggers: Any, deadline_s: float = DEADLINE_S) -> None:
@@ -86,11 +134,16 @@ class Kit:
             self._parked.ask_retry(_as_trigger(each).group)
         self.run_until_idle(*triggers, deadline_s=deadline_s)
 
-    # --- what came of it ---------------------------------------------------------------------------------------------------------
+    # --- what came of it --------------------------------------------------------------------------
 
     def runs(self, row_key: UUID | str, trigger: Any = None) -> int:
-        """How often a function was called for cells of that row key, well or not; of one trigger, or of all."""
-        return len(self._history.of(UUID(str(row_key)), _as_trigger(trigger).group if trigger is not None else None))
+        """How often a function was called for cells of that row key, well or not; of one trigger,
+        or of all."""
+        return len(
+            self._history.of(
+                UUID(str(row_key)), _as_trigger(trigger).group if trigger is not None else None
+            )
+        )
 
     def history(self) -> list[Run]:
         """Every call of a function: for which cells, on which worker, and what came of it."""
@@ -101,19 +154,25 @@ class Kit:
         return self._parked.all(_as_trigger(trigger).group if trigger is not None else None)
 
     def offsets(self, trigger: Any = None) -> dict[int, int]:
-        """By shard, the next location of a trigger as its coordination has it. The trigger may be left out where only one has run."""
+        """By shard, the next location of a trigger as its coordination has it. The trigger may be
+        left out where only one has run."""
         if trigger is None and len(self._groups) != 1:
             raise ValueError(f"offsets: of which trigger? {len(self._groups)} have run")
         [group] = self._groups if trigger is None else [_as_trigger(trigger).group]
         found = self._opened().observer.fetch_offsets(group)
         return {shard: offset.offset for (_, shard), offset in sorted(found.items())}
 
-    # --- faults ------------------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
-    def poison(self, which: Which, *, times: int | None = None, error: BaseException | None = None) -> Poison:
-        """The function raises ``error`` instead of running, for the cells of a row key or those that a function of the cell picks: ``times`` times each, or
-        always. A store that is away is played by ``error=StorageUnavailable(...)``."""
-        return self._injected(Poison(which, times, lambda: error or ValueError("poison, says the test kit")))
+    def poison(
+        self, which: Which, *, times: int | None = None, error: BaseException | None = None
+    ) -> Poison:
+        """The function raises ``error`` instead of running, for the cells of a row key or those
+        that a function of the cell picks: ``times`` times each, or always. A store that is away is
+        played by ``error=StorageUnavailable(...)``."""
+        return self._injected(
+            Poison(which, times, lambda: error or ValueError("poison, says the test kit"))
+        )
 
     @overload
     def stall(self, which: Which, *, past_lease: Literal[False] = False) -> Stall: ...
@@ -122,20 +181,25 @@ class Kit:
     def stall(self, which: Which, *, past_lease: Literal[True]) -> PausedWorker: ...
 
     def stall(self, which: Which, *, past_lease: bool = False) -> Stall | PausedWorker:
-        """The function hangs, once for each cell picked, until ``release()`` of what this returns, or until the run has nothing else left to do. In a trigger
-        with a time-out it hangs until that ends the worker.
+        """The function hangs, once for each cell picked, until ``release()`` of what this returns,
+        or until the run has nothing else left to do. In a trigger with a time-out it hangs until
+        that ends the worker.
 
-        ``past_lease``: instead, the worker that is about to run the cell is paused as a whole, as by SIGSTOP. Its lease runs out, another worker takes its
-        shards over and runs the cell; then it wakes up, runs the cell too, and must find its save refused. Needs ``workers=2``; takes two seconds.
+        ``past_lease``: instead, the worker that is about to run the cell is paused as a whole, as
+        by SIGSTOP. Its lease runs out, another worker takes its shards over and runs the cell; then
+        it wakes up, runs the cell too, and must find its save refused. Needs ``workers=2``; takes
+        two seconds.
         """
         return self._injected(PausedWorker(which) if past_lease else Stall(which))
 
     def failover(self, *, lose: int = 1, away_s: float = 0.0) -> Failover:
-        """The store's master dies with the next ``lose`` new cells, wherever they are put: their puts come to ``unknown`` (OutcomeUnknown), no reader is ever
-        shown them, and the cells that come after get their ids.
+        """The store's master dies with the next ``lose`` new cells, wherever they are put: their
+        puts come to ``unknown`` (OutcomeUnknown), no reader is ever shown them, and the cells that
+        come after get their ids.
 
-        Of a larger put it is the last cells that are lost. Whoever puts such a cell again finds the new master. For ``away_s`` seconds after the death there
-        is none, and puts, reads by key and the state table raise StorageUnavailable.
+        Of a larger put it is the last cells that are lost. Whoever puts such a cell again finds the
+        new master. For ``away_s`` seconds after the death there is none, and puts, reads by key and
+        the state table raise StorageUnavailable.
         """
         if lose < 1:
             raise ValueError(f"failover(lose={lose}): one cell at least")
@@ -145,14 +209,18 @@ class Kit:
 
     @contextmanager
     def zookeeper_away(self) -> Iterator[ZooKeeperAway]:
-        """In runs inside of it, ZooKeeper goes away once the workers have joined and have their shards. They must do their work all the same; their offsets are
-        kept in the store, and are in ZooKeeper after the next run outside. A worker that is killed meanwhile cannot join again: when only its shards are left,
-        ZooKeeper comes back for the rest of the run."""
+        """In runs inside of it, ZooKeeper goes away once the workers have joined and have their
+        shards. They must do their work all the same; their offsets are kept in the store, and are
+        in ZooKeeper after the next run outside. A worker that is killed meanwhile cannot join
+        again: when only its shards are left, ZooKeeper comes back for the rest of the run."""
         if self._coordination is None:
             self._in_zookeeper = True
         tree = self._opened().tree
         if tree is None:
-            raise RuntimeError("zookeeper_away: this kit's triggers have run with coordination in the store; make it with coordination='zookeeper'")
+            raise RuntimeError(
+                "zookeeper_away: this kit's triggers have run with coordination in the store; make"
+                " it with coordination='zookeeper'"
+            )
         self._away = self._injected(ZooKeeperAway(tree))
         try:
             yield self._away
@@ -160,11 +228,19 @@ class Kit:
             self._away = None
 
     def kill_at(self, failpoint: str, *, at_pass: int = 1) -> Kill:
-        """The worker that passes a failpoint of the product, or one that the service declares, for the ``at_pass``-th time dies there, as by kill -9."""
+        """The worker that passes a failpoint of the product, or one that the service declares, for
+        the ``at_pass``-th time dies there, as by kill -9."""
         if failpoint not in FAILPOINTS:
-            raise ValueError(f"there is no failpoint {failpoint!r} in the modules that are imported; there are {', '.join(sorted(FAILPOINTS))}")
+            raise ValueError(
+                f"there is no failpoint {failpoint!r} in the modules that are imported; there are"
+                f" {', '.join(sorted(FAILPOINTS))}"
+            )
         kill = self._injected(Kill(failpoint, at_pass))
-        kills = [fault for fault in self._faults if isinstance(fault, Kill) and fault.failpoint == failpoint]
+        kills = [
+            fault
+            for fault in self._faults
+            if isinstance(fault, Kill) and fault.failpoint == failpoint
+        ]
 
         def pass_each() -> None:
             for each in kills:
@@ -173,7 +249,7 @@ class Kit:
         watch_failpoint(failpoint, pass_each)
         return kill
 
-    # --- life --------------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def check_faults(self) -> None:
         """Raises FaultNeverHappened when one that was injected has not come about."""
@@ -199,21 +275,27 @@ class Kit:
         if kind is None:
             self.close()
         else:
-            with suppress(FaultNeverHappened):  # the test has failed already, and that is the better reason
+            with suppress(
+                FaultNeverHappened
+            ):  # the test has failed already, and that is the better reason
                 self.close()
 
-    # --- inside ------------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _opened(self) -> Coordination:
         if self._coordination is None:
-            self._coordination = Coordination(self._engine.state, ZooKeeperTree() if self._in_zookeeper else None)
+            self._coordination = Coordination(
+                self._engine.state, ZooKeeperTree() if self._in_zookeeper else None
+            )
         return self._coordination
 
     def _injected(self, fault: F) -> F:
         self._faults.append(fault)
         return fault
 
-    def _call(self, gate: Gate, trigger: Trigger, shard: int, stored: Any, call: Callable[[], object]) -> object:
+    def _call(
+        self, gate: Gate, trigger: Trigger, shard: int, stored: Any, call: Callable[[], object]
+    ) -> object:
         gate.enter()
         cells = [cell_from_stored(shard, cell) for cell in stored]
         with self._history.call(trigger.group, cells, gate.worker):

@@ -1,4 +1,5 @@
-"""The pytest plugin: the fixture ``cellfeed_kit``. pytest loads it by its entry point in every project of an environment, so it imports nothing by itself."""
+"""The pytest plugin: the fixture ``cellfeed_kit``. pytest loads it by its entry point in every
+project of an environment, so it imports nothing by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ import pytest
 if TYPE_CHECKING:
     from cellfeed.testing.kit import Kit
 
-_MARKER = "cellfeed_kit(datastore='trips', shards=4, coordination='store'): how the fixture cellfeed_kit is made; coordination may be 'zookeeper'"
+_MARKER = (
+    "cellfeed_kit(datastore='trips', shards=4, coordination='store'): how the fixture cellfeed_kit"
+    " is made; coordination may be 'zookeeper'"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,7 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def cellfeed_kit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
-    """An embedded store with the trigger runtime and its faults. At the end, a fault that was injected and never happened fails the test."""
+    """An embedded store with the trigger runtime and its faults. At the end, a fault that was
+    injected and never happened fails the test."""
     from cellfeed.testing.kit import Kit
 
     marker = request.node.get_closest_marker("cellfeed_kit")

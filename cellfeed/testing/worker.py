@@ -18,10 +18,12 @@ from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.testing.gate import Gate, GatedEngine, WorkerKilled
 
 WAIT_MAX_S: Final = 0.01
-"""Longest pause between two tries of a cell: as many tries as the trigger's policy says, without its waits."""
+"""Longest pause between two tries of a cell: as many tries as the trigger's policy says, without
+its waits."""
 
 _DRAIN_S: Final = 5.0
-"""How long a worker that is stopped waits for functions that are still running. A run that is idle has none."""
+"""How long a worker that is stopped waits for functions that are still running. A run that is idle
+has none."""
 
 _THREADS: Final = 4
 
@@ -49,8 +51,19 @@ class WatchedTrigger(Trigger):
 def without_waits(retry: Retry) -> Retry:
     """The same tries, with hardly a pause between them."""
     if isinstance(retry, RetryPolicy):
-        return RetryPolicy(retry.attempts, min(retry.first_wait_s, WAIT_MAX_S), min(retry.longest_wait_s, WAIT_MAX_S))
-    return {kind: RetryPolicy(policy.attempts, min(policy.first_wait_s, WAIT_MAX_S), min(policy.longest_wait_s, WAIT_MAX_S)) for kind, policy in retry.items()}
+        return RetryPolicy(
+            retry.attempts,
+            min(retry.first_wait_s, WAIT_MAX_S),
+            min(retry.longest_wait_s, WAIT_MAX_S),
+        )
+    return {
+        kind: RetryPolicy(
+            policy.attempts,
+            min(policy.first_wait_s, WAIT_MAX_S),
+            min(policy.longest_wait_s, WAIT_MAX_S),
+        )
+        for kind, policy in retry.items()
+    }
 
 
 class Worker:

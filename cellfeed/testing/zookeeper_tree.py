@@ -1,6 +1,8 @@
-"""A ZooKeeper in memory: znodes, versions, sessions and transactions, so that coordination in ZooKeeper runs as it does in production, without a server.
+"""A ZooKeeper in memory: znodes, versions, sessions and transactions, so that coordination in
+ZooKeeper runs as it does in production, without a server.
 
-Only what coordination uses is there: no watches, no ACLs. The contract suite of coordination runs over it as over a real server.
+Only what coordination uses is there: no watches, no ACLs. The contract suite of coordination runs
+over it as over a real server.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from typing import Any, Final
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 
-from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.client import (
+    Check,
+    Create,
+    Delete,
+    Operation,
+    OtherConnection,
+    Set,
+    TransactionRefused,
+    ZooKeeperClient,
+)
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.failpoints import marked
 
@@ -84,7 +95,8 @@ class ZooKeeperTree:
             self._away = True
 
     def come_back(self) -> None:
-        """As after a restart: sessions are as they were, and each has the whole of its time-out again."""
+        """As after a restart: sessions are as they were, and each has the whole of its time-out
+        again."""
         with self._lock:
             self._away = False
             self.starts += 1
@@ -103,17 +115,28 @@ class ZooKeeperTree:
     def copy(self) -> TreeCopy:
         """What is on its disk: znodes and sessions."""
         with self._lock:
-            return TreeCopy(self._zxid, dict(self._znodes), dict(self._sessions), self._last_session)
+            return TreeCopy(
+                self._zxid, dict(self._znodes), dict(self._sessions), self._last_session
+            )
 
     def go_back(self, copy: TreeCopy) -> None:
-        """It starts again with an earlier disk: znodes, transaction numbers and sessions are those of then."""
+        """It starts again with an earlier disk: znodes, transaction numbers and sessions are those
+        of then."""
         with self._lock:
-            self._zxid, self._znodes, self._last_session = copy.zxid, dict(copy.znodes), copy.last_session
-            self._sessions = {number: _Session(each.timeout_s, each.silent_since_s) for number, each in copy.sessions.items()}
+            self._zxid, self._znodes, self._last_session = (
+                copy.zxid,
+                dict(copy.znodes),
+                copy.last_session,
+            )
+            self._sessions = {
+                number: _Session(each.timeout_s, each.silent_since_s)
+                for number, each in copy.sessions.items()
+            }
             self.starts += 1
 
     def silence(self, session: int, *, since_s: float | None) -> None:
-        """The session's process is not heard of from then on (monotonic seconds), or is heard of again (None)."""
+        """The session's process is not heard of from then on (monotonic seconds), or is heard of
+        again (None)."""
         with self._lock:
             if session in self._sessions:
                 self._sessions[session].silent_since_s = since_s
@@ -126,7 +149,7 @@ class ZooKeeperTree:
             for path in [path for path, znode in self._znodes.items() if znode.owner == session]:
                 self._delete(self._znodes, path)
 
-    # --- calls of clients ----------------------------------------------------------------------------------------------------
+    # --- calls of clients -------------------------------------------------------------------------
 
     def read(self, session: int, what: Callable[[], list[Any]]) -> list[Any]:
         with self._lock:
@@ -140,7 +163,9 @@ class ZooKeeperTree:
     def names_below(self, path: str) -> list[str]:
         return _children(self._znodes, path)
 
-    def commit(self, session: int, operations: Sequence[Operation], start: int | None = None) -> list[Any]:
+    def commit(
+        self, session: int, operations: Sequence[Operation], start: int | None = None
+    ) -> list[Any]:
         with self._lock:
             self._reach(session)
             if start not in (None, self.starts):
@@ -164,7 +189,7 @@ class ZooKeeperTree:
             self._sessions[self._last_session] = _Session(timeout_s)
             return self._last_session
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _reach(self, session: int) -> None:
         if self._away:
@@ -172,7 +197,11 @@ class ZooKeeperTree:
             raise Unavailable("ZooKeeper is away, says the test kit")
         now_s = time.monotonic()
         for number, each in list(self._sessions.items()):
-            if number != session and each.silent_since_s is not None and now_s - each.silent_since_s > each.timeout_s:
+            if (
+                number != session
+                and each.silent_since_s is not None
+                and now_s - each.silent_since_s > each.timeout_s
+            ):
                 self.expire(number)
 
     def _do(self, znodes: dict[str, _Znode], session: int, operation: Operation) -> Any:
@@ -185,7 +214,14 @@ class ZooKeeperTree:
             if path in znodes:
                 raise NodeExistsError
             znodes[_above(path)] = _with(parent, children_made=parent.children_made + 1)
-            znodes[path] = _Znode(operation.value, zxid, zxid, now_ms, now_ms, owner=session if operation.ephemeral else 0)
+            znodes[path] = _Znode(
+                operation.value,
+                zxid,
+                zxid,
+                now_ms,
+                now_ms,
+                owner=session if operation.ephemeral else 0,
+            )
             return path
         znode = znodes.get(path)
         if znode is None:
@@ -196,7 +232,13 @@ class ZooKeeperTree:
             case Check():
                 return True
             case Set(value=value):
-                znodes[path] = _with(znode, value=value, version=znode.version + 1, changed_zxid=zxid, changed_ms=now_ms)
+                znodes[path] = _with(
+                    znode,
+                    value=value,
+                    version=znode.version + 1,
+                    changed_zxid=zxid,
+                    changed_ms=now_ms,
+                )
                 return self._stat(znodes, path)
             case Delete():
                 if _children(znodes, path):
@@ -227,9 +269,12 @@ class ZooKeeperTree:
 
 
 class TreeClient(ZooKeeperClient):
-    """One session with a :class:`ZooKeeperTree`; one that has expired is begun anew, as kazoo does."""
+    """One session with a :class:`ZooKeeperTree`; one that has expired is begun anew, as kazoo
+    does."""
 
-    def __init__(self, tree: ZooKeeperTree, session: int, timeout_s: float, before_call: Callable[[], None]) -> None:
+    def __init__(
+        self, tree: ZooKeeperTree, session: int, timeout_s: float, before_call: Callable[[], None]
+    ) -> None:
         self._tree = tree
         self._session = session
         self._before_call = before_call
@@ -248,7 +293,9 @@ class TreeClient(ZooKeeperClient):
     def session_id(self) -> int:
         return self._session
 
-    def get_many(self, paths: Sequence[str], *, newest: bool = False) -> list[tuple[bytes, ZnodeStat] | None]:
+    def get_many(
+        self, paths: Sequence[str], *, newest: bool = False
+    ) -> list[tuple[bytes, ZnodeStat] | None]:
         del newest  # there is one server
         return self._read(lambda: [self._tree.find(path) for path in paths])
 
@@ -260,7 +307,9 @@ class TreeClient(ZooKeeperClient):
         return self._read(lambda: [self._tree.names_below(path) for path in paths])
 
     @marked("cas.zookeeper")
-    def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
+    def commit(
+        self, operations: Sequence[Operation], *, connection: int | None = None
+    ) -> list[Any]:
         self._call()
         return self._tree.commit(self._session, operations, connection)
 
@@ -274,7 +323,8 @@ class TreeClient(ZooKeeperClient):
         self._tree.silence(self._session, since_s=time.monotonic())
 
     def speak_again(self) -> None:
-        """The pause is over. A session that has ended meanwhile is begun anew with the next call."""
+        """The pause is over. A session that has ended meanwhile is begun anew with the next
+        call."""
         self._tree.silence(self._session, since_s=None)
 
     def close(self) -> None:
@@ -296,7 +346,11 @@ def _above(path: str) -> str:
 
 def _children(znodes: dict[str, _Znode], path: str) -> list[str]:
     prefix = path.rstrip("/") + "/"
-    return [other[len(prefix) :] for other in znodes if other.startswith(prefix) and len(other) > len(prefix) and "/" not in other[len(prefix) :]]
+    return [
+        other[len(prefix) :]
+        for other in znodes
+        if other.startswith(prefix) and len(other) > len(prefix) and "/" not in other[len(prefix) :]
+    ]
 
 
 def _with(znode: _Znode, **changes: Any) -> _Znode:

@@ -1,6 +1,8 @@
-"""The idempotency keys of billing's charges: a cell has one key, in every run and after every restore.
+"""The idempotency keys of billing's charges: a cell has one key, in every run and after every
+restore.
 
-    billing-<origin>-<row key>-<column>-<ref key>    the origin is the first history of the datastore's lineage
+    billing-<origin>-<row key>-<column>-<ref key>    the origin is the first history of the
+                                                     datastore's lineage
     billing-<shard>-<added_id>                       of cells that an older version may have charged
 
 A place in a log names another cell in another datastore, and a restore gives a lost cell another
@@ -8,9 +10,9 @@ place. The origin, the row key, the column and the ref key name one cell, wherev
 
 **Cells of before keep their key**, or a crash of the older version between a charge and its STATUS
 would charge a trip twice. The group's start says whether this version began the group: then there
-are no such cells. Otherwise the first worker of this version records the heads of all logs, once, by
-compare-and-set. All workers of the older version have to be stopped by then. A backup carries both
-records. A kill before the commit leaves nothing, and the next call looks again.
+are no such cells. Otherwise the first worker of this version records the heads of all logs, once,
+by compare-and-set. All workers of the older version have to be stopped by then. A backup carries
+both records. A kill before the commit leaves nothing, and the next call looks again.
 
 Clusters without an identity keep the older keys until ``cellfeed cluster migrate``.
 """
@@ -50,7 +52,9 @@ class ChargeKeys:
 
     def of(self, cell: Cell, store: Datastore) -> str:
         """Raises Unavailable."""
-        begun = self._known[1] if self._known is not None and self._known[0] is store else _begun(store)
+        begun = (
+            self._known[1] if self._known is not None and self._known[0] is store else _begun(store)
+        )
         if begun is None:
             return key_of_place(cell)
         self._known = store, begun
@@ -74,6 +78,8 @@ def _begun(store: Datastore) -> KeysBegun | None:
         if not store.origin_id:
             return None
         heads = store.heads()
-        begun = KeysBegun(store.origin_id, [heads[shard].next_added_id for shard in range(store.shards)])
+        begun = KeysBegun(
+            store.origin_id, [heads[shard].next_added_id for shard in range(store.shards)]
+        )
         failpoint("charge_keys.before_begin")
         store.state.commit({_KEY: msgspec.msgpack.encode(begun)}, expect={_KEY: None})

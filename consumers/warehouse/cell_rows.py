@@ -9,8 +9,8 @@ _ROW_OVERHEAD_BYTES: Final = 400
 
 
 class WarehouseRow(NamedTuple):
-    """One row: one cell. ``row_key`` is 16 bytes (text in the file); ``body_json`` is the canonical JSON that the
-    store keeps, byte for byte; ``created_at_us`` is microseconds since 1970 UTC.
+    """One row: one cell. ``row_key`` is 16 bytes (text in the file); ``body_json`` is the canonical
+    JSON that the store keeps, byte for byte; ``created_at_us`` is microseconds since 1970 UTC.
     """
 
     shard: int

@@ -1,14 +1,18 @@
 """The commits of one shard: a chain in which each starts where the one before ended.
 
-A commit is a file named by the id it starts from, made by put-if-absent. So of several loaders that stand at the same position exactly one
-commits, whatever each of them gathered; the others find the place taken, discard their file and go on behind the winner. The position of the
-shard is the end of the chain; nothing else is asked, Kafka's group offset included.
+A commit is a file named by the id it starts from, made by put-if-absent. So of several loaders that
+stand at the same position exactly one commits, whatever each of them gathered; the others find the
+place taken, discard their file and go on behind the winner. The position of the shard is the end of
+the chain; nothing else is asked, Kafka's group offset included.
 
 What dying at each point of :meth:`ShardChain.append` leaves behind:
 
-- before the commit's name exists: a staged file, which :func:`recover_shard` or another loader's start removes once its lock is free;
-- after it, before its directory is on disk: a power cut may take the commit back; then the shard is where it was, and nobody was told otherwise;
-- after that, before the rename: the commit stands; whoever reads the chain next moves the staged file into place (:func:`place_data_file`);
+- before the commit's name exists: a staged file, which :func:`recover_shard` or another loader's
+  start removes once its lock is free;
+- after it, before its directory is on disk: a power cut may take the commit back; then the shard is
+  where it was, and nobody was told otherwise;
+- after that, before the rename: the commit stands; whoever reads the chain next moves the staged
+  file into place (:func:`place_data_file`);
 - after the rename, before its directories are on disk: the same again.
 """
 
@@ -54,24 +58,33 @@ class ShardChain:
     @property
     def position(self) -> Position:
         """Where the next commit starts."""
-        return Position(self.commits[-1].next_id, self.commits[-1].next_offset) if self.commits else START
+        return (
+            Position(self.commits[-1].next_id, self.commits[-1].next_offset)
+            if self.commits
+            else START
+        )
 
     def refresh(self) -> bool:
-        """Follows the chain to its end; returns whether it grew. Raises DataDamaged when a commit does not fit its predecessor."""
+        """Follows the chain to its end; returns whether it grew. Raises DataDamaged when a commit
+        does not fit its predecessor."""
         known = len(self.commits)
         while (commit := self._read(self.position)) is not None:
             self.commits.append(commit)
         return len(self.commits) > known
 
     def append(self, commit: CommitRecord) -> bool:
-        """Makes ``commit`` the next of the chain and moves its data into place; returns False when another loader's stands there already.
+        """Makes ``commit`` the next of the chain and moves its data into place; returns False when
+        another loader's stands there already.
 
-        The staged file that it names is finished and still locked by the caller. On False the chain has been refreshed and the caller discards its file.
+        The staged file that it names is finished and still locked by the caller. On False the chain
+        has been refreshed and the caller discards its file.
         """
         path = commit_file(self.directory, self.shard, commit.start_id)
         make_directory(path.parent)
         failpoint("warehouse.commit.before_link")
-        won = put_if_absent(path, encode_commit(commit), self.directory / STAGING, f"{self.shard:04d}")
+        won = put_if_absent(
+            path, encode_commit(commit), self.directory / STAGING, f"{self.shard:04d}"
+        )
         failpoint("warehouse.commit.linked")
         fsync_directory(path.parent)
         failpoint("warehouse.commit.durable")
@@ -90,12 +103,16 @@ class ShardChain:
             return None
         commit = decode_commit(text, path)
         if commit.start_offset != position.next_offset:
-            raise DataDamaged(f"{path} starts at offset {commit.start_offset}; the commit before it ended at {position.next_offset}")
+            raise DataDamaged(
+                f"{path} starts at offset {commit.start_offset}; the commit before it ended at"
+                f" {position.next_offset}"
+            )
         return commit
 
 
 def place_data_file(directory: Path, commit: CommitRecord) -> Path:
-    """Moves a committed file from staging to its name, if nobody has yet; returns the path. Any process may do it, any number of times.
+    """Moves a committed file from staging to its name, if nobody has yet; returns the path. Any
+    process may do it, any number of times.
 
     Raises DataDamaged when the commit's data is in neither place.
     """
@@ -104,19 +121,24 @@ def place_data_file(directory: Path, commit: CommitRecord) -> Path:
         return target
     source = directory / STAGING / commit.staged
     make_directory(target.parent)
-    # Another process may be faster by a moment; then the file is in place, which the check below sees.
+    # Another process may be faster by a moment; then the file is in place, which the check below
+    # sees.
     with contextlib.suppress(FileNotFoundError):
         source.rename(target)
     failpoint("warehouse.place.renamed")
     if not target.exists():
-        raise DataDamaged(f"{target} is missing: its commit stands, but the data is neither there nor staged as {commit.staged}")
+        raise DataDamaged(
+            f"{target} is missing: its commit stands, but the data is neither there nor staged as"
+            f" {commit.staged}"
+        )
     fsync_directory(target.parent)
     fsync_directory(source.parent)
     return target
 
 
 def recover_shard(chain: ShardChain) -> None:
-    """Finishes what dead loaders of a shard began and removes what they can no longer commit. Safe beside living loaders."""
+    """Finishes what dead loaders of a shard began and removes what they can no longer commit. Safe
+    beside living loaders."""
     for commit in chain.commits:
         place_data_file(chain.directory, commit)
     for path in sorted((chain.directory / STAGING).glob(f"{chain.shard:04d}-*")):
@@ -124,7 +146,8 @@ def recover_shard(chain: ShardChain) -> None:
         if file is None:
             continue
         with file:
-            # Its owner is dead and can commit no more, so what the chain says from here on is final.
+            # Its owner is dead and can commit no more, so what the chain says from here on is
+            # final.
             chain.refresh()
             named = [commit for commit in chain.commits if commit.staged == path.name]
             failpoint("warehouse.recover.before_remove")
@@ -139,6 +162,10 @@ def check_no_stray_commits(chain: ShardChain) -> None:
     folder = chain.directory / COMMITS / shard_folder(chain.shard)
     listed = {path.name for path in folder.glob("*.json")} if folder.is_dir() else set()
     chain.refresh()
-    stray = listed - {commit_file(chain.directory, chain.shard, commit.start_id).name for commit in chain.commits}
+    stray = listed - {
+        commit_file(chain.directory, chain.shard, commit.start_id).name for commit in chain.commits
+    }
     if stray:
-        raise DataDamaged(f"{folder} holds commits that no chain leads to: {', '.join(sorted(stray)[:5])}")
+        raise DataDamaged(
+            f"{folder} holds commits that no chain leads to: {', '.join(sorted(stray)[:5])}"
+        )

@@ -1,13 +1,15 @@
 """Where everything lies in a warehouse table's directory.
 
     _table.json                                     topic and format, written once
-    _staging/<shard>-<random>.parquet.staged        data files on their way; never read by a ``*.parquet`` pattern
+    _staging/<shard>-<random>.parquet.staged        data files on their way; never read by a
+                                                    ``*.parquet`` pattern
     _sources/<cluster id>.json                      whose log it is (``source.py``)
     _commits/shard-0007/<first free id>.json        the truth: what belongs to the table, in a chain
     shard-0007/<first id>-<last id>.parquet         committed data
 
-Ids in names have 20 digits, so that names sort as numbers do. Folders are not called ``shard=0007``: the files carry a ``shard`` column of their
-own, and Hive-style names make DuckDB overwrite it with text and pyarrow refuse to merge the two.
+Ids in names have 20 digits, so that names sort as numbers do. Folders are not called
+``shard=0007``: the files carry a ``shard`` column of their own, and Hive-style names make DuckDB
+overwrite it with text and pyarrow refuse to merge the two.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ class TableRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CommitRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One commit: one data file and the piece of the log that it is.
 
-    The next commit of the shard has ``start_id == last_id + 1`` and ``start_offset == next_offset``. Ids and offsets are the same numbers in a topic
-    of the gateway; in a Kafka cluster transaction markers take up offsets too, so both are kept.
+    The next commit of the shard has ``start_id == last_id + 1`` and
+    ``start_offset == next_offset``. Ids and offsets are the same numbers in a topic of the gateway;
+    in a Kafka cluster transaction markers take up offsets too, so both are kept.
     """
 
     shard: int
@@ -61,7 +64,8 @@ class CommitRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a shard of the table is: the next added_id it lacks, and the Kafka offset to read from."""
+    """How far a shard of the table is: the next added_id it lacks, and the Kafka offset to read
+    from."""
 
     next_id: int
     next_offset: int
@@ -79,7 +83,8 @@ def shard_folder(shard: int) -> str:
 
 
 def data_file_name(shard: int, first_id: int, last_id: int) -> str:
-    """The path of a committed data file within the table's directory; it follows from what the file holds."""
+    """The path of a committed data file within the table's directory; it follows from what the file
+    holds."""
     return f"{shard_folder(shard)}/{first_id:020d}-{last_id:020d}.parquet"
 
 
@@ -93,7 +98,11 @@ def shards_with_commits(directory: Path) -> list[int]:
         folders = [folder.name for folder in (directory / COMMITS).iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(name.removeprefix("shard-")) for name in folders if name.removeprefix("shard-").isdigit())
+    return sorted(
+        int(name.removeprefix("shard-"))
+        for name in folders
+        if name.removeprefix("shard-").isdigit()
+    )
 
 
 def encode_table_record(record: TableRecord) -> bytes:
@@ -101,7 +110,8 @@ def encode_table_record(record: TableRecord) -> bytes:
 
 
 def decode_table_record(text: bytes, path: Path) -> TableRecord:
-    """Raises DataDamaged when ``text`` is not a table record of a format that this version knows."""
+    """Raises DataDamaged when ``text`` is not a table record of a format that this version
+    knows."""
     try:
         record = _table_decoder.decode(text)
     except msgspec.MsgspecError as error:
@@ -134,5 +144,7 @@ def decode_commit(text: bytes, path: Path) -> CommitRecord:
         and "/" not in record.staged
     )
     if not (in_order and named_well):
-        raise DataDamaged(f"{path} holds a commit that contradicts itself or its own name: {record}")
+        raise DataDamaged(
+            f"{path} holds a commit that contradicts itself or its own name: {record}"
+        )
     return record

@@ -1,13 +1,17 @@
-"""A consumer group that loads a topic into a warehouse table: stock ``confluent-kafka``, reading from a gateway or a Kafka cluster alike.
+"""A consumer group that loads a topic into a warehouse table: stock ``confluent-kafka``, reading
+from a gateway or a Kafka cluster alike.
 
-Kafka's group decides who reads what; the table decides from where. On assignment each partition starts at the table's own position, whatever offset
-the group has committed; the group's offset is committed only after the table's commit, for the tools that show lag. So it makes no difference
-where this process dies: between table commit and offset commit the group's offset is behind, and nobody reads it.
+Kafka's group decides who reads what; the table decides from where. On assignment each partition
+starts at the table's own position, whatever offset the group has committed; the group's offset is
+committed only after the table's commit, for the tools that show lag. So it makes no difference
+where this process dies: between table commit and offset commit the group's offset is behind, and
+nobody reads it.
 
-Before each commit the loader asks the cluster who it is: rows of another log than the table's are given up, and the loader ends
-(:mod:`cellfeed.consumers.warehouse.source`).
+Before each commit the loader asks the cluster who it is: rows of another log than the table's are
+given up, and the loader ends (:mod:`cellfeed.consumers.warehouse.source`).
 
-A record that cannot be loaded stops its partition, says so, and leaves the others going: nothing is ever skipped.
+A record that cannot be loaded stops its partition, says so, and leaves the others going: nothing is
+ever skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from cellfeed.bridge.events.messages import header_values
 from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
@@ -32,7 +43,9 @@ from cellfeed.store.failpoints import declare, failpoint
 
 _log = logging.getLogger(__name__)
 
-declare("warehouse.loader.before_offsets", "warehouse.loader.after_offsets", "warehouse.loader.assigned")
+declare(
+    "warehouse.loader.before_offsets", "warehouse.loader.after_offsets", "warehouse.loader.assigned"
+)
 
 FLUSH_ROWS: Final = 100_000
 """Rows of a shard that make a data file: some 10 to 30 MB, a size that analytic readers like."""
@@ -57,7 +70,8 @@ METADATA_TIMEOUT_S: Final = 10.0
 _OWN_CONFIG: Final = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    # An offset that the log no longer has (or does not have yet) must be heard of; jumping to either end would skip cells.
+    # An offset that the log no longer has (or does not have yet) must be heard of; jumping to
+    # either end would skip cells.
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
 }
@@ -65,7 +79,8 @@ _OWN_CONFIG: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """When waiting rows become a file: at so many rows or bytes of a shard, or when the oldest has waited so long."""
+    """When waiting rows become a file: at so many rows or bytes of a shard, or when the oldest has
+    waited so long."""
 
     rows: int = FLUSH_ROWS
     bytes: int = FLUSH_BYTES
@@ -74,7 +89,8 @@ class FlushPolicy:
 
 @dataclass(slots=True)
 class LoaderProgress:
-    """What a loader has done so far. ``stopped`` says per partition why it is not read any further."""
+    """What a loader has done so far. ``stopped`` says per partition why it is not read any
+    further."""
 
     rows: int = 0
     files: int = 0
@@ -88,7 +104,8 @@ OnProgress = Callable[[LoaderProgress], None]
 
 
 class WarehouseLoader:
-    """One member of the group. :meth:`run` is the whole of its life; it belongs to the thread that calls it."""
+    """One member of the group. :meth:`run` is the whole of its life; it belongs to the thread that
+    calls it."""
 
     def __init__(
         self,
@@ -103,8 +120,10 @@ class WarehouseLoader:
     ) -> None:
         """Makes or opens the table in ``directory``. Raises ProtectData when it is another topic's.
 
-        ``offset_is_added_id``: hold every record's offset against its added_id, as is right for a gateway's topics; False for a Kafka cluster's
-        topics, where transaction markers take up offsets as well. ``consumer_config``: librdkafka settings beside those that exactly-once needs.
+        ``offset_is_added_id``: hold every record's offset against its added_id, as is right for a
+        gateway's topics; False for a Kafka cluster's topics, where transaction markers take up
+        offsets as well. ``consumer_config``: librdkafka settings beside those that exactly-once
+        needs.
         """
         self.progress = LoaderProgress()
         self._topic = topic
@@ -119,16 +138,34 @@ class WarehouseLoader:
         self._rebalanced = False
         self._source = TableSource(self._directory)
         self._is_recognised = False
-        config = {"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_committed", **(consumer_config or {}), **_OWN_CONFIG}
+        config = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            **(consumer_config or {}),
+            **_OWN_CONFIG,
+        }
         self._consumer = Consumer(config, logger=_log)
         self._look_config = {**config, "group.id": f"{group}-look"}
 
-    def run(self, stop: threading.Event, on_progress: OnProgress | None = None, until_offsets: Mapping[int, int] | None = None) -> LoaderProgress:
-        """Loads until ``stop`` is set, or until every partition of ``until_offsets`` has reached its offset or has stopped; then drains.
+    def run(
+        self,
+        stop: threading.Event,
+        on_progress: OnProgress | None = None,
+        until_offsets: Mapping[int, int] | None = None,
+    ) -> LoaderProgress:
+        """Loads until ``stop`` is set, or until every partition of ``until_offsets`` has reached
+        its offset or has stopped; then drains.
 
-        Draining commits every row taken so far. Raises what the disk raises (OSError): then nothing was lost, and a new loader goes on.
+        Draining commits every row taken so far. Raises what the disk raises (OSError): then nothing
+        was lost, and a new loader goes on.
         """
-        self._consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        self._consumer.subscribe(
+            [self._topic],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
         try:
             while not (stop.is_set() or self._reached(until_offsets)):
                 if self._shards and not self._is_recognised:
@@ -136,7 +173,8 @@ class WarehouseLoader:
                 self._take(self._consume())
                 self._flush_due()
                 if self._reached(until_offsets):
-                    # Another loader may be faster with some of it: then the position is not reached after all, and reading goes on.
+                    # Another loader may be faster with some of it: then the position is not reached
+                    # after all, and reading goes on.
                     self._flush(list(self._shards))
                 if on_progress:
                     on_progress(self._report())
@@ -144,13 +182,14 @@ class WarehouseLoader:
             if on_progress:
                 on_progress(self._report())
         finally:
-            # Leaves the group, so that others take the partitions over at once. Rows still waiting after an error are simply read again.
+            # Leaves the group, so that others take the partitions over at once. Rows still waiting
+            # after an error are simply read again.
             self._oldest_at.clear()
             self._shards.clear()
             self._consumer.close()
         return self.progress
 
-    # --- records ---------------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def _consume(self) -> list[Message]:
         for shard in sorted(self._to_seek):
@@ -158,7 +197,8 @@ class WarehouseLoader:
         self._rebalanced = False
         records = self._consumer.consume(CONSUME_RECORDS, CONSUME_WAIT_S)
         if self._rebalanced:
-            # The batch may hold records from before and after the change, of one partition even. Read on from what has really been taken.
+            # The batch may hold records from before and after the change, of one partition even.
+            # Read on from what has really been taken.
             self._to_seek |= {_partition(record) for record in records} & self._shards.keys()
         return records
 
@@ -178,7 +218,10 @@ class WarehouseLoader:
             except DataDamaged as damage:
                 self._stop_shard(shard, str(damage))
                 continue
-            if loader.waiting_rows >= self._flush_policy.rows or loader.waiting_bytes >= self._flush_policy.bytes:
+            if (
+                loader.waiting_rows >= self._flush_policy.rows
+                or loader.waiting_bytes >= self._flush_policy.bytes
+            ):
                 self._flush([shard])
 
     def _note_error(self, record: Message, error: KafkaError) -> None:
@@ -186,11 +229,15 @@ class WarehouseLoader:
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001 (librdkafka's public name for it)
             if shard not in self._to_seek:
                 self._ends_seen[shard] = record.offset() or 0
-        elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and shard in self._shards:  # noqa: SLF001
+        elif (
+            code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
+            and shard in self._shards
+        ):
             self._stop_shard(
                 shard,
-                f"partition {shard} of {self._topic} has no offset {self._shards[shard].next_offset}, where the table goes on: "
-                f"the log was trimmed before it was loaded, or is another log ({error.str()})",
+                f"partition {shard} of {self._topic} has no offset"
+                f" {self._shards[shard].next_offset}, where the table goes on: the log was trimmed"
+                f" before it was loaded, or is another log ({error.str()})",
             )
         elif error.fatal():
             raise Unavailable(f"the Kafka client gave up: {error.str()}")
@@ -207,27 +254,41 @@ class WarehouseLoader:
         loader = self._shards.get(shard)
         try:
             if loader is not None:
-                self._consumer.seek(TopicPartition(self._topic, shard, _start_offset(loader.next_offset)))
+                self._consumer.seek(
+                    TopicPartition(self._topic, shard, _start_offset(loader.next_offset))
+                )
         except KafkaException as error:
-            # The partition is not being fetched yet; its records are left alone until the seek has worked.
+            # The partition is not being fetched yet; its records are left alone until the seek has
+            # worked.
             _log.info("seek in partition %d of %s again later: %s", shard, self._topic, error)
             return
         self._to_seek.discard(shard)
 
-    # --- commits ---------------------------------------------------------------------------------------------------------
+    # --- commits ----------------------------------------------------------------------------------
 
     def _flush_due(self) -> None:
         now = time.monotonic()
-        self._flush([shard for shard, since in self._oldest_at.items() if now - since >= self._flush_policy.age_s])
+        self._flush(
+            [
+                shard
+                for shard, since in self._oldest_at.items()
+                if now - since >= self._flush_policy.age_s
+            ]
+        )
         while sum(loader.waiting_bytes for loader in self._shards.values()) > WAITING_BYTES_MAX:
-            if not self._flush([max(self._shards, key=lambda shard: self._shards[shard].waiting_bytes)]):
+            if not self._flush(
+                [max(self._shards, key=lambda shard: self._shards[shard].waiting_bytes)]
+            ):
                 break
 
     def _recognise(self) -> bool:
-        """Whether the cluster said who it is just now, and is one of the table's. Raises ProtectData for another one's log."""
+        """Whether the cluster said who it is just now, and is one of the table's. Raises
+        ProtectData for another one's log."""
         try:
             cluster_id = self._consumer.list_topics(self._topic, METADATA_TIMEOUT_S).cluster_id
-            self._source.accept(cluster_id, WarehouseTable(self._directory).last_rows, self._record_at)
+            self._source.accept(
+                cluster_id, WarehouseTable(self._directory).last_rows, self._record_at
+            )
         except (KafkaException, Unavailable) as error:
             _log.warning("%s is not asked who it is: %s", self._topic, error)
             return False
@@ -244,16 +305,31 @@ class WarehouseLoader:
                 for record in consumer.consume(1, CONSUME_WAIT_S):
                     error = record.error()
                     if error is None:
-                        return decoded_row(shard, record.offset() or 0, *_content(record)) if record.offset() == offset else None
-                    if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
+                        return (
+                            decoded_row(shard, record.offset() or 0, *_content(record))
+                            if record.offset() == offset
+                            else None
+                        )
+                    if error.code() in (
+                        KafkaError._PARTITION_EOF,  # noqa: SLF001
+                        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
+                        KafkaError.OFFSET_OUT_OF_RANGE,
+                    ):
                         return None
-            raise Unavailable(f"no record of partition {shard} at offset {offset} within {METADATA_TIMEOUT_S:.0f} s")
+            raise Unavailable(
+                f"no record of partition {shard} at offset {offset} within"
+                f" {METADATA_TIMEOUT_S:.0f} s"
+            )
         finally:
             consumer.close()
 
     def _flush(self, shards: list[int]) -> bool:
-        """Commits the waiting rows of ``shards`` to the table, then the group's offsets; False when the cluster did not say who it is, and nothing was done."""
-        if any(shard in self._shards and self._shards[shard].waiting_rows for shard in shards) and not self._recognise():
+        """Commits the waiting rows of ``shards`` to the table, then the group's offsets; False when
+        the cluster did not say who it is, and nothing was done."""
+        if (
+            any(shard in self._shards and self._shards[shard].waiting_rows for shard in shards)
+            and not self._recognise()
+        ):
             return False
         offsets = []
         for shard in shards:
@@ -266,7 +342,12 @@ class WarehouseLoader:
                 self.progress.lost_races += 1
                 self._to_seek.add(shard)
                 self._ends_seen.pop(shard, None)
-                _log.warning("another loader commits partition %d of %s too; going on behind it, at %d", shard, self._topic, loader.next_offset)
+                _log.warning(
+                    "another loader commits partition %d of %s too; going on behind it, at %d",
+                    shard,
+                    self._topic,
+                    loader.next_offset,
+                )
             else:
                 self.progress.rows += commit.rows
                 self.progress.files += 1
@@ -281,17 +362,20 @@ class WarehouseLoader:
         try:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            # The table has the rows; only what lag tools show is late. The next commit makes it good.
+            # The table has the rows; only what lag tools show is late. The next commit makes it
+            # good.
             _log.warning("group offsets of %s not committed: %s", self._topic, error)
         failpoint("warehouse.loader.after_offsets")
 
-    # --- assignment ------------------------------------------------------------------------------------------------------
+    # --- assignment -------------------------------------------------------------------------------
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._rebalanced, self._is_recognised = True, False
         for partition in partitions:
             shard = partition.partition
-            loader = self._shards[shard] = ShardLoader(self._directory, shard, offset_is_added_id=self._offset_is_added_id)
+            loader = self._shards[shard] = ShardLoader(
+                self._directory, shard, offset_is_added_id=self._offset_is_added_id
+            )
             partition.offset = _start_offset(loader.next_offset)
             self.progress.next_offsets[shard] = loader.next_offset
             self.progress.stopped.pop(shard, None)
@@ -311,12 +395,14 @@ class WarehouseLoader:
             self._oldest_at.pop(partition.partition, None)
             self._to_seek.discard(partition.partition)
 
-    # --- how far ---------------------------------------------------------------------------------------------------------
+    # --- how far ----------------------------------------------------------------------------------
 
     def _reached(self, until_offsets: Mapping[int, int] | None) -> bool:
         if until_offsets is None:
             return False
-        others = {shard: end for shard, end in until_offsets.items() if not self._done_here(shard, end)}
+        others = {
+            shard: end for shard, end in until_offsets.items() if not self._done_here(shard, end)
+        }
         if not others:
             return True
         if any(shard in self._shards for shard in others):
@@ -331,22 +417,42 @@ class WarehouseLoader:
         loader = self._shards.get(shard)
         if shard in self.progress.stopped or end == 0:
             return True
-        # Behind the last record there may be offsets without one (another column's cells); the end of the partition tells.
-        return loader is not None and shard not in self._to_seek and max(loader.next_offset, self._ends_seen.get(shard, 0)) >= end
+        # Behind the last record there may be offsets without one (another column's cells); the end
+        # of the partition tells.
+        return (
+            loader is not None
+            and shard not in self._to_seek
+            and max(loader.next_offset, self._ends_seen.get(shard, 0)) >= end
+        )
 
     def _report(self) -> LoaderProgress:
         self.progress.waiting_rows = sum(loader.waiting_rows for loader in self._shards.values())
         return self.progress
 
 
-def end_offsets(bootstrap: str, topic: str, consumer_config: Mapping[str, Any] | None = None) -> dict[int, int]:
-    """The end offset of every partition of a topic now: what ``until_offsets`` needs to load all that is there. Raises Unavailable."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "cellfeed-ends", "enable.auto.commit": False, **(consumer_config or {})})
+def end_offsets(
+    bootstrap: str, topic: str, consumer_config: Mapping[str, Any] | None = None
+) -> dict[int, int]:
+    """The end offset of every partition of a topic now: what ``until_offsets`` needs to load all
+    that is there. Raises Unavailable."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "cellfeed-ends",
+            "enable.auto.commit": False,
+            **(consumer_config or {}),
+        }
+    )
     try:
         listed = consumer.list_topics(topic, METADATA_TIMEOUT_S).topics[topic]
         if listed.error is not None:
             raise Unavailable(f"topic {topic}: {listed.error.str()}")
-        return {shard: consumer.get_watermark_offsets(TopicPartition(topic, shard), METADATA_TIMEOUT_S)[1] for shard in sorted(listed.partitions)}
+        return {
+            shard: consumer.get_watermark_offsets(TopicPartition(topic, shard), METADATA_TIMEOUT_S)[
+                1
+            ]
+            for shard in sorted(listed.partitions)
+        }
     except KafkaException as error:
         raise Unavailable(f"no end offsets of topic {topic} from {bootstrap}: {error}") from error
     finally:
@@ -366,11 +472,20 @@ def run_warehouse_loader(
     offset_is_added_id: bool = True,
     consumer_config: Mapping[str, Any] | None = None,
 ) -> LoaderProgress:
-    """Loads ``topic`` into the table in ``directory`` until ``stop_event`` is set (a SIGTERM handler sets it) or ``until_offsets`` are reached.
+    """Loads ``topic`` into the table in ``directory`` until ``stop_event`` is set (a SIGTERM
+    handler sets it) or ``until_offsets`` are reached.
 
     Returns what was done; a caller that means "all of it" looks whether ``stopped`` is empty.
     """
-    loader = WarehouseLoader(bootstrap, topic, group, directory, flush=flush, offset_is_added_id=offset_is_added_id, consumer_config=consumer_config)
+    loader = WarehouseLoader(
+        bootstrap,
+        topic,
+        group,
+        directory,
+        flush=flush,
+        offset_is_added_id=offset_is_added_id,
+        consumer_config=consumer_config,
+    )
     return loader.run(stop_event, on_progress, until_offsets)
 
 
@@ -380,7 +495,8 @@ def _partition(record: Message) -> int:
 
 
 def _content(record: Message) -> tuple[bytes | None, bytes | None, dict[str, bytes], int]:
-    """Value, key, headers and timestamp. All but the value are looked at only of records without one."""
+    """Value, key, headers and timestamp. All but the value are looked at only of records without
+    one."""
     value = record.value()
     if value is not None:
         return value, None, {}, 0
@@ -388,5 +504,6 @@ def _content(record: Message) -> tuple[bytes | None, bytes | None, dict[str, byt
 
 
 def _start_offset(next_offset: int) -> int:
-    """Where to read from. An empty table takes the log from wherever it starts now; what was trimmed before is not there to load."""
+    """Where to read from. An empty table takes the log from wherever it starts now; what was
+    trimmed before is not there to load."""
     return next_offset or int(OFFSET_BEGINNING)

@@ -1,4 +1,5 @@
-"""Rows of the table as Parquet files. Loads a large library, so only who reads or writes a file imports it."""
+"""Rows of the table as Parquet files. Loads a large library, so only who reads or writes a file
+imports it."""
 
 from __future__ import annotations
 
@@ -27,9 +28,22 @@ SCHEMA: Final = pa.schema(
 def write_rows(rows: list[WarehouseRow], file: BinaryIO) -> None:
     """Writes rows as a Parquet file (zstd). Row order is log order, so readers skip by added_id."""
     shard, added_id, row_key, column_name, ref_key, created_at, body = zip(*rows, strict=True)
-    columns: list[Any] = [shard, added_id, [row_key_text(key).decode() for key in row_key], column_name, ref_key, created_at, body]
-    table = pa.Table.from_arrays([pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-    pq.write_table(table, file, compression="zstd", use_dictionary=["shard", "row_key", "column_name"])
+    columns: list[Any] = [
+        shard,
+        added_id,
+        [row_key_text(key).decode() for key in row_key],
+        column_name,
+        ref_key,
+        created_at,
+        body,
+    ]
+    table = pa.Table.from_arrays(
+        [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)],
+        schema=SCHEMA,
+    )
+    pq.write_table(
+        table, file, compression="zstd", use_dictionary=["shard", "row_key", "column_name"]
+    )
 
 
 def read_rows(path: str) -> list[WarehouseRow]:
@@ -40,4 +54,7 @@ def read_rows(path: str) -> list[WarehouseRow]:
     keys = [UUID(key).bytes for key in table["row_key"].to_pylist()]
     plain = [table[name].to_pylist() for name in ("shard", "added_id", "column_name", "ref_key")]
     shards, added_ids, names, ref_keys = plain
-    return [WarehouseRow(*row) for row in zip(shards, added_ids, keys, names, ref_keys, created_at, bodies, strict=True)]
+    return [
+        WarehouseRow(*row)
+        for row in zip(shards, added_ids, keys, names, ref_keys, created_at, bodies, strict=True)
+    ]

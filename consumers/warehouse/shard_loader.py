@@ -1,7 +1,9 @@
-"""One shard on its way into the table: records in, commits out. Knows nothing of consumers and groups.
+"""One shard on its way into the table: records in, commits out. Knows nothing of consumers and
+groups.
 
-Exactly once, in short: the position is read from the table's own chain; only records at or behind it are taken; a file holds everything from the
-position to the last record taken; and the commit that moves the position is the commit of the file (:mod:`cellfeed.consumers.warehouse.chain`).
+Exactly once, in short: the position is read from the table's own chain; only records at or behind
+it are taken; a file holds everything from the position to the last record taken; and the commit
+that moves the position is the commit of the file (:mod:`cellfeed.consumers.warehouse.chain`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _NO_HEADERS: Final[Mapping[str, bytes]] = {}
 
 
 class ShardLoader:
-    """Gathers records of one shard and commits them. Opening one finishes what an earlier loader of the shard left behind."""
+    """Gathers records of one shard and commits them. Opening one finishes what an earlier loader of
+    the shard left behind."""
 
     def __init__(self, directory: Path, shard: int, *, offset_is_added_id: bool = True) -> None:
         self.shard = shard
@@ -54,36 +57,54 @@ class ShardLoader:
         """Bytes of memory, roughly, that the rows not yet committed take."""
         return self._buffer.bytes
 
-    def add(self, offset: int, value: bytes | None, key: bytes | None = None, headers: Mapping[str, bytes] = _NO_HEADERS, timestamp_ms: int = 0) -> bool:
-        """Takes the record at ``offset``, of which key, headers and timestamp count where it has no value (an erased cell); returns False for one taken already
-        (the client delivered it again).
+    def add(
+        self,
+        offset: int,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] = _NO_HEADERS,
+        timestamp_ms: int = 0,
+    ) -> bool:
+        """Takes the record at ``offset``, of which key, headers and timestamp count where it has no
+        value (an erased cell); returns False for one taken already (the client delivered it again).
 
-        Raises DataDamaged for a record that is no cell of this shard or contradicts the log's order. Nothing of it is taken then, and nothing
-        behind it may be: the caller stops reading the shard.
+        Raises DataDamaged for a record that is no cell of this shard or contradicts the log's
+        order. Nothing of it is taken then, and nothing behind it may be: the caller stops reading
+        the shard.
         """
         if offset < self._next.next_offset:
             return False
         row = decoded_row(self.shard, offset, value, key, headers, timestamp_ms)
         if self._offset_is_added_id and row.added_id != offset:
-            raise DataDamaged(f"{_place(self.shard, offset)} holds added_id {row.added_id}; in a gateway's topic the offset is the added_id")
+            raise DataDamaged(
+                f"{_place(self.shard, offset)} holds added_id {row.added_id}; in a gateway's topic"
+                " the offset is the added_id"
+            )
         if row.added_id < self._next.next_id:
-            raise DataDamaged(f"{_place(self.shard, offset)} holds added_id {row.added_id}, which should have come before {self._next.next_id}")
+            raise DataDamaged(
+                f"{_place(self.shard, offset)} holds added_id {row.added_id}, which should have"
+                f" come before {self._next.next_id}"
+            )
         self._buffer.add(row)
         self._next = Position(row.added_id + 1, offset + 1)
         return True
 
     def flush(self) -> CommitRecord | None:
-        """Commits the waiting rows; returns the commit, or None when there was nothing to commit or another loader was faster.
+        """Commits the waiting rows; returns the commit, or None when there was nothing to commit or
+        another loader was faster.
 
-        In the latter case the waiting rows are given up (the other one's commit holds some, the log all of them) and :attr:`next_offset` goes to the
-        end of the chain, which may be before or behind where it was: the caller seeks.
+        In the latter case the waiting rows are given up (the other one's commit holds some, the log
+        all of them) and :attr:`next_offset` goes to the end of the chain, which may be before or
+        behind where it was: the caller seeks.
         """
         if not self._buffer.rows:
             return None
         rows = self._buffer.rows
         start, end = self._chain.position, self._next
         name = data_file_name(self.shard, rows[0].added_id, rows[-1].added_id)
-        from cellfeed.consumers.warehouse import parquet_rows  # brings a large library, for those who write files only
+        from cellfeed.consumers.warehouse import (
+            parquet_rows,
+        )  # brings a large library, for those who write files only
 
         with stage_data_file(self._directory, self.shard) as staged:
             failpoint("warehouse.staging.created")
@@ -110,12 +131,21 @@ class ShardLoader:
         return commit if won else None
 
 
-def decoded_row(shard: int, offset: int, value: bytes | None, key: bytes | None, headers: Mapping[str, bytes], timestamp_ms: int) -> WarehouseRow:
+def decoded_row(
+    shard: int,
+    offset: int,
+    value: bytes | None,
+    key: bytes | None,
+    headers: Mapping[str, bytes],
+    timestamp_ms: int,
+) -> WarehouseRow:
     """The row of a record. Raises DataDamaged for what is no cell of the shard."""
     try:
         event = decode_record(shard, key, value, headers, timestamp_ms)
     except Exception as error:
-        raise DataDamaged(f"{_place(shard, offset)} does not decode: {type(error).__name__}: {error}") from error
+        raise DataDamaged(
+            f"{_place(shard, offset)} does not decode: {type(error).__name__}: {error}"
+        ) from error
     if event.shard != shard:
         raise DataDamaged(f"{_place(shard, offset)} holds a cell of shard {event.shard}")
     return WarehouseRow(

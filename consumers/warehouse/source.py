@@ -1,16 +1,17 @@
-"""Whose log a table holds: the Kafka cluster ids that its rows came from, as files that are only ever added.
+"""Whose log a table holds: the Kafka cluster ids that its rows came from, as files that are only
+ever added.
 
     _sources/<cluster id>.json      {"cluster_id": …}
 
-A gateway's cluster id follows from the history of its datastore (:mod:`cellfeed.store.histories`): another
-store has another one, and so has a store that was restored. A table takes rows of a cluster that it
-knows. One that it does not know is **compared first**: the last row of every shard against the
-record that lies at its offset now. They are the same cell in a store that was restored from a
+A gateway's cluster id follows from the history of its datastore (:mod:`cellfeed.store.histories`):
+another store has another one, and so has a store that was restored. A table takes rows of a cluster
+that it knows. One that it does not know is **compared first**: the last row of every shard against
+the record that lies at its offset now. They are the same cell in a store that was restored from a
 backup that has it, and in a topic that was moved. Where one differs, or is gone, the table belongs
 to another log, and nothing is loaded. A table without rows takes what comes, and notes it.
 
-The id is asked again before each commit. So rows of a log that was replaced while the loader ran are
-given up.
+The id is asked again before each commit. So rows of a log that was replaced while the loader ran
+are given up.
 
 Crash points: a note that is written, and no row after it, says no more than that the last rows were
 compared.
@@ -64,7 +65,9 @@ class TableSource:
         both ids for another log, Unavailable where the cluster does not say who it is.
         """
         if not cluster_id or _NAME.fullmatch(cluster_id) is None:
-            raise Unavailable(f"the Kafka cluster does not say who it is: its cluster id is {cluster_id!r}")
+            raise Unavailable(
+                f"the Kafka cluster does not say who it is: its cluster id is {cluster_id!r}"
+            )
         if cluster_id in (known := self.known()):
             return cluster_id
         for shard, (offset, row) in sorted(last_rows().items()):
@@ -72,12 +75,19 @@ class TableSource:
             if found is None or found[:-1] != row[:-1]:
                 what = "has no record there" if found is None else f"has cell {_told(found)} there"
                 raise ProtectData(
-                    f"the table in {self._directory} holds the log of {' and '.join(known) or 'a cluster of before'}, not of {cluster_id}: "
-                    f"its last row of shard {shard} is {_told(row)}, and the cluster {what}. "
-                    "Load this log into a directory of its own, or name the cluster that the table belongs to"
+                    f"the table in {self._directory} holds the log of"
+                    f" {' and '.join(known) or 'a cluster of before'}, not of {cluster_id}: its"
+                    f" last row of shard {shard} is {_told(row)}, and the cluster {what}. Load this"
+                    " log into a directory of its own, or name the cluster that the table"
+                    " belongs to"
                 )
         make_directory(self._folder)
-        put_if_absent(self._folder / f"{cluster_id}.json", msgspec.json.encode(_SourceNote(cluster_id)), self._directory / STAGING, "source")
+        put_if_absent(
+            self._folder / f"{cluster_id}.json",
+            msgspec.json.encode(_SourceNote(cluster_id)),
+            self._directory / STAGING,
+            "source",
+        )
         fsync_directory(self._folder)
         return cluster_id
 

@@ -1,8 +1,9 @@
 """Files on their way into the table, each locked (``flock(2)``) by the process that writes it.
 
-The lock is what tells a dead loader's file from a living one's: the kernel lets it go when its holder dies, however it dies. An owner holds it from
-before the first byte until its file is in place or given up. So whoever gets the lock of a staged file knows that its fate is decided: either a
-commit names it, then it is moved into place, or none ever will, then it is removed.
+The lock is what tells a dead loader's file from a living one's: the kernel lets it go when its
+holder dies, however it dies. An owner holds it from before the first byte until its file is in
+place or given up. So whoever gets the lock of a staged file knows that its fate is decided: either
+a commit names it, then it is moved into place, or none ever will, then it is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _RECORD_SUFFIX = ".record.staged"
 
 
 class StagedFile:
-    """A new staged file, open and locked; leaving the ``with`` block lets go of the lock and leaves the file as it is."""
+    """A new staged file, open and locked; leaving the ``with`` block lets go of the lock and leaves
+    the file as it is."""
 
     def __init__(self, staging: Path, prefix: str, suffix: str = STAGED_SUFFIX) -> None:
         self.path, self.file = _create_locked(staging, prefix, suffix)
@@ -44,7 +46,12 @@ class StagedFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
         self.file.close()
 
 
@@ -54,7 +61,8 @@ def stage_data_file(directory: Path, shard: int) -> StagedFile:
 
 
 def finish_data_file(staged: StagedFile) -> tuple[int, str]:
-    """Puts a written data file on disk; returns its size in bytes and the SHA-256 of its content."""
+    """Puts a written data file on disk; returns its size in bytes and the SHA-256 of its
+    content."""
     failpoint("warehouse.staging.written")
     staged.finish()
     failpoint("warehouse.staging.durable")
@@ -62,7 +70,8 @@ def finish_data_file(staged: StagedFile) -> tuple[int, str]:
 
 
 def put_if_absent(path: Path, content: bytes, staging: Path, prefix: str) -> bool:
-    """Makes the file ``path`` with ``content``, all at once, unless it exists; returns whether it was this call that made it."""
+    """Makes the file ``path`` with ``content``, all at once, unless it exists; returns whether it
+    was this call that made it."""
     with StagedFile(staging, prefix, _RECORD_SUFFIX) as record:
         record.file.write(content)
         record.finish()
@@ -81,7 +90,8 @@ def sha256_of(path: Path) -> str:
 
 
 def try_lock_abandoned(path: Path) -> BinaryIO | None:
-    """The open file, locked, if its owner is gone; None if the owner lives or the file is gone. Close it to let go."""
+    """The open file, locked, if its owner is gone; None if the owner lives or the file is gone.
+    Close it to let go."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -101,7 +111,8 @@ def _create_locked(staging: Path, prefix: str, suffix: str) -> tuple[Path, Binar
         path = staging / f"{prefix}-{uuid.uuid4().hex}{suffix}"
         file = path.open("x+b")
         fcntl.flock(file, fcntl.LOCK_EX)
-        # Between open and lock a cleaner may have taken the empty file for an orphan and removed it: then the name is no longer this file.
+        # Between open and lock a cleaner may have taken the empty file for an orphan and removed
+        # it: then the name is no longer this file.
         if _is_still(path, file):
             return path, file
         file.close()

@@ -1,4 +1,5 @@
-"""Reading a warehouse table: rows, positions, digests, SQL. Sees committed files only, also while loaders are at work."""
+"""Reading a warehouse table: rows, positions, digests, SQL. Sees committed files only, also while
+loaders are at work."""
 
 from __future__ import annotations
 
@@ -34,25 +35,32 @@ _EMPTY_CELLS: Final = """
     SELECT NULL::INTEGER AS shard, NULL::BIGINT AS added_id, NULL::VARCHAR AS row_key, NULL::VARCHAR AS column_name, NULL::BIGINT AS ref_key,
            NULL::TIMESTAMPTZ AS created_at, NULL::VARCHAR AS body
     WHERE false
-"""
+"""  # noqa: E501
 _LATEST: Final = f"""
     CREATE VIEW latest AS
     SELECT * FROM cells WHERE row_key NOT IN (SELECT row_key FROM cells WHERE column_name = '{ERASED_COLUMN}')
     QUALIFY row_number() OVER (PARTITION BY row_key, column_name ORDER BY ref_key DESC) = 1
-"""  # noqa: S608 (a name of the program's own)
-"""Without the rows of which the log tells that they were erased, whatever older files have of them still."""
+"""  # noqa: E501, S608
+"""Without the rows of which the log tells that they were erased, whatever older files have of them
+still."""
 
 
 def make_table(directory: Path, topic: str) -> None:
-    """Makes the table of ``topic`` in ``directory``, or opens it. Raises ProtectData when the directory holds another topic's table."""
+    """Makes the table of ``topic`` in ``directory``, or opens it. Raises ProtectData when the
+    directory holds another topic's table."""
     make_directory(directory / STAGING)
     path = directory / TABLE_FILE
     if not path.exists():
-        put_if_absent(path, encode_table_record(TableRecord(FORMAT, topic)), directory / STAGING, "table")
+        put_if_absent(
+            path, encode_table_record(TableRecord(FORMAT, topic)), directory / STAGING, "table"
+        )
         fsync_directory(directory)
     record = decode_table_record(path.read_bytes(), path)
     if record.topic != topic:
-        raise ProtectData(f"{directory} holds the table of topic {record.topic!r}; loading topic {topic!r} into it would mix the two")
+        raise ProtectData(
+            f"{directory} holds the table of topic {record.topic!r}; loading topic {topic!r} into"
+            " it would mix the two"
+        )
 
 
 class WarehouseTable:
@@ -65,7 +73,9 @@ class WarehouseTable:
         try:
             self.topic = decode_table_record(path.read_bytes(), path).topic
         except FileNotFoundError:
-            raise NotFound(f"{self.directory} holds no warehouse table: {TABLE_FILE} is missing") from None
+            raise NotFound(
+                f"{self.directory} holds no warehouse table: {TABLE_FILE} is missing"
+            ) from None
         self._chains: dict[int, ShardChain] = {}
 
     def commits(self, shard: int) -> Sequence[CommitRecord]:
@@ -74,7 +84,9 @@ class WarehouseTable:
 
     def shards(self) -> list[int]:
         """The shards that hold rows, ascending."""
-        return [shard for shard in shards_with_commits(self.directory) if self._chain(shard).commits]
+        return [
+            shard for shard in shards_with_commits(self.directory) if self._chain(shard).commits
+        ]
 
     def positions(self) -> dict[int, Position]:
         """How far each shard is."""
@@ -93,10 +105,15 @@ class WarehouseTable:
 
     def files(self) -> list[Path]:
         """The data files, by shard and log order."""
-        return [place_data_file(self.directory, commit) for shard in self.shards() for commit in self._chain(shard).commits]
+        return [
+            place_data_file(self.directory, commit)
+            for shard in self.shards()
+            for commit in self._chain(shard).commits
+        ]
 
     def rows(self, shard: int | None = None) -> Iterator[WarehouseRow]:
-        """Every row of one shard, or of all, in log order. Raises DataDamaged when a file does not hold what its commit says."""
+        """Every row of one shard, or of all, in log order. Raises DataDamaged when a file does not
+        hold what its commit says."""
         for number in self.shards() if shard is None else [shard]:
             for commit in self.commits(number):
                 yield from self._rows_of(commit)
@@ -107,10 +124,14 @@ class WarehouseTable:
         return {shard: (end.next_offset - 1, self._rows_of(end)[-1]) for shard, end in ends.items()}
 
     def digests(
-        self, until: Mapping[int, int] | None = None, begin: Mapping[int, int] | None = None, body_of: Callable[[int, int, bytes], bytes] | None = None
+        self,
+        until: Mapping[int, int] | None = None,
+        begin: Mapping[int, int] | None = None,
+        body_of: Callable[[int, int, bytes], bytes] | None = None,
     ) -> dict[int, ShardDigest]:
-        """The digest of each shard, of the cells with ``added_id < until[shard]`` where given (0 for a shard left out), else of all; and of none below
-        ``begin[shard]``. ``body_of``, given shard, added_id and body, says which body counts."""
+        """The digest of each shard, of the cells with ``added_id < until[shard]`` where given (0
+        for a shard left out), else of all; and of none below ``begin[shard]``. ``body_of``, given
+        shard, added_id and body, says which body counts."""
         digests: dict[int, ShardDigest] = {}
         for shard in self.shards() if until is None else sorted(until):
             digest = digests[shard] = ShardDigest()
@@ -121,38 +142,53 @@ class WarehouseTable:
                     break
                 if row.added_id < first:
                     continue
-                body = row.body_json if body_of is None else body_of(shard, row.added_id, row.body_json)
+                body = (
+                    row.body_json
+                    if body_of is None
+                    else body_of(shard, row.added_id, row.body_json)
+                )
                 digest.add(row.added_id, row.row_key, row.column_name, row.ref_key, body)
         return digests
 
     def check(self) -> None:
-        """Compares every file with its commit: size, SHA-256, rows, ids. Raises DataDamaged naming the first that differs."""
+        """Compares every file with its commit: size, SHA-256, rows, ids. Raises DataDamaged naming
+        the first that differs."""
         for shard in shards_with_commits(self.directory):
             chain = self._chain(shard)
             check_no_stray_commits(chain)
             for commit in chain.commits:
                 path = place_data_file(self.directory, commit)
-                if path.stat().st_size != commit.file_bytes or sha256_of(path) != commit.file_sha256:
+                if (
+                    path.stat().st_size != commit.file_bytes
+                    or sha256_of(path) != commit.file_sha256
+                ):
                     raise DataDamaged(f"{path} is not the file that was committed")
                 for _row in self._rows_of(commit):
                     pass
 
     def connect(self) -> DuckDBPyConnection:
-        """A DuckDB connection in memory with the views ``cells`` (all rows) and ``latest`` (highest ref key per row key and column, without
-        erased rows)."""
+        """A DuckDB connection in memory with the views ``cells`` (all rows) and ``latest`` (highest
+        ref key per row key and column, without erased rows)."""
         import duckdb  # a large library, for those who ask in SQL only
 
         connection = duckdb.connect()
         connection.execute("SET TimeZone = 'UTC'")
         files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in self.files())
-        connection.execute(f"CREATE VIEW cells AS SELECT * FROM read_parquet([{files}], hive_partitioning = false)" if files else _EMPTY_CELLS)  # noqa: S608
+        connection.execute(
+            f"CREATE VIEW cells AS SELECT * FROM read_parquet([{files}], hive_partitioning = false)"  # noqa: S608
+            if files
+            else _EMPTY_CELLS
+        )
         connection.execute(_LATEST)
         return connection
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """The rows that a SQL query over ``cells`` and ``latest`` gives, as dicts. Raises DuckDB's own errors for bad SQL."""
+        """The rows that a SQL query over ``cells`` and ``latest`` gives, as dicts. Raises DuckDB's
+        own errors for bad SQL."""
         with self.connect() as connection:
-            rows: list[dict[str, Any]] = connection.sql(sql, params=list(parameters)).to_arrow_table().to_pylist()
+            rows: list[dict[str, Any]] = (
+                connection.sql(sql, params=list(parameters)).to_arrow_table().to_pylist()
+            )
         return rows
 
     def _chain(self, shard: int) -> ShardChain:
@@ -164,13 +200,20 @@ class WarehouseTable:
         return chain
 
     def _rows_of(self, commit: CommitRecord) -> list[WarehouseRow]:
-        from cellfeed.consumers.warehouse import parquet_rows  # brings a large library, for those who read files only
+        from cellfeed.consumers.warehouse import (
+            parquet_rows,
+        )  # brings a large library, for those who read files only
 
         path = place_data_file(self.directory, commit)
         rows = parquet_rows.read_rows(str(path))
         ids = [row.added_id for row in rows]
         ascending = all(earlier < later for earlier, later in itertools.pairwise(ids))
         ends = (ids[0], ids[-1]) if ids else None
-        if not ascending or len(ids) != commit.rows or ends != (commit.first_id, commit.last_id) or any(row.shard != commit.shard for row in rows):
+        if (
+            not ascending
+            or len(ids) != commit.rows
+            or ends != (commit.first_id, commit.last_id)
+            or any(row.shard != commit.shard for row in rows)
+        ):
             raise DataDamaged(f"{path} holds other rows than its commit says")
         return rows

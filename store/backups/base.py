@@ -1,9 +1,9 @@
 """Whether a store is the one that a backup was taken of, so that an increment on that backup holds
 what comes behind it.
 
-A manifest names its history (:mod:`cellfeed.store.histories`), and so does the store: two different ones are
-refused. Older manifests name none, and files of a store may be put back from a copy. So the cells
-must agree as well.
+A manifest names its history (:mod:`cellfeed.store.histories`), and so does the store: two different
+ones are refused. Older manifests name none, and files of a store may be put back from a copy. So
+the cells must agree as well.
 
 Names prove nothing: a store that was made again has the same, and two restores of one backup have
 the same leader epochs. What proves it is a cell. Two histories of a shard differ in every cell
@@ -37,7 +37,10 @@ _CELL: Final = struct.Struct(">Q16sqQ")
 
 def witness_of(cell: StoredCell) -> str:
     """A hash of all of a cell but its body."""
-    return sha256(_CELL.pack(cell.added_id, cell.row_key, cell.ref_key, cell.created_at_us) + cell.column_name.encode()).hexdigest()
+    return sha256(
+        _CELL.pack(cell.added_id, cell.row_key, cell.ref_key, cell.created_at_us)
+        + cell.column_name.encode()
+    ).hexdigest()
 
 
 def check_name(engine: Engine, base: Backup) -> None:
@@ -45,28 +48,52 @@ def check_name(engine: Engine, base: Backup) -> None:
     told = base.manifest
     if (told.datastore, told.shards) != (engine.datastore, engine.shards):
         raise ProtectData(
-            f"backup {base.name} is of datastore {told.datastore!r} with {told.shards} shards, this one is {engine.datastore!r} with {engine.shards}: "
-            "take a full backup into a folder of its own"
+            f"backup {base.name} is of datastore {told.datastore!r} with {told.shards} shards, this"
+            f" one is {engine.datastore!r} with {engine.shards}: take a full backup into a folder"
+            " of its own"
         )
 
 
 def check_history(engine: Engine, base: Backup) -> None:
     """Raises ProtectData for a backup of another history."""
     cure = "An increment holds only what comes behind its base. Take a full backup, without --onto"
-    refuse_other_history(f"nothing backed up: backup {base.name}", base.manifest.history.history_id, "the store", engine.history.history_id, cure)
+    refuse_other_history(
+        f"nothing backed up: backup {base.name}",
+        base.manifest.history.history_id,
+        "the store",
+        engine.history.history_id,
+        cure,
+    )
 
 
-def check_same_store(engine: Engine, chain: Sequence[Backup], epochs: Mapping[int, Sequence[tuple[int, int]]], heads: Mapping[int, Head]) -> None:
+def check_same_store(
+    engine: Engine,
+    chain: Sequence[Backup],
+    epochs: Mapping[int, Sequence[tuple[int, int]]],
+    heads: Mapping[int, Head],
+) -> None:
     """Raises ProtectData unless the store's logs are those that the last backup of ``chain`` was
     taken of."""
     base = chain[-1]
-    witnesses = {log.shard: log.witness for log in base.manifest.logs} if base.manifest.format_version > 1 else _read_witnesses(chain)
+    witnesses = (
+        {log.shard: log.witness for log in base.manifest.logs}
+        if base.manifest.format_version > 1
+        else _read_witnesses(chain)
+    )
     proofs = 0
     for log in base.manifest.logs:
         since = [epoch for epoch in epochs[log.shard] if epoch not in log.epochs]
-        missing = [epoch for epoch in log.epochs if epoch not in epochs[log.shard] and epoch[1] <= log.watermark]
+        missing = [
+            epoch
+            for epoch in log.epochs
+            if epoch not in epochs[log.shard] and epoch[1] <= log.watermark
+        ]
         head = heads[log.shard]
-        if head.watermark < log.watermark or missing or any(first < log.watermark for _, first in since):
+        if (
+            head.watermark < log.watermark
+            or missing
+            or any(first < log.watermark for _, first in since)
+        ):
             raise _other(base, log)
         proven = _proven(engine, log, witnesses.get(log.shard, ""), head)
         if proven is False:
@@ -74,8 +101,9 @@ def check_same_store(engine: Engine, chain: Sequence[Backup], epochs: Mapping[in
         proofs += proven is True
     if not proofs and any(log.watermark for log in base.manifest.logs):
         raise ProtectData(
-            f"nothing that backup {base.name} ends with is left in the store: every log was trimmed beyond it, so nobody can tell whether the store is the one "
-            "that it was taken of. Take a full backup, without --onto"
+            f"nothing that backup {base.name} ends with is left in the store: every log was trimmed"
+            " beyond it, so nobody can tell whether the store is the one that it was taken of."
+            " Take a full backup, without --onto"
         )
 
 
@@ -88,7 +116,11 @@ def _proven(engine: Engine, log: BackedLog, witness: str, head: Head) -> bool | 
             found = engine.scan(log.shard, log.watermark - 1, 1)
         except Trimmed:
             return None
-        return bool(found) and found[0].added_id == log.watermark - 1 and witness_of(found[0]) == witness
+        return (
+            bool(found)
+            and found[0].added_id == log.watermark - 1
+            and witness_of(found[0]) == witness
+        )
     if head.watermark == log.watermark:
         return head.last_created_at_us == log.last_created_at_us
     return None if head.last_created_at_us >= log.last_created_at_us else False
@@ -107,6 +139,7 @@ def _read_witnesses(chain: Sequence[Backup]) -> dict[int, str]:
 
 def _other(base: Backup, log: BackedLog) -> ProtectData:
     return ProtectData(
-        f"shard {log.shard} is not the log that backup {base.name} was taken of up to {log.watermark}: the store was restored or made again since, "
-        "or is another one. Take a full backup, without --onto"
+        f"shard {log.shard} is not the log that backup {base.name} was taken of up to"
+        f" {log.watermark}: the store was restored or made again since, or is another one. Take a"
+        " full backup, without --onto"
     )

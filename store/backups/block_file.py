@@ -1,14 +1,18 @@
-"""Files of a backup that hold many small things: blocks, each with its own checksum, so damage is told by its place.
+"""Files of a backup that hold many small things: blocks, each with its own checksum, so damage is
+told by its place.
 
     magic                                  16 bytes, names the format and its version
     block, any number of times             payload bytes (4), CRC-32 of the payload (4), the payload
 
-Numbers are big-endian. A block that is cut short, or that says another checksum than it has, is DataDamaged with the file and the offset. That a file ends
-where it should is what the manifest knows: its length and its SHA-256.
+Numbers are big-endian. A block that is cut short, or that says another checksum than it has, is
+DataDamaged with the file and the offset. That a file ends where it should is what the manifest
+knows: its length and its SHA-256.
 
-In a file of cells a payload is: shard (4), number of cells (4), and the cells, each as added_id (8), row key (16), ref key (8, signed), created_at in
-microseconds (8), length of the column name (2), length of the body (4), the name, the body **as it is stored** (:mod:`cellfeed.store.cells.body_codec`). Bodies are neither
-decoded nor compressed anew: what comes back is, byte for byte, what was there.
+In a file of cells a payload is: shard (4), number of cells (4), and the cells, each as added_id
+(8), row key (16), ref key (8, signed), created_at in microseconds (8), length of the column name
+(2), length of the body (4), the name, the body **as it is stored**
+(:mod:`cellfeed.store.cells.body_codec`). Bodies are neither decoded nor compressed anew: what comes
+back is, byte for byte, what was there.
 """
 
 from __future__ import annotations
@@ -23,10 +27,12 @@ from cellfeed.store.errors import DataDamaged
 
 MAGIC: Final = b"cellfeed backup1"
 BLOCK_BYTES: Final = 1 << 20
-"""Payload after which a block ends: large enough that its head costs nothing, small enough to be held in memory many times over."""
+"""Payload after which a block ends: large enough that its head costs nothing, small enough to be
+held in memory many times over."""
 
 BLOCK_BYTES_MAX: Final = 64 << 20
-"""No block is larger: a length beyond it is damage. One cell of the largest body, or one state entry, has a few MiB."""
+"""No block is larger: a length beyond it is damage. One cell of the largest body, or one state
+entry, has a few MiB."""
 
 _HEAD: Final = struct.Struct(">II")
 _CELLS: Final = struct.Struct(">II")
@@ -39,19 +45,28 @@ def block_of(payload: bytes) -> bytes:
 
 
 def read_blocks(file: BinaryIO, name: str, offset: int, size: int) -> Iterator[bytes]:
-    """The payloads of the blocks that lie in ``size`` bytes from ``offset`` on. Raises DataDamaged."""
+    """The payloads of the blocks that lie in ``size`` bytes from ``offset`` on. Raises
+    DataDamaged."""
     file.seek(offset)
     end = offset + size
     while offset < end:
         head = file.read(_HEAD.size)
         if len(head) < _HEAD.size:
-            raise DataDamaged(f"{name}: the file ends at {offset + len(head)}, inside a block's head")
+            raise DataDamaged(
+                f"{name}: the file ends at {offset + len(head)}, inside a block's head"
+            )
         length, checksum = _HEAD.unpack(head)
         if length > BLOCK_BYTES_MAX or offset + _HEAD.size + length > end:
-            raise DataDamaged(f"{name}: the block at {offset} says that it has {length} bytes, which it cannot have")
+            raise DataDamaged(
+                f"{name}: the block at {offset} says that it has {length} bytes, which it cannot"
+                " have"
+            )
         payload = file.read(length)
         if len(payload) < length or crc32(payload) != checksum:
-            raise DataDamaged(f"{name}: the block at {offset} is damaged: its {length} bytes do not have the checksum that they were written with")
+            raise DataDamaged(
+                f"{name}: the block at {offset} is damaged: its {length} bytes do not have the"
+                " checksum that they were written with"
+            )
         offset += _HEAD.size + length
         yield payload
 
@@ -61,24 +76,49 @@ def cells_payload(shard: int, cells: Sequence[StoredCell]) -> bytes:
     parts = [_CELLS.pack(shard, len(cells))]
     for cell in cells:
         name = cell.column_name.encode()
-        parts += (_CELL.pack(cell.added_id, cell.row_key, cell.ref_key, cell.created_at_us, len(name), len(cell.body)), name, cell.body)
+        parts += (
+            _CELL.pack(
+                cell.added_id,
+                cell.row_key,
+                cell.ref_key,
+                cell.created_at_us,
+                len(name),
+                len(cell.body),
+            ),
+            name,
+            cell.body,
+        )
     return b"".join(parts)
 
 
 def cells_of(payload: bytes, name: str) -> tuple[int, list[StoredCell]]:
-    """The shard and the cells of a payload. Raises DataDamaged for one that :func:`cells_payload` did not make."""
+    """The shard and the cells of a payload. Raises DataDamaged for one that :func:`cells_payload`
+    did not make."""
     try:
         shard, count = _CELLS.unpack_from(payload)
         cells = []
         position = _CELLS.size
         for _ in range(count):
-            added_id, row_key, ref_key, created_at_us, name_bytes, body_bytes = _CELL.unpack_from(payload, position)
+            added_id, row_key, ref_key, created_at_us, name_bytes, body_bytes = _CELL.unpack_from(
+                payload, position
+            )
             name_at = position + _CELL.size
             body_at = name_at + name_bytes
             position = body_at + body_bytes
-            cells.append(StoredCell(added_id, row_key, payload[name_at:body_at].decode(), ref_key, created_at_us, payload[body_at:position]))
+            cells.append(
+                StoredCell(
+                    added_id,
+                    row_key,
+                    payload[name_at:body_at].decode(),
+                    ref_key,
+                    created_at_us,
+                    payload[body_at:position],
+                )
+            )
     except (struct.error, UnicodeDecodeError) as error:
         raise DataDamaged(f"{name}: a block holds no cells: {error}") from error
     if position != len(payload):
-        raise DataDamaged(f"{name}: a block of {len(payload)} bytes holds cells up to byte {position}")
+        raise DataDamaged(
+            f"{name}: a block of {len(payload)} bytes holds cells up to byte {position}"
+        )
     return shard, cells

@@ -1,7 +1,8 @@
-"""Reads a backup and checks all of it on the way: lengths, SHA-256, CRC of each block, order and number of cells, ids that are missing, the product's digest of
-each piece of a log.
+"""Reads a backup and checks all of it on the way: lengths, SHA-256, CRC of each block, order and
+number of cells, ids that are missing, the product's digest of each piece of a log.
 
-``verify`` reads everything and tells every file that is damaged; a restore reads through the same functions, so it takes nothing that was not checked.
+``verify`` reads everything and tells every file that is damaged; a restore reads through the same
+functions, so it takes nothing that was not checked.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ OnProgress = Callable[[int], None]
 
 
 def check_files(chain: Sequence[Backup]) -> list[str]:
-    """What is wrong with the files of these backups, by length and SHA-256: a line for each; nothing when all are as they were written."""
+    """What is wrong with the files of these backups, by length and SHA-256: a line for each;
+    nothing when all are as they were written."""
     wrong = []
     for backup in chain:
         for file in backup.manifest.files:
@@ -51,12 +53,15 @@ def check_files(chain: Sequence[Backup]) -> list[str]:
             if size != file.bytes:
                 wrong.append(f"{backup.name}/{file.name}: {size} bytes, {file.bytes} were written")
             elif digest.hexdigest() != file.sha256:
-                wrong.append(f"{backup.name}/{file.name}: its content is not what was written (SHA-256)")
+                wrong.append(
+                    f"{backup.name}/{file.name}: its content is not what was written (SHA-256)"
+                )
     return wrong
 
 
 def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) -> list[str]:
-    """Reads all that these backups hold; what is wrong, a line each. ``chain``: a full backup and its increments, in order."""
+    """Reads all that these backups hold; what is wrong, a line each. ``chain``: a full backup and
+    its increments, in order."""
     wrong = check_files(chain)
     damaged = {line.partition(":")[0] for line in wrong}
     try:
@@ -81,7 +86,8 @@ def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) ->
 
 
 def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]:
-    """The cells of a piece of a log, in pieces. Raises DataDamaged, at the latest behind the last cell: what comes before the end is not checked as a whole."""
+    """The cells of a piece of a log, in pieces. Raises DataDamaged, at the latest behind the last
+    cell: what comes before the end is not checked as a whole."""
     name = f"{backup.name}/{segment.file}"
     log_start = next(log.log_start for log in backup.manifest.logs if log.shard == segment.shard)
     # Cells below the log's start may have been trimmed while the backup was taken.
@@ -89,40 +95,65 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
     with _opened(backup, segment.file) as file:
         for payload in read_blocks(file, name, segment.offset, segment.bytes):
             shard, cells = cells_of(payload, name)
-            if shard != segment.shard or not segment.from_id <= cells[0].added_id <= cells[-1].added_id < segment.below_id:
+            if (
+                shard != segment.shard
+                or not segment.from_id <= cells[0].added_id <= cells[-1].added_id < segment.below_id
+            ):
                 raise DataDamaged(
-                    f"{name}: cells of shard {shard} where those of shard {segment.shard} from {segment.from_id} to {segment.below_id - 1} should be"
+                    f"{name}: cells of shard {shard} where those of shard {segment.shard} from"
+                    f" {segment.from_id} to {segment.below_id - 1} should be"
                 )
             bodies_json = []
             for cell in cells:
                 try:
                     body_json = decode_body(cell.body)
-                    digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, body_json)
+                    digest.add(
+                        cell.added_id, cell.row_key, cell.column_name, cell.ref_key, body_json
+                    )
                 except (ValueError, DataDamaged) as error:
-                    raise DataDamaged(f"{name}: shard {shard}, added_id {cell.added_id}: {error}") from None
+                    raise DataDamaged(
+                        f"{name}: shard {shard}, added_id {cell.added_id}: {error}"
+                    ) from None
                 bodies_json.append(body_json)
-            kept = sum(cell.added_id >= log_start for cell in cells) if cells[0].added_id < log_start else len(cells)
+            kept = (
+                sum(cell.added_id >= log_start for cell in cells)
+                if cells[0].added_id < log_start
+                else len(cells)
+            )
             gaps.add_piece(cells[len(cells) - kept :], bodies_json[len(cells) - kept :])
             yield cells
     gaps.end(segment.below_id)
     if gaps.missing:
-        raise DataDamaged(f"{name}: {gaps}, and no restore left them out: the store had lost them when the backup was taken")
+        raise DataDamaged(
+            f"{name}: {gaps}, and no restore left them out: the store had lost them when the backup"
+            " was taken"
+        )
     if (digest.cells, digest.hexdigest()) != (segment.cells, segment.digest):
-        raise DataDamaged(f"{name}: the cells of shard {segment.shard} are not those that were backed up: their digest is another one")
+        raise DataDamaged(
+            f"{name}: the cells of shard {segment.shard} are not those that were backed up: their"
+            " digest is another one"
+        )
 
 
 def check_whole(chain: Sequence[Backup]) -> None:
-    """Raises DataDamaged unless the pieces of each log follow each other from its start to its watermark."""
+    """Raises DataDamaged unless the pieces of each log follow each other from its start to its
+    watermark."""
     reached: dict[int, int] = {}
     for backup in chain:
         starts = {log.shard: log.log_start for log in backup.manifest.logs}
         for segment in backup.manifest.segments:
             if segment.from_id > max(reached.get(segment.shard, 0), starts[segment.shard]):
-                raise DataDamaged(f"backup {backup.name}: shard {segment.shard} lacks cells {reached.get(segment.shard, 0)} to {segment.from_id - 1}")
+                raise DataDamaged(
+                    f"backup {backup.name}: shard {segment.shard} lacks cells"
+                    f" {reached.get(segment.shard, 0)} to {segment.from_id - 1}"
+                )
             reached[segment.shard] = segment.below_id
     for log in chain[-1].manifest.logs:
         if log.watermark > max(reached.get(log.shard, 0), log.log_start):
-            raise DataDamaged(f"backup {chain[-1].name}: shard {log.shard} lacks cells {reached.get(log.shard, 0)} to {log.watermark - 1}")
+            raise DataDamaged(
+                f"backup {chain[-1].name}: shard {log.shard} lacks cells"
+                f" {reached.get(log.shard, 0)} to {log.watermark - 1}"
+            )
 
 
 def read_state(backup: Backup) -> list[tuple[str, bytes]]:
@@ -144,20 +175,28 @@ def read_dictionaries(backup: Backup) -> list[Dictionary]:
         found = [from_line(line) for line in (backup.path / DICTIONARIES).read_bytes().splitlines()]
     except (OSError, CellfeedError) as error:
         raise DataDamaged(f"{name}: {error}") from error
-    missing = {turn.sha256 for turn in backup.manifest.turns} - {each.sha256.hex() for each in found}
+    missing = {turn.sha256 for turn in backup.manifest.turns} - {
+        each.sha256.hex() for each in found
+    }
     if missing:
         raise DataDamaged(f"{name}: {len(missing)} dictionaries that bodies need are not in it")
     return found
 
 
 def chain_dictionaries(chain: Sequence[Backup]) -> list[Dictionary]:
-    """Those of all pieces, each once: bodies of an earlier one may name what was retired since. Raises DataDamaged."""
-    return list({each.dictionary_id: each for backup in chain for each in read_dictionaries(backup)}.values())
+    """Those of all pieces, each once: bodies of an earlier one may name what was retired since.
+    Raises DataDamaged."""
+    return list(
+        {
+            each.dictionary_id: each for backup in chain for each in read_dictionaries(backup)
+        }.values()
+    )
 
 
 @contextmanager
 def dictionaries_known(chain: Sequence[Backup]) -> Iterator[None]:
-    """Bodies of these backups can be decoded: a dictionary may have been retired since one of them."""
+    """Bodies of these backups can be decoded: a dictionary may have been retired since one of
+    them."""
     found = {dictionary.dictionary_id: dictionary for dictionary in chain_dictionaries(chain)}
     known_dictionaries.add_source(found.get)
     try:
@@ -172,7 +211,9 @@ def _opened(backup: Backup, name: str) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise DataDamaged(f"{backup.name}/{name}: it is no file of a backup: it begins otherwise")
+                raise DataDamaged(
+                    f"{backup.name}/{name}: it is no file of a backup: it begins otherwise"
+                )
             yield file
     except OSError as error:
         raise DataDamaged(f"{backup.name}/{name}: {error.strerror}") from error

@@ -5,24 +5,25 @@ there is one that has what is needed.
 
     1. offsets that are kept elsewhere (by the caller), then the state table in one look
     2. the register of erasures gets all that the state and the folder's manifests know
-    3. the heads of all logs: one watermark for each shard, past all that was acknowledged before (:mod:`cellfeed.store.backups.ends`)
+    3. the heads of all logs: one watermark for each shard, past all that was acknowledged before
+       (:mod:`cellfeed.store.backups.ends`)
     4. leader epochs, columns, dictionaries and their turns
     5. every log from its start (or from where the backup below it ended) up to its watermark
     6. dictionaries and their turns once more: what was there before or after is written
     7. the register gets the erasures that the logs tell of; then the manifest
 
 So whatever an offset, a parked cell, a settled start or an erasure of 1 speaks of lies below the
-watermarks of 3, and every dictionary that a body below them names is among those of 4 or 6: a dictionary
-is there before the first body that takes it. What is above a watermark was shown to nobody when it
-was looked at.
+watermarks of 3, and every dictionary that a body below them names is among those of 4 or 6: a
+dictionary is there before the first body that takes it. What is above a watermark was shown to
+nobody when it was looked at.
 
 A log whose front is trimmed meanwhile continues at its new start: a restore leaves out cells that
 were written before it.
 
 **Checked while it is taken.** Each body is decoded and goes into the product's digest, and each id
-is accounted for (:mod:`cellfeed.store.backups.log_writer`). So a backup of bodies that nobody could read, or
-of a log that lacks cells, fails at once. The files and their names are on disk before the manifest,
-which comes last (:mod:`cellfeed.store.backups.folder` has the crash points).
+is accounted for (:mod:`cellfeed.store.backups.log_writer`). So a backup of bodies that nobody could
+read, or of a log that lacks cells, fails at once. The files and their names are on disk before the
+manifest, which comes last (:mod:`cellfeed.store.backups.folder` has the crash points).
 """
 
 from __future__ import annotations
@@ -44,8 +45,24 @@ from cellfeed.store.backups.ends import acknowledged_heads
 from cellfeed.store.backups.erasures import known_to_logs, known_to_manifests, known_to_state
 from cellfeed.store.backups.folder import Backup, BackupFolder, next_sequence
 from cellfeed.store.backups.log_writer import BlockFile, LogWriter, OnProgress, Pace
-from cellfeed.store.backups.manifest import BackedFile, BackedLog, BackedRegister, BackedTurn, Manifest, Reader, Segment, encode_manifest
-from cellfeed.store.backups.marker import DICTIONARIES, MANIFEST, STATE, Marker, remove_files, write_marker
+from cellfeed.store.backups.manifest import (
+    BackedFile,
+    BackedLog,
+    BackedRegister,
+    BackedTurn,
+    Manifest,
+    Reader,
+    Segment,
+    encode_manifest,
+)
+from cellfeed.store.backups.marker import (
+    DICTIONARIES,
+    MANIFEST,
+    STATE,
+    Marker,
+    remove_files,
+    write_marker,
+)
 from cellfeed.store.backups.prune import remove, unfinished
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.sealed import FORMATS
@@ -57,7 +74,14 @@ from cellfeed.store.engines.contract.values import Head, StateEntry
 from cellfeed.store.errors import CellfeedError, DictionaryLost, InvalidRequest, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("backup.after_marker", "backup.after_state", "backup.after_heads", "backup.after_log", "backup.before_manifest", "backup.after_manifest")
+declare(
+    "backup.after_marker",
+    "backup.after_state",
+    "backup.after_heads",
+    "backup.after_log",
+    "backup.before_manifest",
+    "backup.after_manifest",
+)
 
 _log: Final = logging.getLogger("cellfeed.backup")
 
@@ -74,7 +98,12 @@ class Source:
 
 
 def create(
-    folder: BackupFolder, source: Source, *, onto: Backup | None = None, cells_per_s: float | None = None, on_progress: OnProgress = lambda *_: None
+    folder: BackupFolder,
+    source: Source,
+    *,
+    onto: Backup | None = None,
+    cells_per_s: float | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Backup:
     """Makes a backup; with ``onto`` of what has come since that one. Raises ProtectData for a
     datastore whose log is not the one of ``onto``; DataDamaged, DictionaryLost for what cannot be
@@ -88,14 +117,24 @@ def create(
         rests = unfinished(folder, unreadable, engine.datastore)
         remove(folder, rests)
         for each in rests:
-            _log.warning("removed from %s what a backup has left that was killed: %s", folder.path, each)
+            _log.warning(
+                "removed from %s what a backup has left that was killed: %s", folder.path, each
+            )
         chain = folder.chain(onto) if onto is not None else []
         if onto is not None:
             check_name(engine, onto)
             check_history(engine, onto)
         begun_us = engine.state.now_us()
         name = f"{moment(begun_us):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-        marker = Marker(FORMATS[-1], secrets.token_hex(16), name, engine.datastore, engine.shards, next_sequence(found, unreadable), begun_us)
+        marker = Marker(
+            FORMATS[-1],
+            secrets.token_hex(16),
+            name,
+            engine.datastore,
+            engine.shards,
+            next_sequence(found, unreadable),
+            begun_us,
+        )
         place = folder.path / name
         try:
             place.mkdir()
@@ -107,7 +146,9 @@ def create(
             with suppress(OSError):
                 remove_files(place, marker)
             if isinstance(error, OSError):
-                raise StorageUnavailable(f"no backup taken: {error.filename or place}: {error.strerror}") from error
+                raise StorageUnavailable(
+                    f"no backup taken: {error.filename or place}: {error.strerror}"
+                ) from error
             raise
         return folder.get(name)
 
@@ -120,7 +161,15 @@ class Pacing:
     on_progress: OnProgress
 
 
-def _create(folder: BackupFolder, found: Sequence[Backup], place: Path, marker: Marker, source: Source, chain: Sequence[Backup], pacing: Pacing) -> None:
+def _create(
+    folder: BackupFolder,
+    found: Sequence[Backup],
+    place: Path,
+    marker: Marker,
+    source: Source,
+    chain: Sequence[Backup],
+    pacing: Pacing,
+) -> None:
     engine = source.engine
     onto = chain[-1] if chain else None
     entries = engine.state.list("")
@@ -136,25 +185,54 @@ def _create(folder: BackupFolder, found: Sequence[Backup], place: Path, marker: 
     dictionaries = _dictionaries(engine)
     below = {log.shard: log for log in onto.manifest.logs} if onto is not None else {}
     begins = {shard: below[shard].watermark if shard in below else 0 for shard in heads}
-    writer = LogWriter(place, Pace(pacing.cells_per_s, pacing.on_progress, sum(_ids(head, begins[shard]) for shard, head in heads.items())))
+    writer = LogWriter(
+        place,
+        Pace(
+            pacing.cells_per_s,
+            pacing.on_progress,
+            sum(_ids(head, begins[shard]) for shard, head in heads.items()),
+        ),
+    )
     logs, segments = list[BackedLog](), list[Segment]()
     try:
         for shard, head in sorted(heads.items()):
             written = writer.write(engine, shard, head, begins[shard])
             watermark = max(head.watermark, written.log_start)
-            witness = written.witness or (below[shard].witness if shard in below and below[shard].watermark == watermark else "")
+            witness = written.witness or (
+                below[shard].witness
+                if shard in below and below[shard].watermark == watermark
+                else ""
+            )
             shown = [epoch for epoch in epochs[shard] if epoch[1] <= watermark]
-            logs.append(BackedLog(shard, written.log_start, watermark, written.last_created_at_us, shown, witness))
+            logs.append(
+                BackedLog(
+                    shard, written.log_start, watermark, written.last_created_at_us, shown, witness
+                )
+            )
             segments += [written.segment] if written.segment is not None else []
             failpoint("backup.after_log")
     finally:
         writer.finish()
-    # Bodies may have been rewritten since with a dictionary that is newer, and the one that others name may be gone (store/dictionaries/retiring.py).
+    # Bodies may have been rewritten since with a dictionary that is newer, and the one that others
+    # name may be gone (store/dictionaries/retiring.py).
     dictionaries |= _dictionaries(engine)
     written_dictionaries, turns = _write_dictionaries(place, engine, dictionaries)
     files.append(written_dictionaries)
-    recorded = register.add(known_to_logs(engine.datastore, engine.shards, writer.erasures, marker.created_at_us))
-    manifest = _manifest(marker, source, onto, [*files, *writer.files], segments, logs, turns, entries, writer, recorded)
+    recorded = register.add(
+        known_to_logs(engine.datastore, engine.shards, writer.erasures, marker.created_at_us)
+    )
+    manifest = _manifest(
+        marker,
+        source,
+        onto,
+        [*files, *writer.files],
+        segments,
+        logs,
+        turns,
+        entries,
+        writer,
+        recorded,
+    )
     sync_folder(place)
     failpoint("backup.before_manifest")
     write_synced(place / MANIFEST, encode_manifest(manifest))
@@ -197,16 +275,31 @@ def _manifest(
     )
 
 
-def _sync_register(folder: BackupFolder, found: Sequence[Backup], register: Register, engine: Engine, entries: Sequence[StateEntry]) -> None:
+def _sync_register(
+    folder: BackupFolder,
+    found: Sequence[Backup],
+    register: Register,
+    engine: Engine,
+    entries: Sequence[StateEntry],
+) -> None:
     """Adds the erasures of which the folder's manifests and the store know. Raises DataDamaged for
     a register that is not the newest manifest's. One that is missing is made: the backups from
     before that recorded another one are then refused by a restore."""
     if register.is_there():
         register.entries((each.name, each.manifest.register) for each in found[-1:])
     elif any(each.manifest.register is not None for each in found):
-        _log.warning("%s has lost its register of erasures: a new one is made, and backups that were taken with the lost one are not restored", folder.path)
+        _log.warning(
+            "%s has lost its register of erasures: a new one is made, and backups that were taken"
+            " with the lost one are not restored",
+            folder.path,
+        )
     state = [(entry.key, entry.value) for entry in entries]
-    register.add([*known_to_manifests(found, engine.datastore, engine.shards), *known_to_state(engine.datastore, engine.shards, state)])
+    register.add(
+        [
+            *known_to_manifests(found, engine.datastore, engine.shards),
+            *known_to_state(engine.datastore, engine.shards, state),
+        ]
+    )
 
 
 def _ids(head: Head, below: int) -> int:
@@ -226,14 +319,24 @@ def _dictionaries(engine: Engine) -> dict[int, Dictionary]:
     for kept in engine.dictionaries.kept():
         dictionary = engine.dictionaries.find(kept.dictionary_id)
         if dictionary is None and kept.turns:
-            raise DictionaryLost(f"dictionary {kept.name} of column {kept.column_name!r} cannot be read: bring it back with `cellfeed dictionary recover`")
+            raise DictionaryLost(
+                f"dictionary {kept.name} of column {kept.column_name!r} cannot be read: bring it"
+                " back with `cellfeed dictionary recover`"
+            )
         if dictionary is not None:
             found[kept.dictionary_id] = dictionary
     return found
 
 
-def _write_dictionaries(place: Path, engine: Engine, found: Mapping[int, Dictionary]) -> tuple[BackedFile, list[BackedTurn]]:
-    turns = [BackedTurn(kept.column_name, turn, kept.sha256.hex()) for kept in engine.dictionaries.kept() if kept.dictionary_id in found for turn in kept.turns]
+def _write_dictionaries(
+    place: Path, engine: Engine, found: Mapping[int, Dictionary]
+) -> tuple[BackedFile, list[BackedTurn]]:
+    turns = [
+        BackedTurn(kept.column_name, turn, kept.sha256.hex())
+        for kept in engine.dictionaries.kept()
+        if kept.dictionary_id in found
+        for turn in kept.turns
+    ]
     content = b"".join(map(to_line, found.values()))
     write_synced(place / DICTIONARIES, content)
     return BackedFile(DICTIONARIES, len(content), sha256(content).hexdigest()), turns

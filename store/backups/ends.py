@@ -37,7 +37,11 @@ def acknowledged_heads(engine: Engine) -> dict[int, Head]:
             epoch, _ = wanted.get(shard, (None, 0))
             if head.next_added_id != ADDED_ID_MAX and epoch != head.leader_epoch:
                 wanted[shard] = head.leader_epoch, head.next_added_id
-        behind = {shard: head for shard, head in heads.items() if shard not in wanted or head.watermark < wanted[shard][1]}
+        behind = {
+            shard: head
+            for shard, head in heads.items()
+            if shard not in wanted or head.watermark < wanted[shard][1]
+        }
         if not behind:
             return heads
         if time.monotonic() >= until_s:
@@ -47,11 +51,17 @@ def acknowledged_heads(engine: Engine) -> dict[int, Head]:
 
 def _why(behind: Mapping[int, Head], wanted: Mapping[int, tuple[int, int]]) -> str:
     lines = [
-        f"shard {shard} from {head.watermark} to {wanted[shard][1] - 1}" if shard in wanted else f"shard {shard} from {head.watermark} on (no master answers)"
+        (
+            f"shard {shard} from {head.watermark} to {wanted[shard][1] - 1}"
+            if shard in wanted
+            else f"shard {shard} from {head.watermark} on (no master answers)"
+        )
         for shard, head in sorted(behind.items())
     ]
     more = f", and {len(lines) - _NAMED_MAX} more shards" if len(lines) > _NAMED_MAX else ""
     return (
-        f"no backup taken: cells that are acknowledged were not on a minion within {WAIT_S:g} s: {'; '.join(lines[:_NAMED_MAX])}{more}. "
-        "See with `cellfeed cluster status` which node is away or behind, start it or bring it back with `cellfeed cluster rejoin`, and take the backup again"
+        f"no backup taken: cells that are acknowledged were not on a minion within {WAIT_S:g} s:"
+        f" {'; '.join(lines[:_NAMED_MAX])}{more}. See with `cellfeed cluster status` which node is"
+        " away or behind, start it or bring it back with `cellfeed cluster rejoin`, and take the"
+        " backup again"
     )

@@ -2,8 +2,8 @@
 that they were erased after what the backup has of them.
 
 Four places know of an erasure. The state table has an entry for each that was done, for ever, and a
-note for each that is not done yet (:mod:`cellfeed.store.erasures`). A log tells of one by a cell (column
-``ERASED_COLUMN``) until that is trimmed. A manifest names those cells. The register
+note for each that is not done yet (:mod:`cellfeed.store.erasures`). A log tells of one by a cell
+(column ``ERASED_COLUMN``) until that is trimmed. A manifest names those cells. The register
 (:mod:`cellfeed.store.backups.register`) has all of them.
 
 What a backup already knows is not erased again: its log still has the cell, or its state has the
@@ -32,25 +32,40 @@ from cellfeed.store.erasures import DONE, PREFIX, DoneErasure, done_of, unended_
 
 def erasures_of(shard: int, cells: Sequence[StoredCell]) -> list[BackedErasure]:
     """Those that some cells of a shard tell of."""
-    return [BackedErasure(shard, cell.added_id, cell.row_key.hex()) for cell in cells if cell.column_name == ERASED_COLUMN]
+    return [
+        BackedErasure(shard, cell.added_id, cell.row_key.hex())
+        for cell in cells
+        if cell.column_name == ERASED_COLUMN
+    ]
 
 
-def known_to_state(datastore: str, shards: int, entries: Iterable[tuple[str, bytes]]) -> list[Erasure]:
+def known_to_state(
+    datastore: str, shards: int, entries: Iterable[tuple[str, bytes]]
+) -> list[Erasure]:
     """Those that the entries of a state table tell of, done or not."""
     found = []
     for key, value in entries:
         if key.startswith(DONE):
             row_key, done = done_of(key, value)
-            found.append(_erasure(datastore, shards, row_key.bytes, done.added_id, done.erased_at_us))
+            found.append(
+                _erasure(datastore, shards, row_key.bytes, done.added_id, done.erased_at_us)
+            )
         elif key.startswith(PREFIX):
             note = unended_of(value)
-            found.append(_erasure(datastore, shards, UUID(note.row_key).bytes, NOT_DONE, note.asked_at_us))
+            found.append(
+                _erasure(datastore, shards, UUID(note.row_key).bytes, NOT_DONE, note.asked_at_us)
+            )
     return found
 
 
-def known_to_logs(datastore: str, shards: int, erasures: Iterable[BackedErasure], at_us: int) -> list[Erasure]:
+def known_to_logs(
+    datastore: str, shards: int, erasures: Iterable[BackedErasure], at_us: int
+) -> list[Erasure]:
     """Those that cells of a backup tell of, by its manifest."""
-    return [_erasure(datastore, shards, bytes.fromhex(each.row_key), each.added_id, at_us) for each in erasures]
+    return [
+        _erasure(datastore, shards, bytes.fromhex(each.row_key), each.added_id, at_us)
+        for each in erasures
+    ]
 
 
 def told_of(register: Register, backup: Backup, later: Sequence[Backup]) -> list[Erasure]:
@@ -59,23 +74,49 @@ def told_of(register: Register, backup: Backup, later: Sequence[Backup]) -> list
     it. Raises DataDamaged."""
     found = register.entries((each.name, each.manifest.register) for each in (backup, *later))
     known = {each.key for each in found}
-    return [*found, *(each for each in known_to_manifests(later, backup.manifest.datastore, backup.manifest.shards) if each.key not in known)]
+    return [
+        *found,
+        *(
+            each
+            for each in known_to_manifests(later, backup.manifest.datastore, backup.manifest.shards)
+            if each.key not in known
+        ),
+    ]
 
 
 def known_to_manifests(backups: Iterable[Backup], datastore: str, shards: int) -> list[Erasure]:
     """Those that the manifests of this datastore's backups tell of."""
-    of_it = [each.manifest for each in backups if (each.manifest.datastore, each.manifest.shards) == (datastore, shards)]
-    return [each for told in of_it for each in known_to_logs(datastore, shards, told.erasures or (), told.created_at_us)]
+    of_it = [
+        each.manifest
+        for each in backups
+        if (each.manifest.datastore, each.manifest.shards) == (datastore, shards)
+    ]
+    return [
+        each
+        for told in of_it
+        for each in known_to_logs(datastore, shards, told.erasures or (), told.created_at_us)
+    ]
 
 
-def to_erase(chain: Sequence[Backup], state: Iterable[tuple[str, bytes]], told: Iterable[Erasure]) -> dict[int, list[bytes]]:
+def to_erase(
+    chain: Sequence[Backup], state: Iterable[tuple[str, bytes]], told: Iterable[Erasure]
+) -> dict[int, list[bytes]]:
     """By shard the row keys of rows that are to be erased in what is restored of ``chain``, with
     ``state`` as its state. ``told``: the register, and what manifests have beyond it. Needs
-    :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises DataDamaged."""
+    :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises
+    DataDamaged."""
     newest = chain[-1].manifest
     starts = {log.shard: log.log_start for log in newest.logs}
-    in_logs = {bytes.fromhex(each.row_key) for backup in chain for each in _erasures(backup) if each.added_id >= starts[each.shard]}
-    in_state = {row_key.bytes: done for row_key, done in (done_of(key, value) for key, value in state if key.startswith(DONE))}
+    in_logs = {
+        bytes.fromhex(each.row_key)
+        for backup in chain
+        for each in _erasures(backup)
+        if each.added_id >= starts[each.shard]
+    }
+    in_state = {
+        row_key.bytes: done
+        for row_key, done in (done_of(key, value) for key, value in state if key.startswith(DONE))
+    }
     by_row: dict[bytes, list[Erasure]] = {}
     for each in told:
         if (each.datastore, each.shards) == (newest.datastore, newest.shards):
@@ -83,7 +124,9 @@ def to_erase(chain: Sequence[Backup], state: Iterable[tuple[str, bytes]], told: 
     found: dict[int, list[bytes]] = {}
     for row_key, erasures in sorted(by_row.items()):
         shard = shard_of(row_key, newest.shards)
-        if row_key not in in_logs and any(_is_there(each, starts[shard]) for each in _since(erasures, in_state.get(row_key))):
+        if row_key not in in_logs and any(
+            _is_there(each, starts[shard]) for each in _since(erasures, in_state.get(row_key))
+        ):
             found.setdefault(shard, []).append(row_key)
     return found
 
@@ -93,7 +136,11 @@ def _since(erasures: Sequence[Erasure], done: DoneErasure | None) -> Sequence[Er
     if done is None:
         return erasures
     last = max((n for n, each in enumerate(erasures) if each.added_id == done.added_id), default=-1)
-    return [each for each in erasures[last + 1 :] if each.added_id != NOT_DONE or each.at_us > done.erased_at_us]
+    return [
+        each
+        for each in erasures[last + 1 :]
+        if each.added_id != NOT_DONE or each.at_us > done.erased_at_us
+    ]
 
 
 def _is_there(erasure: Erasure, log_start: int) -> bool:

@@ -33,7 +33,13 @@ from typing import Final
 from cellfeed.store.backups.manifest import Manifest, decode_manifest, digest_of_manifest
 from cellfeed.store.backups.marker import MANIFEST, Marker, is_backup_folder, read_marker
 from cellfeed.store.backups.synced import make_folders
-from cellfeed.store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, StorageUnavailable
+from cellfeed.store.errors import (
+    CellfeedError,
+    DataDamaged,
+    InvalidRequest,
+    NotFound,
+    StorageUnavailable,
+)
 
 LOCK: Final = "lock"
 
@@ -54,7 +60,8 @@ class Backup:
 @dataclass(frozen=True)
 class Unreadable:
     """A folder with the name of a backup that is no whole one, and why. ``marker``: None where
-    nothing proves that this program made it. ``finished``: it has a manifest, which cannot be read."""
+    nothing proves that this program made it. ``finished``: it has a manifest, which cannot be read.
+    """
 
     name: str
     reason: str
@@ -65,7 +72,9 @@ class Unreadable:
         """Whether it may be a later backup of the same datastore."""
         if not self.finished:
             return False
-        return self.marker is None or (self.marker.datastore == backup.datastore and self.marker.sequence > backup.sequence)
+        return self.marker is None or (
+            self.marker.datastore == backup.datastore and self.marker.sequence > backup.sequence
+        )
 
 
 class BackupFolder:
@@ -77,17 +86,26 @@ class BackupFolder:
     def look(self) -> tuple[list[Backup], list[Unreadable]]:
         """Every backup, the oldest first, and what looks like one and is none."""
         if not self.path.is_dir():
-            raise NotFound(f"{self.path} is no folder of backups: `cellfeed backup create {self.path}` makes one")
+            raise NotFound(
+                f"{self.path} is no folder of backups: `cellfeed backup create {self.path}`"
+                " makes one"
+            )
         found, unreadable = list[Backup](), list[Unreadable]()
         for place in sorted(each for each in self.path.iterdir() if is_backup_folder(each)):
             try:
                 found.append(self._read(place))
             except NotFound:
                 marker = read_marker(place)
-                reason = "not finished: it has no manifest; the next backup removes it" if marker else _NOT_RECOGNISED
+                reason = (
+                    "not finished: it has no manifest; the next backup removes it"
+                    if marker
+                    else _NOT_RECOGNISED
+                )
                 unreadable.append(Unreadable(place.name, reason, marker, finished=False))
             except CellfeedError as error:
-                unreadable.append(Unreadable(place.name, str(error), read_marker(place), finished=True))
+                unreadable.append(
+                    Unreadable(place.name, str(error), read_marker(place), finished=True)
+                )
         return sorted(found, key=lambda each: each.manifest.order), unreadable
 
     def get(self, name: str | None, datastore: str | None = None) -> Backup:
@@ -95,14 +113,26 @@ class BackupFolder:
         Raises NotFound, DataDamaged, ProtectData."""
         if name is not None:
             if Path(name).name != name:
-                raise InvalidRequest(f"{name!r} is not the name of a backup: `cellfeed backup list {self.path}` shows them")
+                raise InvalidRequest(
+                    f"{name!r} is not the name of a backup: `cellfeed backup list {self.path}`"
+                    " shows them"
+                )
             return self._read(self.path / name)
         backups, unreadable = self.look()
         found = [each for each in backups if datastore in (None, each.manifest.datastore)]
         for each in unreadable:
-            of_it = each.finished and (each.marker is None or datastore in (None, each.marker.datastore))
-            if of_it and (not found or each.marker is None or each.marker.sequence > found[-1].manifest.sequence):
-                raise DataDamaged(f"{each.reason}. Which backup is the newest cannot be told: name the one that is meant")
+            of_it = each.finished and (
+                each.marker is None or datastore in (None, each.marker.datastore)
+            )
+            if of_it and (
+                not found
+                or each.marker is None
+                or each.marker.sequence > found[-1].manifest.sequence
+            ):
+                raise DataDamaged(
+                    f"{each.reason}. Which backup is the newest cannot be told: name the one that"
+                    " is meant"
+                )
         if not found:
             of = f" of datastore {datastore!r}" if backups else ""
             raise NotFound(f"{self.path} holds no backup{of}")
@@ -117,10 +147,13 @@ class BackupFolder:
                 before = self._read(self.path / below)
             except NotFound:
                 raise DataDamaged(
-                    f"backup {chain[0].name} stands on {below}, which is not in {self.path}: without it the cells from before are missing"
+                    f"backup {chain[0].name} stands on {below}, which is not in {self.path}:"
+                    " without it the cells from before are missing"
                 ) from None
             if before.sha256 != chain[0].manifest.onto_sha256:
-                raise DataDamaged(f"backup {chain[0].name} stands on another {below} than the one in {self.path}")
+                raise DataDamaged(
+                    f"backup {chain[0].name} stands on another {below} than the one in {self.path}"
+                )
             chain.insert(0, before)
         return chain
 
@@ -132,12 +165,18 @@ class BackupFolder:
         told = backup.manifest
         if hidden := [each for each in unreadable if each.may_follow(told)]:
             raise DataDamaged(
-                f"nothing restored: {hidden[0].name}, which may be a later backup than {backup.name}, cannot be read ({hidden[0].reason}), "
-                "so nobody knows which ids and erasures it has. Bring it back from a copy; or move it out of the folder, and restore with "
-                "--readers-ahead raise-epoch"
+                f"nothing restored: {hidden[0].name}, which may be a later backup than"
+                f" {backup.name}, cannot be read ({hidden[0].reason}), so nobody knows which ids"
+                " and erasures it has. Bring it back from a copy; or move it out of the folder,"
+                " and restore with --readers-ahead raise-epoch"
             )
         same = (told.datastore, told.shards)
-        return [each for each in found if (each.manifest.datastore, each.manifest.shards) == same and each.manifest.order > told.order]
+        return [
+            each
+            for each in found
+            if (each.manifest.datastore, each.manifest.shards) == same
+            and each.manifest.order > told.order
+        ]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -145,14 +184,19 @@ class BackupFolder:
         another one does."""
         try:
             make_folders(self.path)
-            file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            file = os.open(
+                self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise StorageUnavailable(f"{error.filename}: {error.strerror}") from error
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InvalidRequest(f"another backup is being made, or removed, in {self.path}: wait until it is done") from None
+                raise InvalidRequest(
+                    f"another backup is being made, or removed, in {self.path}: wait until it is"
+                    " done"
+                ) from None
             yield
         finally:
             os.close(file)
@@ -163,25 +207,41 @@ class BackupFolder:
                 raise FileNotFoundError(place)
             content = (place / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFound(f"{self.path} has no backup {place.name!r}; `cellfeed backup list {self.path}` shows those that are there") from None
+            raise NotFound(
+                f"{self.path} has no backup {place.name!r}; `cellfeed backup list {self.path}`"
+                " shows those that are there"
+            ) from None
         except OSError as error:
             raise StorageUnavailable(f"{place / MANIFEST}: {error.strerror}") from error
         manifest = decode_manifest(content, place.name)
         if manifest.name != place.name:
-            raise DataDamaged(f"{place}: the manifest is that of backup {manifest.name}: the folder must keep its name")
+            raise DataDamaged(
+                f"{place}: the manifest is that of backup {manifest.name}: the folder must keep its"
+                " name"
+            )
         return Backup(place, manifest, digest_of_manifest(content))
 
 
 def next_sequence(found: Sequence[Backup], unreadable: Sequence[Unreadable]) -> int:
     """One more than the highest of a folder, of every datastore, damaged backups too."""
-    taken = [each.manifest.sequence for each in found] + [each.marker.sequence for each in unreadable if each.marker is not None]
+    taken = [each.manifest.sequence for each in found] + [
+        each.marker.sequence for each in unreadable if each.marker is not None
+    ]
     return max(taken, default=0) + 1
 
 
 def marker_of(backup: Backup) -> Marker:
     """What its marker says, or would say where it has none."""
     told = backup.manifest
-    return Marker(told.format_version, told.identity, told.name, told.datastore, told.shards, told.sequence, told.created_at_us)
+    return Marker(
+        told.format_version,
+        told.identity,
+        told.name,
+        told.datastore,
+        told.shards,
+        told.sequence,
+        told.created_at_us,
+    )
 
 
 def standing_on(backups: Sequence[Backup]) -> list[list[Backup]]:
@@ -196,4 +256,7 @@ def standing_on(backups: Sequence[Backup]) -> list[list[Backup]]:
     return list(groups.values())
 
 
-_NOT_RECOGNISED: Final = "not recognised: it has neither a manifest nor the marker of a backup, so it stays; remove it by hand if it is nobody's"
+_NOT_RECOGNISED: Final = (
+    "not recognised: it has neither a manifest nor the marker of a backup, so it stays; remove it"
+    " by hand if it is nobody's"
+)

@@ -1,19 +1,28 @@
-"""Restores into clusters of MariaDB servers: bare ones, or such as were made and have never had a cell.
+"""Restores into clusters of MariaDB servers: bare ones, or such as were made and have never had a
+cell.
 
-A cluster under restore has no role, so no program opens it, and a mark (:mod:`cellfeed.store.backups.into_mysql`) that says which backup it is to become. Steps, and
-what a kill after each leaves:
+A cluster under restore has no role, so no program opens it, and a mark
+(:mod:`cellfeed.store.backups.into_mysql`) that says which backup it is to become. Steps, and what a
+kill after each leaves:
 
-    0. check     every cluster, before anything is changed on one: a restore that is refused leaves all of them as they are
-    1. prepare   every cluster: minions follow, schema, shard map; the role of one that was made goes. Run again: it goes on
-    2. load      cells in the order of their ids, shard by shard. Run again: it goes on where the counters say
+    0. check     every cluster, before anything is changed on one: a restore that is refused leaves
+                 all of them as they are
+    1. prepare   every cluster: minions follow, schema, shard map; the role of one that was made
+                 goes. Run again: it goes on
+    2. load      cells in the order of their ids, shard by shard. Run again: it goes on where the
+                 counters say
     3. complete  notes, counters, epochs, columns, state. Run again: it is done again
     4. read back, by the caller
-    5. wait      until every minion has all that the master has: one that was promoted earlier would have lost cells that were backed up
-    6. open      one cluster after the other gets its role. By then all of them are whole and verified; one that has its role is left as it is by the next run,
-                 and is not read back by it: whatever was put, trimmed, erased or promoted there since is as it should be. Its shards are its own, so nothing
-                 that was done to them is to be done to the clusters that the next run opens
+    5. wait      until every minion has all that the master has: one that was promoted earlier would
+                 have lost cells that were backed up
+    6. open      one cluster after the other gets its role. By then all of them are whole and
+                 verified; one that has its role is left as it is by the next run,
+                 and is not read back by it: whatever was put, trimmed, erased or promoted there
+                 since is as it should be. Its shards are its own, so nothing that was done to them
+                 is to be done to the clusters that the next run opens
 
-A shard may lie in another cluster than it did, and the number of clusters may be another one: the map is the configuration's, or the backup's where that fits.
+A shard may lie in another cluster than it did, and the number of clusters may be another one: the
+map is the configuration's, or the backup's where that fits.
 """
 
 from __future__ import annotations
@@ -50,7 +59,8 @@ _log: Final = logging.getLogger("cellfeed.restore")
 
 
 class ClusterTarget:
-    """:class:`cellfeed.store.backups.restore.Target`. Use as a context: it holds the locks and closes the servers."""
+    """:class:`cellfeed.store.backups.restore.Target`. Use as a context: it holds the locks and
+    closes the servers."""
 
     def __init__(self, clusters: Sequence[ClusterServers], shard_map: ShardMap) -> None:
         self._clusters = {cluster.name: cluster for cluster in clusters}
@@ -71,7 +81,10 @@ class ClusterTarget:
 
     def begun_epoch(self, backup: Backup) -> int | None:
         standing = (self._standing(cluster)[0] for cluster in self._clusters.values())
-        return next((mark.role.epoch for mark in standing if mark is not None and _is_of(mark, backup)), None)
+        return next(
+            (mark.role.epoch for mark in standing if mark is not None and _is_of(mark, backup)),
+            None,
+        )
 
     def begin(self, plan: Plan) -> None:
         for cluster in self._clusters.values():
@@ -79,21 +92,43 @@ class ClusterTarget:
             self._held.enter_context(promotion_lock([first], cluster.name))
         found = {name: self._standing(cluster) for name, cluster in self._clusters.items()}
         # A run that continues another one restores into the same history.
-        begun = [mark.role.history_id for mark, _ in found.values() if mark is not None and _is_of(mark, plan.backup) and mark.role.history_id]
+        begun = [
+            mark.role.history_id
+            for mark, _ in found.values()
+            if mark is not None and _is_of(mark, plan.backup) and mark.role.history_id
+        ]
         history_id = begun[0] if begun else self._map.history_id
-        self._map = self._map.of_history(History(history_id, plan.parent.history_id, plan.parent.origin_id or history_id))
+        self._map = self._map.of_history(
+            History(history_id, plan.parent.history_id, plan.parent.origin_id or history_id)
+        )
         if all(mark is not None and mark.done for mark, _ in found.values()):
-            raise ProtectData("nothing restored: every cluster was restored already, and a backup goes into empty storage only")
-        if other := next((mark for mark, _ in found.values() if mark is not None and _is_of(mark, plan.backup) and mark.role.epoch != plan.epoch), None):
             raise ProtectData(
-                f"nothing restored: another run has begun to restore backup {other.backup} in leader epoch {other.role.epoch}, this one would "
-                f"in {plan.epoch}: run it again, and it goes on with that one"
+                "nothing restored: every cluster was restored already, and a backup goes into empty"
+                " storage only"
             )
-        wanted = {name: self._checked(cluster, *found[name], plan) for name, cluster in self._clusters.items()}
+        if other := next(
+            (
+                mark
+                for mark, _ in found.values()
+                if mark is not None and _is_of(mark, plan.backup) and mark.role.epoch != plan.epoch
+            ),
+            None,
+        ):
+            raise ProtectData(
+                f"nothing restored: another run has begun to restore backup {other.backup} in"
+                f" leader epoch {other.role.epoch}, this one would in {plan.epoch}: run it again,"
+                " and it goes on with that one"
+            )
+        wanted = {
+            name: self._checked(cluster, *found[name], plan)
+            for name, cluster in self._clusters.items()
+        }
         for name, cluster in self._clusters.items():
             mark, role = found[name]
             terms = role.own_terms if role is not None and mark is None else None
-            self._marks[name] = self._begin(cluster, wanted[name], terms, is_bare=mark is None and role is None)
+            self._marks[name] = self._begin(
+                cluster, wanted[name], terms, is_bare=mark is None and role is None
+            )
             failpoint("cluster.restore.between_clusters")
         for name, restore in self._restores.items():
             if not self._marks[name].done:
@@ -101,7 +136,8 @@ class ClusterTarget:
                 self._loaded.update(restore.loaded())
 
     def _standing(self, cluster: ClusterServers) -> tuple[Mark | None, Role | None]:
-        """What its nodes tell of a restore, and of a role. Raises StorageUnavailable when one does not answer: what it holds is not known."""
+        """What its nodes tell of a restore, and of a role. Raises StorageUnavailable when one does
+        not answer: what it holds is not known."""
         marks, roles = list[Mark | None](), list[Role | None]()
         for server in cluster.servers.values():
             marks.append(mark_of(cluster, server))
@@ -109,26 +145,39 @@ class ClusterTarget:
                 roles.append(read_role(MySqlState(server, cluster.meta)))
         return next((mark for mark in marks if mark is not None), None), newest(roles)
 
-    def _checked(self, cluster: ClusterServers, mark: Mark | None, role: Role | None, plan: Plan) -> Mark:
-        """The mark that the cluster gets. Changes nothing. Raises ProtectData for a cluster that cannot be restored into."""
+    def _checked(
+        self, cluster: ClusterServers, mark: Mark | None, role: Role | None, plan: Plan
+    ) -> Mark:
+        """The mark that the cluster gets. Changes nothing. Raises ProtectData for a cluster that
+        cannot be restored into."""
         backup = plan.backup
         if mark is None and role is None:
             check_servers(cluster)
             first, *minions = cluster.servers
-            role = Role(cluster.name, first, plan.epoch, minions, cluster.semi_sync and bool(minions))
+            role = Role(
+                cluster.name, first, plan.epoch, minions, cluster.semi_sync and bool(minions)
+            )
             return Mark(backup.name, backup.sha256, self._under(role, plan.epoch))
         if mark is not None and mark.done and _is_of(mark, plan.backup):
             return mark
-        wanted = Mark(backup.name, backup.sha256, self._under(mark.role if mark is not None else role, plan.epoch))
+        wanted = Mark(
+            backup.name,
+            backup.sha256,
+            self._under(mark.role if mark is not None else role, plan.epoch),
+        )
         restore = self._restore_into(cluster, wanted)
         restore.check(wanted)
         self._check_shards(cluster, restore)
         return wanted
 
     def _restore_into(self, cluster: ClusterServers, mark: Mark) -> MySqlRestore:
-        return MySqlRestore(cluster.server(mark.role.master), Layout(cluster.datastore, cluster.shards))
+        return MySqlRestore(
+            cluster.server(mark.role.master), Layout(cluster.datastore, cluster.shards)
+        )
 
-    def _begin(self, cluster: ClusterServers, wanted: Mark, terms: WriteTerms | None, *, is_bare: bool) -> Mark:
+    def _begin(
+        self, cluster: ClusterServers, wanted: Mark, terms: WriteTerms | None, *, is_bare: bool
+    ) -> Mark:
         if is_bare:
             prepare_cluster(cluster, self._map)
         master = cluster.server(wanted.role.master)
@@ -143,16 +192,29 @@ class ClusterTarget:
         return wanted
 
     def _under(self, role: Role | None, epoch: int) -> Role:
-        """The role that the cluster gets, in the history that begins. Raises ProtectData where it has seen more promotions than the backup."""
+        """The role that the cluster gets, in the history that begins. Raises ProtectData where it
+        has seen more promotions than the backup."""
         assert role is not None  # noqa: S101 (a cluster that has no mark has a role, or has just been made)
         if role.epoch > epoch:
-            raise ProtectData(f"cluster {role.cluster} is in leader epoch {role.epoch}, a restore would take it to {epoch}: restore into servers that are bare")
-        return Role(role.cluster, role.master, epoch, role.minions, role.semi_sync, history_id=self._map.history_id, first_epoch=epoch)
+            raise ProtectData(
+                f"cluster {role.cluster} is in leader epoch {role.epoch}, a restore would take it"
+                f" to {epoch}: restore into servers that are bare"
+            )
+        return Role(
+            role.cluster,
+            role.master,
+            epoch,
+            role.minions,
+            role.semi_sync,
+            history_id=self._map.history_id,
+            first_epoch=epoch,
+        )
 
     def _check_shards(self, cluster: ClusterServers, restore: MySqlRestore) -> None:
         if sorted(restore.loaded()) != self._map.shards_of(cluster.name):
             raise ProtectData(
-                f"cluster {cluster.name} was made for other shards than those that it is to hold: drop its databases on every node, and run it again"
+                f"cluster {cluster.name} was made for other shards than those that it is to hold:"
+                " drop its databases on every node, and run it again"
             )
 
     def loaded(self, shard: int) -> int:
@@ -164,12 +226,22 @@ class ClusterTarget:
     def not_erased(self, plan: Plan) -> list[bytes]:
         left = list[bytes]()
         for name, cluster in self._clusters.items():
-            told = [cell.row_key for log in plan.logs.values() if self._cluster_of[log.shard] == name for cell in log.erased]
+            told = [
+                cell.row_key
+                for log in plan.logs.values()
+                if self._cluster_of[log.shard] == name
+                for cell in log.erased
+            ]
             if told and self._marks[name].done:
                 try:
                     left += _not_erased(cluster, told)
                 except Unavailable as error:
-                    _log.warning("cluster %s does not say which rows are erased, so all that should be are named: %s", name, error)
+                    _log.warning(
+                        "cluster %s does not say which rows are erased, so all that should be are"
+                        " named: %s",
+                        name,
+                        error,
+                    )
                     left += told
         return left
 
@@ -181,7 +253,9 @@ class ClusterTarget:
         for name, restore in self._restores.items():
             if not self._marks[name].done:
                 logs = [log for log in plan.logs.values() if self._cluster_of[log.shard] == name]
-                restore.complete(logs, plan.columns, plan.state if name == first else [], plan.state_revision)
+                restore.complete(
+                    logs, plan.columns, plan.state if name == first else [], plan.state_revision
+                )
 
     @contextmanager
     def reader(self) -> Iterator[LogReader]:
@@ -201,16 +275,30 @@ class ClusterTarget:
             otherwise = "the restore is done but for that: run it again when the minion is mended"
             wait_for_minions(self._clusters[name], mark.role.master, mark.role.minions, otherwise)
         for name, mark in left.items():
-            set_semi_sync(self._clusters[name].server(mark.role.master), master=True, wanted=mark.role.semi_sync)
+            set_semi_sync(
+                self._clusters[name].server(mark.role.master),
+                master=True,
+                wanted=mark.role.semi_sync,
+            )
             self._restores[name].open(mark)
-            _log.info("cluster %s is restored from backup %s: %s is master in epoch %d", name, mark.backup, mark.role.master, mark.role.epoch)
+            _log.info(
+                "cluster %s is restored from backup %s: %s is master in epoch %d",
+                name,
+                mark.backup,
+                mark.role.master,
+                mark.role.epoch,
+            )
             failpoint("cluster.restore.between_roles")
 
 
 def _not_erased(cluster: ClusterServers, row_keys: Sequence[bytes]) -> list[bytes]:
     """Those whose erasure its log does not tell of. Raises Unavailable."""
     role, _ = cluster_role(cluster)
-    with closing(MySqlEngine(MySqlServer(cluster.server(role.master).address), cluster.datastore, cluster.shards)) as engine:
+    with closing(
+        MySqlEngine(
+            MySqlServer(cluster.server(role.master).address), cluster.datastore, cluster.shards
+        )
+    ) as engine:
         entries = engine.get([Triple(row_key, ERASED_COLUMN, 0) for row_key in row_keys])
     return [row_key for row_key, entry in zip(row_keys, entries, strict=True) if entry is None]
 

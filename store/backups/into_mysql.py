@@ -1,10 +1,15 @@
-"""The statements of a restore on a MySQL master. Which servers, and who may use them afterwards, is :mod:`cellfeed.store.backups.into_clusters`'s.
+"""The statements of a restore on a MySQL master. Which servers, and who may use them afterwards, is
+:mod:`cellfeed.store.backups.into_clusters`'s.
 
-1. ``begin``      under the counters' locks: nothing was ever written here, or the mark says that this very backup is being restored. The counters get another
-                  leader epoch, so a writer that remembers the cluster as it was is refused; the role goes, so nobody else opens it
-2. ``load``       cells and the counter of their shard in one transaction: the counter says how far it is, also after a kill
+1. ``begin``      under the counters' locks: nothing was ever written here, or the mark says that
+                  this very backup is being restored. The counters get another
+                  leader epoch, so a writer that remembers the cluster as it was is refused; the
+                  role goes, so nobody else opens it
+2. ``load``       cells and the counter of their shard in one transaction: the counter says how far
+                  it is, also after a kill
 3. ``complete``   what else there is, in transactions that may be run again
-4. ``open``       the role takes the place of the mark, in one transaction, in which bodies go that a piece of the backup has from before their row was erased
+4. ``open``       the role takes the place of the mark, in one transaction, in which bodies go that
+                  a piece of the backup has from before their row was erased
 """
 
 from __future__ import annotations
@@ -24,7 +29,14 @@ from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.clusters.model.restore_mark import RESTORE_KEY, Mark
 from cellfeed.store.engines.contract.values import WriteTerms
-from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, KEY, erase_bodies, parts, row_literal, sql_moment
+from cellfeed.store.engines.mysql.cells import (
+    INSERT_COLUMNS,
+    KEY,
+    erase_bodies,
+    parts,
+    row_literal,
+    sql_moment,
+)
 from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.errors import commit_failed, error_code
@@ -57,49 +69,91 @@ class MySqlRestore:
             query(connection, "ROLLBACK")
 
     def begin(self, mark: Mark, terms: WriteTerms | None = None) -> None:
-        """``terms``: of a cluster that has a role and no cell yet; its role ends here. Raises ProtectData
-        when there is, or was, a cell, or another backup is being restored here."""
+        """``terms``: of a cluster that has a role and no cell yet; its role ends here. Raises
+        ProtectData when there is, or was, a cell, or another backup is being restored here."""
         with self._server.connection() as connection:
             self._guard.settle(connection, terms)
             under_way = self._check(connection, mark)
-            statements = [f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH}, epoch_base = 0"]
+            statements = [
+                f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH},"
+                " epoch_base = 0"
+            ]
             if under_way is None:
-                statements.append(f"DELETE FROM {self._meta}.state_entry")  # the shard map, too: it is of the history that ends
-            self._commit(connection, [*statements, *self._written(connection, [(RESTORE_KEY, msgspec.json.encode(mark))])], terms)
+                statements.append(
+                    f"DELETE FROM {self._meta}.state_entry"
+                )  # the shard map, too: it is of the history that ends
+            self._commit(
+                connection,
+                [
+                    *statements,
+                    *self._written(connection, [(RESTORE_KEY, msgspec.json.encode(mark))]),
+                ],
+                terms,
+            )
         failpoint("mysql.restore.after_begin")
 
     def _check(self, connection: Connection[Any], mark: Mark) -> Mark | None:
-        """Begins a transaction and locks the counters. Returns the mark of a restore that is under way. Raises as :meth:`begin`."""
+        """Begins a transaction and locks the counters. Returns the mark of a restore that is under
+        way. Raises as :meth:`begin`."""
         query(connection, "BEGIN")
-        counters = query(connection, f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR UPDATE")
-        told = query(connection, f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'")
+        counters = query(
+            connection,
+            f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR"
+            " UPDATE",
+        )
+        told = query(
+            connection,
+            f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'",
+        )
         under_way = msgspec.json.decode(told[0][0], type=Mark) if told else None
         if under_way is None:
-            self._check_empty(connection, [int(shard) for shard, next_id in counters if int(next_id)])
-        elif (under_way.backup, under_way.sha256, under_way.done) != (mark.backup, mark.sha256, False):
+            self._check_empty(
+                connection, [int(shard) for shard, next_id in counters if int(next_id)]
+            )
+        elif (under_way.backup, under_way.sha256, under_way.done) != (
+            mark.backup,
+            mark.sha256,
+            False,
+        ):
             query(connection, "ROLLBACK")
             told_of = f"{self._server}: nothing restored: a restore of backup {under_way.backup}"
             if under_way.done:
-                raise ProtectData(f"{told_of} was done here, and a backup goes into empty storage only")
-            raise ProtectData(f"{told_of} is under way here: run that one again, or drop the databases of this datastore on every node")
+                raise ProtectData(
+                    f"{told_of} was done here, and a backup goes into empty storage only"
+                )
+            raise ProtectData(
+                f"{told_of} is under way here: run that one again, or drop the databases of this"
+                " datastore on every node"
+            )
         return under_way
 
     def _check_empty(self, connection: Connection[Any], written: Sequence[int]) -> None:
-        moving = query(connection, f"SELECT shard FROM {self._meta}.shard_arriving UNION SELECT shard FROM {self._meta}.shard_leaving")
+        moving = query(
+            connection,
+            f"SELECT shard FROM {self._meta}.shard_arriving UNION SELECT shard FROM"
+            f" {self._meta}.shard_leaving",
+        )
         if moving:
             query(connection, "ROLLBACK")
             shard = int(moving[0][0])
             raise ProtectData(
-                f"{self._server}: nothing restored: a move of shard {shard} is under way, or has left its tables here. End it first: cellfeed shard "
-                "resume, then cellfeed shard clean"
+                f"{self._server}: nothing restored: a move of shard {shard} is under way, or has"
+                " left its tables here. End it first: cellfeed shard resume, then cellfeed shard"
+                " clean"
             )
         [(buffered,)] = query(connection, f"SELECT COUNT(*) FROM {self._meta}.buffered_cell")
         if written or int(buffered):
             query(connection, "ROLLBACK")
-            what = f"shard {written[0]} has cells, or had" if written else f"it buffers {int(buffered)} cells"
+            what = (
+                f"shard {written[0]} has cells, or had"
+                if written
+                else f"it buffers {int(buffered)} cells"
+            )
             raise ProtectData(
-                f"{self._server}: nothing restored: {what}, and a backup goes into empty storage only. Name other servers in the configuration, or drop the "
-                f"databases {self._meta} and {self._layout.database(0)} … on every node, if what they hold may be lost"
+                f"{self._server}: nothing restored: {what}, and a backup goes into empty storage"
+                " only. Name other servers in the configuration, or drop the databases"
+                f" {self._meta} and {self._layout.database(0)} … on every node, if what they hold"
+                " may be lost"
             )
 
     def dictionaries(self, dictionaries: Sequence[Dictionary], turns: Sequence[BackedTurn]) -> None:
@@ -127,19 +181,33 @@ class MySqlRestore:
             self._commit(connection, statements)
         failpoint("mysql.restore.after_load")
 
-    def complete(self, logs: Iterable[RestoredLog], columns: Sequence[str], state: Sequence[tuple[str, bytes]], state_revision: int) -> None:
-        """The notes and the counters of a shard come in one transaction: a minion has both, or neither."""
+    def complete(
+        self,
+        logs: Iterable[RestoredLog],
+        columns: Sequence[str],
+        state: Sequence[tuple[str, bytes]],
+        state_revision: int,
+    ) -> None:
+        """The notes and the counters of a shard come in one transaction: a minion has both, or
+        neither."""
         for log in logs:
             notes = self._inserts(log.shard, log.added) if log.added else []
             erasures = f"erasures = erasures + {len(log.erased)}"
-            ends = f"{erasures}, log_start = {log.log_start}, next_added_id = {log.next_added_id}, last_created_at = {sql_moment(log.last_created_at_us)}"
+            ends = (
+                f"{erasures}, log_start = {log.log_start}, next_added_id = {log.next_added_id},"
+                f" last_created_at = {sql_moment(log.last_created_at_us)}"
+            )
             epochs = ",".join(f"({log.shard},{number},{first})" for number, first in log.epochs)
             with self._server.connection() as connection:
                 query(connection, "BEGIN")
                 self._commit(
                     connection,
                     [
-                        f"DELETE FROM {self._layout.database(log.shard)}.cell WHERE added_id >= {log.end}",  # notes of a run that was killed
+                        # notes of a run that was killed
+                        (
+                            f"DELETE FROM {self._layout.database(log.shard)}.cell WHERE added_id >="
+                            f" {log.end}"
+                        ),
                         *notes,
                         f"UPDATE {self._meta}.shard_counter SET {ends} WHERE shard = {log.shard}",
                         f"DELETE FROM {self._meta}.leader_epoch WHERE shard = {log.shard}",
@@ -152,8 +220,15 @@ class MySqlRestore:
             self._commit(
                 connection,
                 [
-                    *([f"INSERT IGNORE INTO {self._meta}.column_seen VALUES {names}"] if names else []),
-                    f"UPDATE {self._meta}.state_revision SET revision = GREATEST(revision, {state_revision})",
+                    *(
+                        [f"INSERT IGNORE INTO {self._meta}.column_seen VALUES {names}"]
+                        if names
+                        else []
+                    ),
+                    (
+                        f"UPDATE {self._meta}.state_revision SET revision = GREATEST(revision,"
+                        f" {state_revision})"
+                    ),
                 ],
             )
             for start in range(0, len(state), _ROWS):
@@ -161,38 +236,66 @@ class MySqlRestore:
                 self._commit(connection, self._written(connection, state[start : start + _ROWS]))
 
     def open(self, mark: Mark) -> None:
-        """The counters get the role's epoch, the mark tells that it is done, and the role is there."""
+        """The counters get the role's epoch, the mark tells that it is done, and the role is
+        there."""
         failpoint("mysql.restore.before_open")
         role = mark.role
         done = msgspec.structs.replace(mark, done=True)
         with self._server.connection() as connection:
             query(connection, "BEGIN")
-            entries = [(RESTORE_KEY, msgspec.json.encode(done)), (ROLE_KEY, msgspec.json.encode(role))]
+            entries = [
+                (RESTORE_KEY, msgspec.json.encode(done)),
+                (ROLE_KEY, msgspec.json.encode(role)),
+            ]
             epoch = f"UPDATE {self._meta}.shard_counter SET leader_epoch = {role.epoch}"
-            shards = query(connection, f"SELECT shard FROM {self._meta}.shard_counter WHERE erasures > 0")
-            erased = [statement for (shard,) in shards for statement in self._erase(connection, int(shard))]
+            shards = query(
+                connection, f"SELECT shard FROM {self._meta}.shard_counter WHERE erasures > 0"
+            )
+            erased = [
+                statement
+                for (shard,) in shards
+                for statement in self._erase(connection, int(shard))
+            ]
             self._commit(connection, [*erased, epoch, *self._written(connection, entries)])
 
     def _erase(self, connection: Connection[Any], shard: int) -> list[str]:
         table = f"{self._layout.database(shard)}.cell"
         told = f"SELECT row_key FROM {table} WHERE column_name = X'{ERASED_COLUMN.encode().hex()}'"
-        keys = query(connection, f"SELECT {KEY} FROM {table} WHERE row_key IN ({told}) AND body <> X'{ERASED_BODY.hex()}'")
+        keys = query(
+            connection,
+            f"SELECT {KEY} FROM {table} WHERE row_key IN ({told}) AND body <>"
+            f" X'{ERASED_BODY.hex()}'",
+        )
         return erase_bodies(table, keys)
 
     def _inserts(self, shard: int, cells: Sequence[StoredCell]) -> list[str]:
         head = f"INSERT INTO {self._layout.database(shard)}.cell {INSERT_COLUMNS} VALUES "
         return [head + ",".join(part) for part in parts([row_literal(cell) for cell in cells])]
 
-    def _written(self, connection: Connection[Any], entries: Sequence[tuple[str, bytes]]) -> list[str]:
+    def _written(
+        self, connection: Connection[Any], entries: Sequence[tuple[str, bytes]]
+    ) -> list[str]:
         """Statements that write state entries under the next revision."""
-        [(revision,)] = query(connection, f"SELECT revision + 1 FROM {self._meta}.state_revision FOR UPDATE")
-        rows = [f"(X'{key.encode().hex()}',X'{value.hex()}',{int(revision)})" for key, value in entries]
+        [(revision,)] = query(
+            connection, f"SELECT revision + 1 FROM {self._meta}.state_revision FOR UPDATE"
+        )
+        rows = [
+            f"(X'{key.encode().hex()}',X'{value.hex()}',{int(revision)})" for key, value in entries
+        ]
         return [
             f"UPDATE {self._meta}.state_revision SET revision = {int(revision)}",
-            *(f"REPLACE INTO {self._meta}.state_entry VALUES {','.join(part)}" for part in parts(rows)),
+            *(
+                f"REPLACE INTO {self._meta}.state_entry VALUES {','.join(part)}"
+                for part in parts(rows)
+            ),
         ]
 
-    def _commit(self, connection: Connection[Any], statements: Sequence[str], terms: WriteTerms | None = None) -> None:
+    def _commit(
+        self,
+        connection: Connection[Any],
+        statements: Sequence[str],
+        terms: WriteTerms | None = None,
+    ) -> None:
         try:
             commit_script(connection, [self._guard.statement(terms), *statements])
         except (pymysql.err.MySQLError, OSError) as error:
@@ -200,4 +303,6 @@ class MySqlRestore:
                 raise commit_failed(self._server, error) from error
             query(connection, "ROLLBACK")
             self._guard.explain(connection, terms)
-            raise StorageUnavailable(f"{self._server}: nothing restored: its settings were mended; restore again") from error
+            raise StorageUnavailable(
+                f"{self._server}: nothing restored: its settings were mended; restore again"
+            ) from error

@@ -1,8 +1,11 @@
-"""Restores into an embedded datastore: a folder beside its place, renamed to it at the end, so nobody can open it before it is whole.
+"""Restores into an embedded datastore: a folder beside its place, renamed to it at the end, so
+nobody can open it before it is whole.
 
-Crash points: before the rename the place is as empty as it was, and the next restore starts over; the rename is one step; after it everything is there. A
-restore holds the instance's lock alone: it meets no other restore, and no process that still has the files open that were moved away to make room. The restored
-store is a new history, with an identity of its own; its parent is the history of the backup, whose origin it keeps.
+Crash points: before the rename the place is as empty as it was, and the next restore starts over;
+the rename is one step; after it everything is there. A restore holds the instance's lock alone: it
+meets no other restore, and no process that still has the files open that were moved away to make
+room. The restored store is a new history, with an identity of its own; its parent is the history of
+the backup, whose origin it keeps.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ _STATE_ENTRIES = 1_000
 
 
 class SqliteTarget:
-    """:class:`cellfeed.store.backups.restore.Target`. ``place``: the folder that the datastore is to have. Use as a context: it holds the lock."""
+    """:class:`cellfeed.store.backups.restore.Target`. ``place``: the folder that the datastore is
+    to have. Use as a context: it holds the lock."""
 
     def __init__(self, place: Path, datastore: str, shards: int) -> None:
         self._place = place
@@ -60,8 +64,8 @@ class SqliteTarget:
     def begin(self, plan: Plan) -> None:
         if self._place.exists():
             raise ProtectData(
-                f"nothing restored: {self._place} is there already, and a backup goes into empty storage only. Move it away, or name "
-                "another run directory with --into"
+                f"nothing restored: {self._place} is there already, and a backup goes into empty"
+                " storage only. Move it away, or name another run directory with --into"
             )
         if self._staged.exists():
             shutil.rmtree(self._staged)  # a restore that was killed
@@ -86,10 +90,15 @@ class SqliteTarget:
         return []
 
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
-        with self._cells.write(sum(len(cell.body) for cell in cells) + _ROW_BYTES * len(cells)) as connection:
+        with self._cells.write(
+            sum(len(cell.body) for cell in cells) + _ROW_BYTES * len(cells)
+        ) as connection:
             connection.executemany(INSERT_CELL, [row_of(shard, cell) for cell in cells])
             if erasures := sum(cell.column_name == ERASED_COLUMN for cell in cells):
-                connection.execute("UPDATE shard_counter SET erasures = erasures + ? WHERE shard = ?", (erasures, shard))
+                connection.execute(
+                    "UPDATE shard_counter SET erasures = erasures + ? WHERE shard = ?",
+                    (erasures, shard),
+                )
 
     def complete(self, plan: Plan) -> None:
         for log in plan.logs.values():
@@ -97,12 +106,27 @@ class SqliteTarget:
                 self.load(log.shard, log.added)
         with self._cells.write() as connection:
             connection.executemany(
-                "UPDATE shard_counter SET log_start = ?, next_added_id = ?, leader_epoch = ?, last_created_at_us = ? WHERE shard = ?",
-                [(log.log_start, log.next_added_id, plan.epoch, log.last_created_at_us, log.shard) for log in plan.logs.values()],
+                "UPDATE shard_counter SET log_start = ?, next_added_id = ?, leader_epoch = ?,"
+                " last_created_at_us = ? WHERE shard = ?",
+                [
+                    (
+                        log.log_start,
+                        log.next_added_id,
+                        plan.epoch,
+                        log.last_created_at_us,
+                        log.shard,
+                    )
+                    for log in plan.logs.values()
+                ],
             )
             connection.execute("DELETE FROM leader_epoch")
-            connection.executemany("INSERT INTO leader_epoch VALUES (?, ?, ?)", [(log.shard, *epoch) for log in plan.logs.values() for epoch in log.epochs])
-            connection.executemany("INSERT INTO column_seen VALUES (?)", [(name,) for name in plan.columns])
+            connection.executemany(
+                "INSERT INTO leader_epoch VALUES (?, ?, ?)",
+                [(log.shard, *epoch) for log in plan.logs.values() for epoch in log.epochs],
+            )
+            connection.executemany(
+                "INSERT INTO column_seen VALUES (?)", [(name,) for name in plan.columns]
+            )
         state = SqliteState(open_other(self._cells, STATE_FILE))
         try:
             state.begin_at(plan.state_revision)
@@ -122,9 +146,12 @@ class SqliteTarget:
 
     def open(self) -> None:
         with self._cells.write() as connection:
-            # A piece of the backup may have bodies from before their row was erased, and a later one tells of it.
+            # A piece of the backup may have bodies from before their row was erased, and a later
+            # one tells of it.
             told = "SELECT row_key FROM cell WHERE column_name = ?"
-            erase_bodies(connection, f"body <> ? AND row_key IN ({told})", [(ERASED_BODY, ERASED_COLUMN)])
+            erase_bodies(
+                connection, f"body <> ? AND row_key IN ({told})", [(ERASED_BODY, ERASED_COLUMN)]
+            )
         self._cells.close()
         self._file = None
         sync_folder(self._staged)
@@ -132,7 +159,10 @@ class SqliteTarget:
         try:
             self._staged.rename(self._place)
         except OSError as error:
-            raise ProtectData(f"nothing restored: somebody has made {self._place} meanwhile ({error.strerror}): move it away, and run it again") from None
+            raise ProtectData(
+                f"nothing restored: somebody has made {self._place} meanwhile ({error.strerror}):"
+                " move it away, and run it again"
+            ) from None
         sync_folder(self._place.parent)
         failpoint("sqlite.restore.after_rename")
 

@@ -113,7 +113,9 @@ class LogWriter:
                 log_start = location = engine.heads([shard])[shard].log_start
                 gaps.skip_to(location)
                 continue
-            cells, bodies_json = _whole(engine, shard, [cell for cell in found if cell.added_id < head.watermark])
+            cells, bodies_json = _whole(
+                engine, shard, [cell for cell in found if cell.added_id < head.watermark]
+            )
             for cell, body_json in zip(cells, bodies_json, strict=True):
                 digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, body_json)
             gaps.add_piece(cells, bodies_json)
@@ -121,8 +123,9 @@ class LogWriter:
                 gaps.end(head.watermark)
             if gaps.missing:
                 raise DataDamaged(
-                    f"no backup taken: {gaps}, though its log goes from {log_start} to {head.watermark - 1}. Look for them on the other nodes and in "
-                    "earlier backups; `cellfeed verify` lists all that are missing"
+                    f"no backup taken: {gaps}, though its log goes from {log_start} to"
+                    f" {head.watermark - 1}. Look for them on the other nodes and in earlier"
+                    " backups; `cellfeed verify` lists all that are missing"
                 )
             last = cells[-1]
             self.erasures += erasures_of(shard, cells)
@@ -130,7 +133,16 @@ class LogWriter:
                 file.write(block)
             self._pace.advance(last.added_id + 1 - location, len(cells))
             location = last.added_id + 1
-        segment = Segment(shard, begin, head.watermark, digest.cells, digest.hexdigest(), f"cells-{len(self.files):04d}", offset, file.bytes - offset)
+        segment = Segment(
+            shard,
+            begin,
+            head.watermark,
+            digest.cells,
+            digest.hexdigest(),
+            f"cells-{len(self.files):04d}",
+            offset,
+            file.bytes - offset,
+        )
         if file.bytes >= CELLS_FILE_BYTES:
             self.finish()
         if last is None:  # all of it was trimmed meanwhile
@@ -149,7 +161,9 @@ class LogWriter:
         return self._open
 
 
-def _whole(engine: Engine, shard: int, cells: Sequence[StoredCell]) -> tuple[Sequence[StoredCell], list[bytes]]:
+def _whole(
+    engine: Engine, shard: int, cells: Sequence[StoredCell]
+) -> tuple[Sequence[StoredCell], list[bytes]]:
     """Cells with bodies that decode, and these bodies. Raises DataDamaged."""
     try:
         return cells, [decode_body(cell.body) for cell in cells]
@@ -173,8 +187,9 @@ def _whole_cell(engine: Engine, shard: int, cell: StoredCell) -> tuple[StoredCel
         except CellfeedError:
             continue
     raise DataDamaged(
-        f"no backup taken: shard {shard}, added_id {cell.added_id} (row {cell.row_key.hex()}, column {cell.column_name!r}, ref key {cell.ref_key}): {damaged}. "
-        "No node that was asked has a good copy: bring the cell back from an earlier backup"
+        f"no backup taken: shard {shard}, added_id {cell.added_id} (row {cell.row_key.hex()},"
+        f" column {cell.column_name!r}, ref key {cell.ref_key}): {damaged}. No node that was asked"
+        " has a good copy: bring the cell back from an earlier backup"
     ) from damaged
 
 

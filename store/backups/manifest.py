@@ -1,7 +1,9 @@
-"""What a backup says of itself: ``manifest.json``, written last. A folder without one is no backup, but the rest of one that was not finished.
+"""What a backup says of itself: ``manifest.json``, written last. A folder without one is no backup,
+but the rest of one that was not finished.
 
-The file is sealed (:mod:`cellfeed.store.backups.sealed`). It names every other file with its length and SHA-256, so nothing of a
-backup can be lost, cut short or changed unnoticed. ``onto`` names the backup that this one is an increment of: of each shard it holds what has come since.
+The file is sealed (:mod:`cellfeed.store.backups.sealed`). It names every other file with its length
+and SHA-256, so nothing of a backup can be lost, cut short or changed unnoticed. ``onto`` names the
+backup that this one is an increment of: of each shard it holds what has come since.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ class BackedFile(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A piece of a shard's log, ids from ``from_id`` up to, not including, ``below_id``: ``cells`` cells in ``bytes`` bytes of ``file`` from ``offset`` on.
-    ``digest``: the product's own (:mod:`cellfeed.store.cells.digest`) over these cells."""
+    """A piece of a shard's log, ids from ``from_id`` up to, not including, ``below_id``: ``cells``
+    cells in ``bytes`` bytes of ``file`` from ``offset`` on. ``digest``: the product's own
+    (:mod:`cellfeed.store.cells.digest`) over these cells."""
 
     shard: int
     from_id: int
@@ -37,8 +40,10 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class BackedLog(msgspec.Struct, frozen=True):
-    """A shard's log as it was: the ends, the time of its last cell, and ``(leader epoch, first added_id)`` of each epoch that begins at or below the watermark.
-    ``witness``: of its last cell (:func:`cellfeed.store.backups.base.witness_of`); empty where nobody knows it."""
+    """A shard's log as it was: the ends, the time of its last cell, and
+    ``(leader epoch, first added_id)`` of each epoch that begins at or below the watermark.
+    ``witness``: of its last cell (:func:`cellfeed.store.backups.base.witness_of`); empty where
+    nobody knows it."""
 
     shard: int
     log_start: int
@@ -57,7 +62,8 @@ class BackedTurn(msgspec.Struct, frozen=True):
 
 
 class BackedErasure(msgspec.Struct, frozen=True):
-    """That a cell of the backup tells of the erasure of a row. ``row_key`` in hexadecimal digits."""
+    """That a cell of the backup tells of the erasure of a row. ``row_key`` in hexadecimal
+    digits."""
 
     shard: int
     added_id: int
@@ -65,14 +71,16 @@ class BackedErasure(msgspec.Struct, frozen=True):
 
 
 class BackedRegister(msgspec.Struct, frozen=True):
-    """How much of the folder's register of erasures there was (:mod:`cellfeed.store.backups.register`): its first ``bytes`` have this SHA-256 for ever."""
+    """How much of the folder's register of erasures there was
+    (:mod:`cellfeed.store.backups.register`): its first ``bytes`` have this SHA-256 for ever."""
 
     bytes: int
     sha256: str
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """Somebody who has read a shard up to ``location``, the next id to read, as known by ``source``."""
+    """Somebody who has read a shard up to ``location``, the next id to read, as known by
+    ``source``."""
 
     name: str
     topic: str
@@ -82,14 +90,19 @@ class Reader(msgspec.Struct, frozen=True):
     source: str = ""
 
     def __str__(self) -> str:
-        return f"{self.source} {self.name} has come, in topic {self.topic}, to {self.shard}:{self.location}"
+        return (
+            f"{self.source} {self.name} has come, in topic {self.topic}, to"
+            f" {self.shard}:{self.location}"
+        )
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """See the module. ``owners``: the shard map of a datastore on clusters (cluster name to ranges of shards). ``readers``: offsets that were kept outside of
-    the datastore when the backup was begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in one of an older program.
-    ``identity``, ``sequence``: as the marker has them; of format 1 there is none, and it comes before all others. ``register``: None in format 1.
-    ``history``: of which it was taken (:mod:`cellfeed.store.histories`); empty in one of an older program."""
+    """See the module. ``owners``: the shard map of a datastore on clusters (cluster name to ranges
+    of shards). ``readers``: offsets that were kept outside of the datastore when the backup was
+    begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in
+    one of an older program. ``identity``, ``sequence``: as the marker has them; of format 1 there
+    is none, and it comes before all others. ``register``: None in format 1. ``history``: of which
+    it was taken (:mod:`cellfeed.store.histories`); empty in one of an older program."""
 
     format_version: int
     name: str
@@ -114,7 +127,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """What backups of a folder are ordered by. The clock decides only between those of format 1, which have no sequence."""
+        """What backups of a folder are ordered by. The clock decides only between those of format
+        1, which have no sequence."""
         return self.sequence, self.created_at_us, self.name
 
     @property

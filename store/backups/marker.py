@@ -36,7 +36,8 @@ _OWN_FILE: Final = re.compile(
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """``sequence``: the place in the order of the folder; 0 for a backup from before there was one."""
+    """``sequence``: the place in the order of the folder; 0 for a backup from before there was
+    one."""
 
     format_version: int
     identity: str
@@ -68,7 +69,10 @@ def read_marker(place: Path) -> Marker | None:
         if not stat.S_ISREG(path.lstat().st_mode):
             return None
         marker = unseal(path.read_bytes(), Marker, f"{place.name}/{MARKER}")
-    except (OSError, CellfeedError):  # of a newer program too: what this one cannot read it does not remove
+    except (
+        OSError,
+        CellfeedError,
+    ):  # of a newer program too: what this one cannot read it does not remove
         return None
     return marker if marker.name == place.name else None
 
@@ -83,7 +87,9 @@ def remove_files(place: Path, marker: Marker) -> None:
     """Removes a backup that was recognised: its manifest first, so a half-removed one is no backup
     any more, and the marker last. What this program did not write stays, and its folder with it."""
     if read_marker(place) is None:
-        write_marker(place, marker)  # of a backup without one: a kill must not leave a rest that nobody recognises
+        write_marker(
+            place, marker
+        )  # of a backup without one: a kill must not leave a rest that nobody recognises
     (place / MANIFEST).unlink(missing_ok=True)
     sync_folder(place)
     for each in place.iterdir():

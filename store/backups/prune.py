@@ -34,7 +34,9 @@ class Removal(NamedTuple):
     stays: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.marker.name} ({self.why})" + (f", but for {', '.join(self.stays)}, which no backup wrote" if self.stays else "")
+        return f"{self.marker.name} ({self.why})" + (
+            f", but for {', '.join(self.stays)}, which no backup wrote" if self.stays else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -47,39 +49,76 @@ class Decision:
     damaged: dict[str, str] = field(default_factory=dict)
 
 
-def unfinished(folder: BackupFolder, unreadable: Sequence[Unreadable], datastore: str | None = None) -> list[Removal]:
+def unfinished(
+    folder: BackupFolder, unreadable: Sequence[Unreadable], datastore: str | None = None
+) -> list[Removal]:
     """What killed backups have left, of this datastore or of all; under
     :meth:`BackupFolder.locked`, where none is under way."""
     left = [each.marker for each in unreadable if each.marker is not None and not each.finished]
-    return [_removal(folder, marker, "not finished") for marker in left if datastore in (None, marker.datastore)]
+    return [
+        _removal(folder, marker, "not finished")
+        for marker in left
+        if datastore in (None, marker.datastore)
+    ]
 
 
 def decide(
-    folder: BackupFolder, keep_days: float, now_us: int, datastore: str | None = None, check: Callable[[list[Backup]], list[str]] = check_files
+    folder: BackupFolder,
+    keep_days: float,
+    now_us: int,
+    datastore: str | None = None,
+    check: Callable[[list[Backup]], list[str]] = check_files,
 ) -> Decision:
     """What a prune removes. ``datastore`` may be left out where the folder has backups of one
     alone. Raises InvalidRequest where it has more; ProtectData where no whole newer backup would be
     left. ``check``: what is wrong with the files of a chain."""
     found, unreadable = folder.look()
-    named = {each.manifest.datastore for each in found} | {each.marker.datastore for each in unreadable if each.marker is not None}
+    named = {each.manifest.datastore for each in found} | {
+        each.marker.datastore for each in unreadable if each.marker is not None
+    }
     if datastore is None and len(named) > 1:
-        raise InvalidRequest(f"{folder.path} has backups of datastores {', '.join(sorted(named))}: say of which with --datastore")
+        raise InvalidRequest(
+            f"{folder.path} has backups of datastores {', '.join(sorted(named))}: say of which with"
+            " --datastore"
+        )
     found = [each for each in found if datastore in (None, each.manifest.datastore)]
-    broken = {each.marker: each.reason for each in unreadable if each.finished and each.marker is not None and datastore in (None, each.marker.datastore)}
+    broken = {
+        each.marker: each.reason
+        for each in unreadable
+        if each.finished and each.marker is not None and datastore in (None, each.marker.datastore)
+    }
     reasons = _damaged(found)
-    broken |= {marker_of(backup): reasons[backup.name] for backup in found if backup.name in reasons}
+    broken |= {
+        marker_of(backup): reasons[backup.name] for backup in found if backup.name in reasons
+    }
     before_us = now_us - int(keep_days * DAY_US)
     whole = [each for each in found if each.name not in reasons]
-    expired = [each for group in standing_on(whole) if group[0].manifest.created_at_us < before_us for each in group]
+    expired = [
+        each
+        for group in standing_on(whole)
+        if group[0].manifest.created_at_us < before_us
+        for each in group
+    ]
     old_damaged = [marker for marker in broken if marker.created_at_us < before_us]
     stays = [each for each in whole if each not in expired]
     if expired or old_damaged:
-        newest = max([*(each.manifest.order for each in expired), *((each.sequence, each.created_at_us, each.name) for each in old_damaged)])
-        _refuse_unless_left(folder, [each for each in stays if each.manifest.order > newest], keep_days, check)
+        newest = max(
+            [
+                *(each.manifest.order for each in expired),
+                *((each.sequence, each.created_at_us, each.name) for each in old_damaged),
+            ]
+        )
+        _refuse_unless_left(
+            folder, [each for each in stays if each.manifest.order > newest], keep_days, check
+        )
     goes = unfinished(folder, unreadable, datastore)
     goes += [_removal(folder, marker, "damaged") for marker in reversed(old_damaged)]
     goes += [_removal(folder, marker_of(each), "expired") for each in reversed(expired)]
-    return Decision(goes, stays, {marker.name: reason for marker, reason in broken.items() if marker not in old_damaged})
+    return Decision(
+        goes,
+        stays,
+        {marker.name: reason for marker, reason in broken.items() if marker not in old_damaged},
+    )
 
 
 def remove(folder: BackupFolder, removals: list[Removal]) -> None:
@@ -89,7 +128,10 @@ def remove(folder: BackupFolder, removals: list[Removal]) -> None:
         try:
             remove_files(folder.path / each.marker.name, each.marker)
         except OSError as error:
-            raise StorageUnavailable(f"{folder.path / each.marker.name} is not removed, or in part: {error.strerror}: {error.filename}") from error
+            raise StorageUnavailable(
+                f"{folder.path / each.marker.name} is not removed, or in part: {error.strerror}:"
+                f" {error.filename}"
+            ) from error
 
 
 def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
@@ -97,7 +139,8 @@ def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
 
 
 def _damaged(found: Sequence[Backup]) -> dict[str, str]:
-    """By name why a backup cannot be restored, as far as that can be told without reading files: what it stands on, and lengths."""
+    """By name why a backup cannot be restored, as far as that can be told without reading files:
+    what it stands on, and lengths."""
     by_name = {each.name: each for each in found}
     reasons: dict[str, str] = {}
 
@@ -111,7 +154,10 @@ def _damaged(found: Sequence[Backup]) -> dict[str, str]:
         if told.onto is None:
             return ""
         if (base := by_name.get(told.onto)) is None or base.sha256 != told.onto_sha256:
-            return f"it stands on {told.onto}, which {'cannot be read, or is missing' if base is None else 'is another one by now'}"
+            return (
+                f"it stands on {told.onto}, which"
+                f" {'cannot be read, or is missing' if base is None else 'is another one by now'}"
+            )
         return reason(base)
 
     return {each.name: why for each in found if (why := reason(each))}
@@ -121,7 +167,11 @@ def _lengths(backup: Backup) -> str:
     for file in backup.manifest.files:
         size = _size(backup.path / file.name)
         if size != file.bytes:
-            return f"{backup.name}/{file.name}: {'it is missing' if size is None else f'{size} bytes'}, {file.bytes} were written"
+            return (
+                f"{backup.name}/{file.name}:"
+                f" {'it is missing' if size is None else f'{size} bytes'}, {file.bytes} were"
+                " written"
+            )
     return ""
 
 
@@ -132,7 +182,12 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _refuse_unless_left(folder: BackupFolder, newer: list[Backup], keep_days: float, check: Callable[[list[Backup]], list[str]]) -> None:
+def _refuse_unless_left(
+    folder: BackupFolder,
+    newer: list[Backup],
+    keep_days: float,
+    check: Callable[[list[Backup]], list[str]],
+) -> None:
     """Raises ProtectData unless one of these is whole."""
     wrong = list[str]()
     for backup in reversed(newer):
@@ -140,7 +195,8 @@ def _refuse_unless_left(folder: BackupFolder, newer: list[Backup], keep_days: fl
             return
         wrong += found[:1]
     raise ProtectData(
-        f"nothing removed: no whole backup would be left that is newer than those from before {keep_days:g} days, with all that they stand on"
+        "nothing removed: no whole backup would be left that is newer than those from before"
+        f" {keep_days:g} days, with all that they stand on"
         + (f" ({'; '.join(wrong)})" if wrong else "")
         + f". Take a full one first: cellfeed backup create {folder.path}"
     )

@@ -52,7 +52,13 @@ class Erasure(msgspec.Struct, frozen=True):
     @property
     def key(self) -> tuple[object, ...]:
         """Two entries with the same key tell of the same erasure."""
-        return self.datastore, self.shards, self.row_key, self.added_id, self.at_us if self.added_id == NOT_DONE else 0
+        return (
+            self.datastore,
+            self.shards,
+            self.row_key,
+            self.added_id,
+            self.at_us if self.added_id == NOT_DONE else 0,
+        )
 
 
 class Register:
@@ -72,11 +78,19 @@ class Register:
         backups have recorded."""
         content = self._content()
         for backup, told in recorded:
-            if told is not None and sha256((content or b"")[: told.bytes]).hexdigest() != told.sha256:
-                state = "is missing" if content is None else "is not the one that the backup was taken with, or an older copy of it"
+            if (
+                told is not None
+                and sha256((content or b"")[: told.bytes]).hexdigest() != told.sha256
+            ):
+                state = (
+                    "is missing"
+                    if content is None
+                    else "is not the one that the backup was taken with, or an older copy of it"
+                )
                 raise DataDamaged(
-                    f"the register of erasures {self._paths[0]} {state} (backup {backup} records {told.bytes} bytes): rows that were erased would come back. "
-                    f"Bring {' and '.join(FILES)} back from a copy of the folder"
+                    f"the register of erasures {self._paths[0]} {state} (backup {backup} records"
+                    f" {told.bytes} bytes): rows that were erased would come back. Bring"
+                    f" {' and '.join(FILES)} back from a copy of the folder"
                 )
         return _decoded(content, self._paths[0]) if content is not None else []
 
@@ -84,7 +98,11 @@ class Register:
         """Adds those that it does not have, and makes both copies equal; what a manifest records.
         Raises DataDamaged."""
         content = self._content()
-        present = {each.key for each in _decoded(content, self._paths[0])} if content is not None else set()
+        present = (
+            {each.key for each in _decoded(content, self._paths[0])}
+            if content is not None
+            else set()
+        )
         lines = [_HEAD if content is None else content]
         for each in erasures:
             if each.key not in present:
@@ -111,13 +129,16 @@ class Register:
                 good.append(content)
         if not good and wrong:
             raise DataDamaged(
-                f"the register of erasures is damaged: {'; '.join(wrong)}. Bring {FILES[0]} back from a copy of {self._folder}; or, if there is none and the "
-                "datastore is there, move both files away and take a full backup: from that one on restores are possible again"
+                f"the register of erasures is damaged: {'; '.join(wrong)}. Bring {FILES[0]} back"
+                f" from a copy of {self._folder}; or, if there is none and the datastore is there,"
+                " move both files away and take a full backup: from that one on restores are"
+                " possible again"
             )
         longest = max(good, key=len, default=None)
         if any(not (longest or b"").startswith(each) for each in good):
             raise DataDamaged(
-                f"{' and '.join(map(str, self._paths))} are two registers of erasures that differ: bring the right one back from a copy of the folder"
+                f"{' and '.join(map(str, self._paths))} are two registers of erasures that differ:"
+                " bring the right one back from a copy of the folder"
             )
         return longest
 
@@ -140,13 +161,19 @@ def _decoded(content: bytes, path: Path) -> list[Erasure]:
     """Raises DataDamaged."""
     if not content.startswith(_HEAD) or not content.endswith(b"\n"):
         raise DataDamaged(f"{path} is no register of erasures, or its end is missing")
-    return [_erasure(line, path, number) for number, line in enumerate(content[len(_HEAD) :].splitlines(), 2)]
+    return [
+        _erasure(line, path, number)
+        for number, line in enumerate(content[len(_HEAD) :].splitlines(), 2)
+    ]
 
 
 def _erasure(line: bytes, path: Path, number: int) -> Erasure:
     content, _, checksum = line.rpartition(b" ")
     if checksum != b"%08x" % crc32(content):
-        raise DataDamaged(f"{path}: line {number} is damaged: it does not have the checksum that it was written with")
+        raise DataDamaged(
+            f"{path}: line {number} is damaged: it does not have the checksum that it was written"
+            " with"
+        )
     try:
         return msgspec.json.decode(content, type=Erasure)
     except msgspec.MsgspecError as error:

@@ -1,11 +1,16 @@
-"""Puts good copies in the place of damaged and lost cells: of another node of the cluster, or of a backup.
+"""Puts good copies in the place of damaged and lost cells: of another node of the cluster, or of a
+backup.
 
-A copy counts only when it is verified: its storage belongs to the same history, its checksum fits (a cell without one is no good copy), its row belongs to the
-shard. Of a row that was erased, the place comes back without the body. Without a good copy nothing is changed. What is replaced is told, cell by cell.
+A copy counts only when it is verified: its storage belongs to the same history, its checksum fits
+(a cell without one is no good copy), its row belongs to the shard. Of a row that was erased, the
+place comes back without the body. Without a good copy nothing is changed. What is replaced is told,
+cell by cell.
 
-A cell is replaced in one transaction of its storage, behind the shard's counter: so no put, trim or erasure comes between the look at it and the write. The
-latest cells come first, for the entry of an erasure lies behind the cells of its row. Storage whose pages or index of keys are damaged is not written to: it
-cannot tell whether a row was erased. A repair of a node is no part of the cluster's history: it is not in the binary log, and the other nodes keep theirs.
+A cell is replaced in one transaction of its storage, behind the shard's counter: so no put, trim or
+erasure comes between the look at it and the write. The latest cells come first, for the entry of an
+erasure lies behind the cells of its row. Storage whose pages or index of keys are damaged is not
+written to: it cannot tell whether a row was erased. A repair of a node is no part of the cluster's
+history: it is not in the binary log, and the other nodes keep theirs.
 """
 
 from __future__ import annotations
@@ -27,7 +32,8 @@ from cellfeed.store.engines.contract.findings import Finding, Findings
 from cellfeed.store.errors import CellfeedError
 
 IDS_MAX: Final = 100_000
-"""Cells that one repair replaces at most in a range: of a node that has lost more a copy is made (`cellfeed cluster rejoin --copy`)."""
+"""Cells that one repair replaces at most in a range: of a node that has lost more a copy is made
+(`cellfeed cluster rejoin --copy`)."""
 
 
 class Source(Protocol):
@@ -37,7 +43,8 @@ class Source(Protocol):
     def name(self) -> str: ...
 
     def cells(self, shard: int, ids: Sequence[int]) -> dict[int, StoredCell]:
-        """Those that it has, each verified, by added_id. Raises CellfeedError when it cannot be read."""
+        """Those that it has, each verified, by added_id. Raises CellfeedError when it cannot be
+        read."""
         ...
 
 
@@ -45,20 +52,41 @@ class Mender(Protocol):
     """A storage whose cells are replaced."""
 
     def mend(self, shard: int, cells: Sequence[StoredCell]) -> None:
-        """Puts these cells in their places, all or none; without the body where the row is erased. Raises CellfeedError."""
+        """Puts these cells in their places, all or none; without the body where the row is erased.
+        Raises CellfeedError."""
         ...
 
 
-def repair(found: Findings, menders: Mapping[str, Mender], sources: Mapping[str, Sequence[Source]], shards: int) -> None:
-    """Mends what it can of the findings; each says what was replaced, or why it was not. ``menders``, ``sources``: by the place of a finding."""
-    broken = {each.place for each in found.found if each.kind in ("integrity", "key") and not each.mended}
-    concerned = [(each.ids.start, index) for index, each in enumerate(found.found) if each.kind in ("checksum", "gap", "unread") and each.ids is not None]
+def repair(
+    found: Findings,
+    menders: Mapping[str, Mender],
+    sources: Mapping[str, Sequence[Source]],
+    shards: int,
+) -> None:
+    """Mends what it can of the findings; each says what was replaced, or why it was not.
+    ``menders``, ``sources``: by the place of a finding."""
+    broken = {
+        each.place for each in found.found if each.kind in ("integrity", "key") and not each.mended
+    }
+    concerned = [
+        (each.ids.start, index)
+        for index, each in enumerate(found.found)
+        if each.kind in ("checksum", "gap", "unread") and each.ids is not None
+    ]
     for _, index in sorted(concerned, reverse=True):
         finding = found.found[index]
         if finding.place in broken:
-            found.found[index] = replace(finding, text=f"{finding.text} (not mended, nothing changed: the storage itself is damaged, see its other findings)")
+            found.found[index] = replace(
+                finding,
+                text=(
+                    f"{finding.text} (not mended, nothing changed: the storage itself is damaged,"
+                    " see its other findings)"
+                ),
+            )
         elif finding.place in menders:
-            found.found[index] = _mended(finding, menders[finding.place], sources.get(finding.place, ()), shards)
+            found.found[index] = _mended(
+                finding, menders[finding.place], sources.get(finding.place, ()), shards
+            )
 
 
 def _mended(finding: Finding, mender: Mender, sources: Sequence[Source], shards: int) -> Finding:
@@ -75,13 +103,23 @@ def _mended(finding: Finding, mender: Mender, sources: Sequence[Source], shards:
         except CellfeedError as error:
             why_not.append(f"{source.name}: {error}")
             continue
-        fitting = {added_id: cell for added_id, cell in cells.items() if shard_of(cell.row_key, shards) == finding.shard}
+        fitting = {
+            added_id: cell
+            for added_id, cell in cells.items()
+            if shard_of(cell.row_key, shards) == finding.shard
+        }
         if fitting:
             good |= fitting
             told.append(f"{_ids(sorted(fitting))} by the copy of {source.name}")
     if missing := [each for each in finding.ids if each not in good]:
-        reasons = "; ".join(why_not) or f"no verified copy on {', '.join(source.name for source in sources) or 'any other node, and no backup was named'}"
-        return replace(finding, text=f"{finding.text} (not mended, nothing changed: {_ids(missing)}: {reasons})")
+        reasons = (
+            "; ".join(why_not)
+            or f"no verified copy on {', '.join(source.name for source in sources) or 'any other node, and no backup was named'}"  # noqa: E501
+        )
+        return replace(
+            finding,
+            text=f"{finding.text} (not mended, nothing changed: {_ids(missing)}: {reasons})",
+        )
     try:
         mender.mend(finding.shard, [good[each] for each in finding.ids])
     except CellfeedError as error:
@@ -98,8 +136,10 @@ def _ids(ids: Sequence[int]) -> str:
 
 
 class BackupSource:
-    """The backups of a folder that were taken of one history, the newest first. A backup is taken as a whole: one whose files are damaged, or whose history is
-    another one or unknown, gives nothing. Rows of the folder's register of erasures come without their bodies; while it cannot be read, nothing does."""
+    """The backups of a folder that were taken of one history, the newest first. A backup is taken
+    as a whole: one whose files are damaged, or whose history is another one or unknown, gives
+    nothing. Rows of the folder's register of erasures come without their bodies; while it cannot be
+    read, nothing does."""
 
     def __init__(self, folder: Path, datastore: str, shards: int, history_id: str) -> None:
         self._folder = BackupFolder(folder)
@@ -110,7 +150,9 @@ class BackupSource:
     def cells(self, shard: int, ids: Sequence[int]) -> dict[int, StoredCell]:
         found: dict[int, StoredCell] = {}
         backups, _ = self._folder.look()
-        told = Register(self._folder.path).entries((each.name, each.manifest.register) for each in backups)
+        told = Register(self._folder.path).entries(
+            (each.name, each.manifest.register) for each in backups
+        )
         erased = {UUID(each.row_key).bytes for each in told if each.datastore == self._of[0]}
         for chain in self._chains(backups):
             wanted = [each for each in ids if each not in found]
@@ -118,7 +160,10 @@ class BackupSource:
                 with dictionaries_known(chain):
                     for backup in chain:
                         found |= _backed(backup, shard, set(wanted))
-        return {added_id: cell._replace(body=ERASED_BODY) if cell.row_key in erased else cell for added_id, cell in found.items()}
+        return {
+            added_id: cell._replace(body=ERASED_BODY) if cell.row_key in erased else cell
+            for added_id, cell in found.items()
+        }
 
     def _chains(self, backups: Sequence[Backup]) -> Iterator[list[Backup]]:
         """The newest backup's, and those of the full backups before it."""
@@ -135,13 +180,24 @@ class BackupSource:
                 yield chain
 
     def _is_own(self, told: Manifest) -> bool:
-        return (told.datastore, told.shards) == self._of and bool(self._history_id) and told.history.history_id == self._history_id
+        return (
+            (told.datastore, told.shards) == self._of
+            and bool(self._history_id)
+            and told.history.history_id == self._history_id
+        )
 
 
 def _backed(backup: Backup, shard: int, wanted: set[int]) -> dict[int, StoredCell]:
     found: dict[int, StoredCell] = {}
     for segment in backup.manifest.segments:
-        if segment.shard == shard and any(segment.from_id <= each < segment.below_id for each in wanted):
+        if segment.shard == shard and any(
+            segment.from_id <= each < segment.below_id for each in wanted
+        ):
             # To its end: only there is it known to be whole.
-            found |= {cell.added_id: cell for cells in read_segment(backup, segment) for cell in cells if cell.added_id in wanted}
+            found |= {
+                cell.added_id: cell
+                for cells in read_segment(backup, segment)
+                for cell in cells
+                if cell.added_id in wanted
+            }
     return found

@@ -1,29 +1,43 @@
-"""Brings a backup back into empty storage, so that no id that anybody was shown is ever given to another cell.
+"""Brings a backup back into empty storage, so that no id that anybody was shown is ever given to
+another cell.
 
-**What a restored log is** (E22, E23). The cells of the backup, byte for byte, under their own ids, from its log start to its watermark. Where it goes on:
+**What a restored log is** (E22, E23). The cells of the backup, byte for byte, under their own ids,
+from its log start to its watermark. Where it goes on:
 
     nobody is known to have read beyond the backup      at the watermark, as if nothing had happened
-    somebody has, or may have (``new_ids``)             far above all of them. The ids between are given to nobody
+    somebody has, or may have (``new_ids``)             far above all of them. The ids between are
+                                                        given to nobody
 
-and in either case under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT`` above every one that is known of (:mod:`cellfeed.store.backups.epochs`): those that
-a promotion may have raised after the backup was taken, or another restore of it, are not used a second time. The new epoch begins at the watermark, so a
-Kafka client that has read beyond it is told by OffsetForLeaderEpoch where its log was cut off.
+and in either case under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT`` above every one
+that is known of (:mod:`cellfeed.store.backups.epochs`): those that a promotion may have raised
+after the backup was taken, or another restore of it, are not used a second time. The new epoch
+begins at the watermark, so a Kafka client that has read beyond it is told by OffsetForLeaderEpoch
+where its log was cut off.
 
-**How a log shows ids that are left out.** The first new id is that of a cell, column ``RESTORED``, which says which ids were lost, when and why. It is written
-with the counters in one transaction: so at every moment the watermark lies at the end of the backup or behind that cell, never between; there is always a
-cell to be found behind the ids left out, and a reader goes on from whatever location in a scan or a fetch. Every reader of the whole log is told what is lost,
-in the place where it is lost.
+**How a log shows ids that are left out.** The first new id is that of a cell, column ``RESTORED``,
+which says which ids were lost, when and why. It is written with the counters in one transaction: so
+at every moment the watermark lies at the end of the backup or behind that cell, never between;
+there is always a cell to be found behind the ids left out, and a reader goes on from whatever
+location in a scan or a fetch. Every reader of the whole log is told what is lost, in the place
+where it is lost.
 
-**Rows that were erased since**, as later backups tell (:mod:`cellfeed.store.backups.erasures`), get the cell that tells of it at the end of the log, behind all others.
-The step that opens the storage takes their bodies away, as it does where the backup itself tells of an erasure: nobody ever reads them.
+**Rows that were erased since**, as later backups tell (:mod:`cellfeed.store.backups.erasures`), get
+the cell that tells of it at the end of the log, behind all others. The step that opens the storage
+takes their bodies away, as it does where the backup itself tells of an erasure: nobody ever reads
+them.
 
-**Empty storage only.** Where a cell was ever written, nothing is done. The storage is opened by nobody before all of it is there and was read back: each piece
-of a log has the digest that it had when it was backed up. What a run has opened that was killed before it had opened all is in use since, and may have other
-digests by then (rows were erased in it, at the latest when it was opened; its front was trimmed): the next run does not read it back again, and opens the rest.
-A row that it would erase there, because a backup that has come since tells of it, it names. A target says how, and what a kill leaves:
+**Empty storage only.** Where a cell was ever written, nothing is done. The storage is opened by
+nobody before all of it is there and was read back: each piece of a log has the digest that it had
+when it was backed up. What a run has opened that was killed before it had opened all is in use
+since, and may have other digests by then (rows were erased in it, at the latest when it was opened;
+its front was trimmed): the next run does not read it back again, and opens the rest. A row that it
+would erase there, because a backup that has come since tells of it, it names. A target says how,
+and what a kill leaves:
 
-    SQLite   (store/backups/into_sqlite.py)   made beside its place, and renamed there at the end. Killed: it starts over
-    MariaDB  (store/backups/into_clusters.py)         a cluster without a role. Killed: it goes on where the counters say
+    SQLite   (store/backups/into_sqlite.py)   made beside its place, and renamed there at the end.
+             Killed: it starts over
+    MariaDB  (store/backups/into_clusters.py)         a cluster without a role. Killed: it goes on
+                                                      where the counters say
 """
 
 from __future__ import annotations
@@ -34,7 +48,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from cellfeed.store.backups.check import chain_dictionaries, check_whole, dictionaries_known, read_segment
+from cellfeed.store.backups.check import (
+    chain_dictionaries,
+    check_whole,
+    dictionaries_known,
+    read_segment,
+)
 from cellfeed.store.backups.epochs import epoch_of_next_history
 from cellfeed.store.backups.folder import Backup
 from cellfeed.store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
@@ -51,12 +70,15 @@ from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import NO_HISTORY, History
 from cellfeed.store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
 
-declare("restore.after_begin", "restore.after_load", "restore.after_complete", "restore.before_open")
+declare(
+    "restore.after_begin", "restore.after_load", "restore.after_complete", "restore.before_open"
+)
 
 IDS_LEFT_OUT: Final = 100_000
-"""Ids that are left out above the highest location that any reader has saved: a reader is ahead of what it saved by what it handles until it saves again, with
-Kafka's clients 5 s, at 20,000 records a second of one partition. More would cost readers: a gateway sends empty batches for ids that are nobody's, 15 ms of
-work for so many."""
+"""Ids that are left out above the highest location that any reader has saved: a reader is ahead of
+what it saved by what it handles until it saves again, with Kafka's clients 5 s, at 20,000 records a
+second of one partition. More would cost readers: a gateway sends empty batches for ids that are
+nobody's, 15 ms of work for so many."""
 
 _NAMED_MAX: Final = 10
 _KEYS_AT_A_TIME: Final = 4_096
@@ -67,8 +89,9 @@ OnProgress = Callable[[int, int], None]
 
 
 class RestoredLog(NamedTuple):
-    """A log as it is to be. ``epochs``: with the new one. ``note``: the cell behind the ids that are left out; None where none are. ``erased``: the cells that
-    tell of erasures which only later backups know of, behind all others."""
+    """A log as it is to be. ``epochs``: with the new one. ``note``: the cell behind the ids that
+    are left out; None where none are. ``erased``: the cells that tell of erasures which only later
+    backups know of, behind all others."""
 
     shard: int
     log_start: int
@@ -90,8 +113,8 @@ class RestoredLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore comes to. ``state``: the entries that come back, keys and values. ``parent``: the history that was backed up, empty where the backup
-    does not say."""
+    """What a restore comes to. ``state``: the entries that come back, keys and values. ``parent``:
+    the history that was backed up, empty where the backup does not say."""
 
     chain: Sequence[Backup]
     epoch: int
@@ -115,7 +138,11 @@ class Plan:
     @property
     def lost(self) -> dict[int, tuple[int, int]]:
         """By shard the first and the last of the ids that are left out."""
-        return {shard: (log.end, log.note.added_id - 1) for shard, log in self.logs.items() if log.note is not None}
+        return {
+            shard: (log.end, log.note.added_id - 1)
+            for shard, log in self.logs.items()
+            if log.note is not None
+        }
 
 
 class LogReader(Protocol):
@@ -128,11 +155,13 @@ class Target(Protocol):
     """Storage that is restored into, by one process at a time."""
 
     def begun_epoch(self, backup: Backup) -> int | None:
-        """The leader epoch of a restore of this backup that goes on, and must keep it; None where one begins. Raises Unavailable."""
+        """The leader epoch of a restore of this backup that goes on, and must keep it; None where
+        one begins. Raises Unavailable."""
         ...
 
     def begin(self, plan: Plan) -> None:
-        """Makes sure that it is empty, or half-restored from the same backup, and that nobody opens it; then writes the dictionaries. Raises ProtectData."""
+        """Makes sure that it is empty, or half-restored from the same backup, and that nobody opens
+        it; then writes the dictionaries. Raises ProtectData."""
         ...
 
     def loaded(self, shard: int) -> int:
@@ -156,12 +185,14 @@ class Target(Protocol):
         ...
 
     def is_open(self, shard: int) -> bool:
-        """Whether the shard was opened by an earlier run, which was killed before it had opened all. It was whole and read back then, and has been used since:
-        puts, trims and erasures are as they should be."""
+        """Whether the shard was opened by an earlier run, which was killed before it had opened
+        all. It was whole and read back then, and has been used since: puts, trims and erasures are
+        as they should be."""
         ...
 
     def not_erased(self, plan: Plan) -> list[bytes]:
-        """Row keys that the plan erases, and that the storage still has, for their shard was opened before a backup told of it."""
+        """Row keys that the plan erases, and that the storage still has, for their shard was opened
+        before a backup told of it."""
         ...
 
 
@@ -175,7 +206,14 @@ def readers_ahead(chain: Sequence[Backup], readers: Sequence[Reader]) -> list[Re
 def backup_readers(later: Sequence[Backup]) -> list[Reader]:
     """Later backups of the same datastore as readers: each id that one of them has was shown."""
     return [
-        Reader(each.name, each.manifest.datastore, log.shard, log.watermark, max((epoch for epoch, _ in log.epochs), default=-1), "backup")
+        Reader(
+            each.name,
+            each.manifest.datastore,
+            log.shard,
+            log.watermark,
+            max((epoch for epoch, _ in log.epochs), default=-1),
+            "backup",
+        )
         for each in later
         for log in each.manifest.logs
     ]
@@ -185,11 +223,18 @@ def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> No
     """Raises ProtectData when there are any."""
     if not ahead:
         return
-    named = "; ".join(map(str, ahead[:_NAMED_MAX])) + (f"; and {len(ahead) - _NAMED_MAX} more" if len(ahead) > _NAMED_MAX else "")
-    ends = ", ".join(f"{log.shard}:{log.watermark}" for log in chain[-1].manifest.logs if log.shard in {reader.shard for reader in ahead[:_NAMED_MAX]})
+    named = "; ".join(map(str, ahead[:_NAMED_MAX])) + (
+        f"; and {len(ahead) - _NAMED_MAX} more" if len(ahead) > _NAMED_MAX else ""
+    )
+    ends = ", ".join(
+        f"{log.shard}:{log.watermark}"
+        for log in chain[-1].manifest.logs
+        if log.shard in {reader.shard for reader in ahead[:_NAMED_MAX]}
+    )
     raise ProtectData(
-        f"nothing restored: backup {chain[-1].name} ends at {ends}, and readers have come further: {named}. Restore a newer backup; or, if what lies between "
-        "is lost for good, let the ids go on above what they have read: --readers-ahead raise-epoch"
+        f"nothing restored: backup {chain[-1].name} ends at {ends}, and readers have come further:"
+        f" {named}. Restore a newer backup; or, if what lies between is lost for good, let the ids"
+        " go on above what they have read: --readers-ahead raise-epoch"
     )
 
 
@@ -203,21 +248,31 @@ def plan(
     erased: Mapping[int, Sequence[bytes]] | None = None,
     begun_epoch: int | None = None,
 ) -> Plan:
-    """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log must not go on at its end. ``why`` is told in the log.
-    ``erased``: by shard the rows that were erased since (:mod:`cellfeed.store.backups.erasures`). ``begun_epoch``: what the target says of one that goes on. Raises
-    ProtectData where Kafka's leader epochs have come to their end."""
+    """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log
+    must not go on at its end. ``why`` is told in the log. ``erased``: by shard the rows that were
+    erased since (:mod:`cellfeed.store.backups.erasures`). ``begun_epoch``: what the target says of
+    one that goes on. Raises ProtectData where Kafka's leader epochs have come to their end."""
     told = chain[-1].manifest
     check_whole(chain)
-    known = [epoch for log in told.logs for epoch, _ in log.epochs] + [reader.leader_epoch for reader in readers]
+    known = [epoch for log in told.logs for epoch, _ in log.epochs] + [
+        reader.leader_epoch for reader in readers
+    ]
     epoch = epoch_of_next_history(max(known, default=0)) if begun_epoch is None else begun_epoch
     wanted = [log.shard for log in told.logs if new_ids.get(log.shard, 0) > log.watermark]
     keys = _row_keys(told.datastore, epoch, told.shards, wanted)
     logs = {}
     for log in told.logs:
-        note = _note(log, keys[log.shard], epoch, new_ids[log.shard], now_us, chain[-1].name, why) if log.shard in keys else None
+        note = (
+            _note(log, keys[log.shard], epoch, new_ids[log.shard], now_us, chain[-1].name, why)
+            if log.shard in keys
+            else None
+        )
         first = log.watermark if note is None else note.added_id + 1
         at_us = max(now_us, log.last_created_at_us)
-        entries = [StoredCell(first + n, row_key, ERASED_COLUMN, 0, at_us, ERASED_BODY) for n, row_key in enumerate((erased or {}).get(log.shard, ()))]
+        entries = [
+            StoredCell(first + n, row_key, ERASED_COLUMN, 0, at_us, ERASED_BODY)
+            for n, row_key in enumerate((erased or {}).get(log.shard, ()))
+        ]
         logs[log.shard] = RestoredLog(
             log.shard,
             log.log_start,
@@ -230,15 +285,36 @@ def plan(
     added = [*([RESTORED_COLUMN] if keys else []), *([ERASED_COLUMN] if erased else [])]
     columns = [*told.columns, *(name for name in added if name not in told.columns)]
     revision = revision_of_next_history(told.state_revision)
-    done = dict(done_entry(UUID(bytes=cell.row_key), cell.added_id, cell.created_at_us) for log in logs.values() for cell in log.erased)
+    done = dict(
+        done_entry(UUID(bytes=cell.row_key), cell.added_id, cell.created_at_us)
+        for log in logs.values()
+        for cell in log.erased
+    )
     kept = [*((key, value) for key, value in state if key not in done), *done.items()]
-    return Plan(chain, epoch, logs, kept, revision, chain_dictionaries(chain), told.turns, columns, told.history)
+    return Plan(
+        chain,
+        epoch,
+        logs,
+        kept,
+        revision,
+        chain_dictionaries(chain),
+        told.turns,
+        columns,
+        told.history,
+    )
 
 
-def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None, before_open: Callable[[], None] = lambda: None) -> list[bytes]:
-    """Does it. ``before_open`` is called when all is there and was read back: for what has to be done elsewhere before anybody uses it. Returns the row keys
-    that are to be erased by hand: what a run that was killed has opened is left as it is. Raises ProtectData for storage that is not empty, DataDamaged for a
-    backup or a target that does not hold what it should, Unavailable: run it again then."""
+def restore(
+    plan: Plan,
+    target: Target,
+    on_progress: OnProgress = lambda *_: None,
+    before_open: Callable[[], None] = lambda: None,
+) -> list[bytes]:
+    """Does it. ``before_open`` is called when all is there and was read back: for what has to be
+    done elsewhere before anybody uses it. Returns the row keys that are to be erased by hand: what
+    a run that was killed has opened is left as it is. Raises ProtectData for storage that is not
+    empty, DataDamaged for a backup or a target that does not hold what it should, Unavailable: run
+    it again then."""
     steps = _Steps(on_progress, 2 * sum(segment.cells for _, segment in _segments(plan.chain)))
     target.begin(plan)
     failpoint("restore.after_begin")
@@ -293,30 +369,41 @@ def _compare(reader: LogReader, log_start: int, backup: Backup, segment: Segment
     begin = max(segment.from_id, log_start)
     found, location = ShardDigest(), begin
     while location < segment.below_id:
-        cells = [cell for cell in reader.scan(segment.shard, location, _SCAN_CELLS) if cell.added_id < segment.below_id]
+        cells = [
+            cell
+            for cell in reader.scan(segment.shard, location, _SCAN_CELLS)
+            if cell.added_id < segment.below_id
+        ]
         if not cells:
             break
         _feed(found, cells)
         location = cells[-1].added_id + 1
     expected, count = segment.digest, segment.cells
-    if begin > segment.from_id:  # its front was trimmed before the last increment: it is not restored
+    if (
+        begin > segment.from_id
+    ):  # its front was trimmed before the last increment: it is not restored
         rest = ShardDigest()
         for cells in read_segment(backup, segment):
             _feed(rest, [cell for cell in cells if cell.added_id >= begin])
         expected, count = rest.hexdigest(), rest.cells
     if (found.hexdigest(), found.cells) != (expected, count):
         raise DataDamaged(
-            f"shard {segment.shard}: the storage holds {found.cells} cells from {begin} to {segment.below_id - 1}, not the backup's {count}, by their digest. "
-            "It was not opened: restore into other storage"
+            f"shard {segment.shard}: the storage holds {found.cells} cells from {begin} to"
+            f" {segment.below_id - 1}, not the backup's {count}, by their digest. It was not"
+            " opened: restore into other storage"
         )
 
 
 def _feed(digest: ShardDigest, cells: Sequence[StoredCell]) -> None:
     for cell in cells:
-        digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
+        digest.add(
+            cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)
+        )
 
 
-def _note(log: BackedLog, row_key: bytes, epoch: int, added_id: int, now_us: int, backup: str, why: str) -> StoredCell:
+def _note(
+    log: BackedLog, row_key: bytes, epoch: int, added_id: int, now_us: int, backup: str, why: str
+) -> StoredCell:
     body = {
         "backup": backup,
         "leader_epoch": epoch,
@@ -327,7 +414,14 @@ def _note(log: BackedLog, row_key: bytes, epoch: int, added_id: int, now_us: int
         "shard": log.shard,
     }
     at_us = max(now_us, log.last_created_at_us)
-    return StoredCell(added_id, row_key, RESTORED_COLUMN, epoch, at_us, encode_body(canonical_json.canonical(body)))
+    return StoredCell(
+        added_id,
+        row_key,
+        RESTORED_COLUMN,
+        epoch,
+        at_us,
+        encode_body(canonical_json.canonical(body)),
+    )
 
 
 def _row_keys(datastore: str, epoch: int, shards: int, wanted: Sequence[int]) -> dict[int, bytes]:
@@ -335,7 +429,10 @@ def _row_keys(datastore: str, epoch: int, shards: int, wanted: Sequence[int]) ->
     found: dict[int, bytes] = {}
     left, number = set(wanted), 0
     while left:
-        keys = [uuid5(NAMESPACE_URL, f"cellfeed restore {datastore} {epoch} {number + each}").bytes for each in range(_KEYS_AT_A_TIME)]
+        keys = [
+            uuid5(NAMESPACE_URL, f"cellfeed restore {datastore} {epoch} {number + each}").bytes
+            for each in range(_KEYS_AT_A_TIME)
+        ]
         number += _KEYS_AT_A_TIME
         for key, shard in zip(keys, shards_of(keys, shards), strict=True):
             if shard in left:

@@ -39,7 +39,8 @@ def unseal(content: bytes, kind: type[T], what: str) -> T:
         version = msgspec.json.decode(line, type=dict[str, object]).get("format_version")
         if version not in FORMATS:
             raise ProtectData(
-                f"{what}: the backup is of format {version}; this program reads formats up to {FORMATS[-1]}: use the program that made it, or a newer one"
+                f"{what}: the backup is of format {version}; this program reads formats up to"
+                f" {FORMATS[-1]}: use the program that made it, or a newer one"
             )
         return msgspec.json.decode(line, type=kind)
     except msgspec.MsgspecError as error:

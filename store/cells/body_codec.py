@@ -1,19 +1,29 @@
-"""How a body lies on disk: one codec byte, then the compressed body. Codecs are added, never changed, so old cells stay readable for ever.
+"""How a body lies on disk: one codec byte, then the compressed body. Codecs are added, never
+changed, so old cells stay readable for ever.
 
-====  =============================================  =================================================
+====  =============================================
+=================================================
 byte  content                                        why
-====  =============================================  =================================================
-1     MessagePack, zlib                              Uber's Schemaless article ("Designing Schemaless", 2016)
+====  =============================================
+=================================================
+1     MessagePack, zlib                              Uber's Schemaless article ("Designing
+      Schemaless", 2016)
 2     canonical JSON, zstd level 3 (default)         no transcoding for the feed; a third of the CPU
-3     four bytes: a dictionary's id; canonical JSON, short bodies of a column have most in common: that is in the
-      zstd level 3 with that dictionary              dictionary (:mod:`cellfeed.store.dictionaries`) and not in each body
-4     nothing                                        the body was erased (E20), or never was one: the log's entry of an erasure
-====  =============================================  =================================================
+3     four bytes: a dictionary's id; canonical JSON, short bodies of a column have most in common:
+      that is in the
+      zstd level 3 with that dictionary              dictionary (:mod:`cellfeed.store.dictionaries`)
+                                                     and not in each body
+4     nothing                                        the body was erased (E20), or never was one:
+      the log's entry of an erasure
+====  =============================================
+=================================================
 
-Which dictionary a body needs is told by the body, so a column may change its dictionary at any time, and old bodies keep theirs. A frame has a checksum of its
-content: bytes that were decoded with a wrong dictionary are refused, not shown.
+Which dictionary a body needs is told by the body, so a column may change its dictionary at any
+time, and old bodies keep theirs. A frame has a checksum of its content: bytes that were decoded
+with a wrong dictionary are refused, not shown.
 
-Decompression is bounded by ``BODY_BYTES_MAX``: damaged or hostile bytes cost one error, never the memory of the process.
+Decompression is bounded by ``BODY_BYTES_MAX``: damaged or hostile bytes cost one error, never the
+memory of the process.
 """
 
 from __future__ import annotations
@@ -49,20 +59,23 @@ _TOGETHER_FROM: Final = 8
 """Bodies from which one call for all is cheaper than a call each."""
 
 _DECODED_TOGETHER_FROM: Final = 64
-"""The same where they are decoded: a call for many costs some 14 µs before the first body, and saves half a microsecond of each."""
+"""The same where they are decoded: a call for many costs some 14 µs before the first body, and
+saves half a microsecond of each."""
 
 _CHECKSUMMED: Final = 4
-"""The bit of a frame's descriptor, behind its four bytes of magic, that says that a checksum of the content follows it."""
+"""The bit of a frame's descriptor, behind its four bytes of magic, that says that a checksum of the
+content follows it."""
 
 DICTIONARY_BODY_BYTES_MAX: Final = 32 << 10
-"""Canonical JSON up to which a dictionary is used, bytes: zstd's settings for a dictionary are those for short content, and a longer body has enough of its own
-to refer back to."""
+"""Canonical JSON up to which a dictionary is used, bytes: zstd's settings for a dictionary are
+those for short content, and a longer body has enough of its own to refer back to."""
 
 _DICTIONARY_FRAME: Final = 1 + ID_BYTES
 """Where the frame begins behind the codec and the dictionary's id."""
 
 _JSON_ZSTD_HEAD: Final = bytes([CODEC_JSON_ZSTD]) + zstandard.FRAME_HEADER
-"""What every body of codec 2 begins with: as many bytes as tell which dictionary one of codec 3 needs."""
+"""What every body of codec 2 begins with: as many bytes as tell which dictionary one of codec 3
+needs."""
 
 _FRAME_HEAD_BYTES_MAX: Final = 18
 """The head of a zstd frame, which has the size of its content."""
@@ -71,7 +84,8 @@ _JSON_OF_MSGPACK_MAX: Final = 6
 """Bytes of JSON for one of MessagePack at most: a control character is written as ``\\u0001``."""
 
 _KEPT_MAX: Final = 32
-"""Dictionaries for which a thread keeps its contexts: 20 kB each for decoding, 450 kB for encoding."""
+"""Dictionaries for which a thread keeps its contexts: 20 kB each for decoding, 450 kB for
+encoding."""
 
 
 _Decompress = Callable[..., bytes]
@@ -90,7 +104,8 @@ class _PerThread(threading.local):
         self.decompress_many = decompressor.multi_decompress_to_buffer
         self._compressors: dict[KnownDictionary, zstandard.ZstdCompressor] = {}
         self.decompress_with: dict[bytes, _Decompress] = {}
-        """By a dictionary's id, as bodies have it: the quickest way, for all but the first body of each."""
+        """By a dictionary's id, as bodies have it: the quickest way, for all but the first body of
+        each."""
         self.decompress_many_with: dict[bytes, _DecompressMany] = {}
 
     def compressor(self, dictionary: KnownDictionary) -> zstandard.ZstdCompressor:
@@ -108,11 +123,15 @@ class _PerThread(threading.local):
         if len(self.decompress_with) >= _KEPT_MAX:
             self.decompress_with.clear()
             self.decompress_many_with.clear()
-        self.decompress_with[prefix], self.decompress_many_with[prefix] = found, decompressor.multi_decompress_to_buffer
+        self.decompress_with[prefix], self.decompress_many_with[prefix] = (
+            found,
+            decompressor.multi_decompress_to_buffer,
+        )
         return found
 
     def many(self, head: bytes) -> _DecompressMany | None:
-        """What decompresses bodies that begin with ``head`` together; None for those that are decoded one by one. Raises as :func:`known_dictionary`."""
+        """What decompresses bodies that begin with ``head`` together; None for those that are
+        decoded one by one. Raises as :func:`known_dictionary`."""
         if head == _JSON_ZSTD_HEAD:
             return self.decompress_many
         if head[:1] != bytes([CODEC_JSON_DICTIONARY]):
@@ -132,11 +151,15 @@ def encode_body(body_json: bytes, codec: int = DEFAULT_CODEC) -> bytes:
         return b"\x02" + _zstd.compress(body_json)
     if codec == CODEC_MSGPACK_ZLIB:
         return b"\x01" + zlib.compress(msgpack.packb(canonical_json.parse(body_json)))
-    raise ValueError(f"body codec {codec} does not exist; known are {CODEC_MSGPACK_ZLIB} and {CODEC_JSON_ZSTD}; {CODEC_JSON_DICTIONARY} needs a dictionary")
+    raise ValueError(
+        f"body codec {codec} does not exist; known are {CODEC_MSGPACK_ZLIB} and {CODEC_JSON_ZSTD};"
+        f" {CODEC_JSON_DICTIONARY} needs a dictionary"
+    )
 
 
 def encode_bodies(bodies: Sequence[bytes], codec: int = DEFAULT_CODEC) -> list[bytes]:
-    """:func:`encode_body` for many: one call into zstd, so a busy process gives up and takes back the interpreter's lock once, not per body."""
+    """:func:`encode_body` for many: one call into zstd, so a busy process gives up and takes back
+    the interpreter's lock once, not per body."""
     if codec != CODEC_JSON_ZSTD or len(bodies) < _TOGETHER_FROM:
         return [encode_body(body, codec) for body in bodies]
     frames = _zstd.compress_many(list(bodies))
@@ -153,8 +176,13 @@ def encode_with(dictionary: KnownDictionary, bodies: Sequence[bytes]) -> list[by
     return [prefix + frames[index].tobytes() for index in range(len(frames))]
 
 
-def encode_cells(cells: Sequence[NewCell], dictionaries: Mapping[str, KnownDictionary], codec: int = DEFAULT_CODEC) -> list[bytes]:
-    """The stored bodies of cells: with the dictionary of their column where there is one and the body is short enough, in ``codec`` otherwise."""
+def encode_cells(
+    cells: Sequence[NewCell],
+    dictionaries: Mapping[str, KnownDictionary],
+    codec: int = DEFAULT_CODEC,
+) -> list[bytes]:
+    """The stored bodies of cells: with the dictionary of their column where there is one and the
+    body is short enough, in ``codec`` otherwise."""
     if not dictionaries:
         return encode_bodies([cell.body_json for cell in cells], codec)
     by_column: dict[str, list[int]] = {}
@@ -164,15 +192,26 @@ def encode_cells(cells: Sequence[NewCell], dictionaries: Mapping[str, KnownDicti
             by_column.setdefault(cell.column_name, []).append(index)
         else:
             plain.append(index)
-    encoded = dict(zip(plain, encode_bodies([cells[index].body_json for index in plain], codec), strict=True))
+    encoded = dict(
+        zip(plain, encode_bodies([cells[index].body_json for index in plain], codec), strict=True)
+    )
     for column_name, indexes in by_column.items():
-        encoded.update(zip(indexes, encode_with(dictionaries[column_name], [cells[index].body_json for index in indexes]), strict=True))
+        encoded.update(
+            zip(
+                indexes,
+                encode_with(
+                    dictionaries[column_name], [cells[index].body_json for index in indexes]
+                ),
+                strict=True,
+            )
+        )
     return [encoded[index] for index in range(len(cells))]
 
 
 def decode_body(stored: bytes) -> bytes:
-    """Stored bytes to canonical JSON; ``ERASED_JSON`` for a body that was erased. Raises DataDamaged when they are not what the functions above wrote, or their
-    dictionary is lost; StorageUnavailable when the dictionary has to be looked up and cannot."""
+    """Stored bytes to canonical JSON; ``ERASED_JSON`` for a body that was erased. Raises
+    DataDamaged when they are not what the functions above wrote, or their dictionary is lost;
+    StorageUnavailable when the dictionary has to be looked up and cannot."""
     try:
         if stored[0] == CODEC_JSON_DICTIONARY:
             prefix = stored[1:_DICTIONARY_FRAME]
@@ -181,21 +220,27 @@ def decode_body(stored: bytes) -> bytes:
         if stored[0] == CODEC_JSON_ZSTD:
             return _zstd.decompress(_checked_frame(stored[1:]), allow_extra_data=False)
         if stored[0] == CODEC_MSGPACK_ZLIB:
-            return canonical_json.canonical(msgpack.unpackb(_inflate(stored[1:]), strict_map_key=True))
+            return canonical_json.canonical(
+                msgpack.unpackb(_inflate(stored[1:]), strict_map_key=True)
+            )
         if stored == ERASED_BODY:
             return ERASED_JSON
     except (CellfeedError, MemoryError):
         raise
     except Exception as error:
-        raise DataDamaged(f"a stored body of {len(stored)} bytes does not decode: {type(error).__name__}: {error}") from error
+        raise DataDamaged(
+            f"a stored body of {len(stored)} bytes does not decode: {type(error).__name__}: {error}"
+        ) from error
     raise DataDamaged(f"a stored body names codec {stored[0]}, which this version does not know")
 
 
 def decode_bodies(stored: Sequence[bytes]) -> list[bytes]:
-    """:func:`decode_body` for many, in less time: one call into zstd for all of one codec and dictionary, and the interpreter's lock is free meanwhile.
+    """:func:`decode_body` for many, in less time: one call into zstd for all of one codec and
+    dictionary, and the interpreter's lock is free meanwhile.
 
-    The same bodies come out, each whole by its checksum. Bytes behind the end of a frame alone are not looked for here; every other error is that of the body
-    that has it. Raises as :func:`decode_body`.
+    The same bodies come out, each whole by its checksum. Bytes behind the end of a frame alone are
+    not looked for here; every other error is that of the body that has it. Raises as
+    :func:`decode_body`.
     """
     heads = {body[:_DICTIONARY_FRAME] for body in stored}
     if len(stored) < _DECODED_TOGETHER_FROM * len(heads):
@@ -207,7 +252,9 @@ def decode_bodies(stored: Sequence[bytes]) -> list[bytes]:
         places[body[:_DICTIONARY_FRAME]].append(place)
     decoded: dict[int, bytes] = {}
     for head, its in places.items():
-        decoded.update(zip(its, _decode_together(head, [stored[place] for place in its]), strict=True))
+        decoded.update(
+            zip(its, _decode_together(head, [stored[place] for place in its]), strict=True)
+        )
     return [decoded[place] for place in range(len(stored))]
 
 
@@ -217,9 +264,14 @@ def _decode_together(head: bytes, stored: Sequence[bytes]) -> list[bytes]:
     if many is not None:
         start = 1 if head == _JSON_ZSTD_HEAD else _DICTIONARY_FRAME
         frames = [body[start:] for body in stored]
-        with suppress(zstandard.ZstdError, ValueError):  # one of them is damaged: it is found below, and named
+        with suppress(
+            zstandard.ZstdError, ValueError
+        ):  # one of them is damaged: it is found below, and named
             sizes = list(map(zstandard.frame_content_size, frames))
-            checksummed = all(descriptor & _CHECKSUMMED for descriptor in {frame[len(zstandard.FRAME_HEADER)] for frame in frames})
+            checksummed = all(
+                descriptor & _CHECKSUMMED
+                for descriptor in {frame[len(zstandard.FRAME_HEADER)] for frame in frames}
+            )
             if checksummed and min(sizes) >= 0 and max(sizes) <= BODY_BYTES_MAX:
                 found = many(frames)
                 return [found[index].tobytes() for index in range(len(found))]
@@ -232,7 +284,8 @@ def is_erased(stored: bytes) -> bool:
 
 
 def decoded_bytes_bound(stored: bytes) -> int:
-    """At most so many bytes will :func:`decode_body` give: what a reader plans its memory by, without decoding. None of a damaged one: it raises nothing."""
+    """At most so many bytes will :func:`decode_body` give: what a reader plans its memory by,
+    without decoding. None of a damaged one: it raises nothing."""
     if stored == ERASED_BODY:
         return len(ERASED_JSON)
     if stored[:1] == bytes([CODEC_MSGPACK_ZLIB]):
@@ -246,26 +299,33 @@ def decoded_bytes_bound(stored: bytes) -> int:
 
 
 def forget_dictionaries() -> None:
-    """As in a process that has just begun. For tests: a reader elsewhere knows nothing of what this process has met."""
+    """As in a process that has just begun. For tests: a reader elsewhere knows nothing of what this
+    process has met."""
     global _zstd
     forget_all()
     _zstd = _PerThread()
 
 
 def _checked_frame(frame: bytes) -> bytes:
-    """The frame names its content size; zstd refuses content of another size, and this a lying size before. Raises DataDamaged."""
+    """The frame names its content size; zstd refuses content of another size, and this a lying size
+    before. Raises DataDamaged."""
     if not 0 <= zstandard.frame_content_size(frame) <= BODY_BYTES_MAX:
-        raise DataDamaged(f"a stored body claims more than {BODY_BYTES_MAX} bytes, or does not say how many")
+        raise DataDamaged(
+            f"a stored body claims more than {BODY_BYTES_MAX} bytes, or does not say how many"
+        )
     return frame
 
 
 def _inflate(data: bytes) -> bytes:
     inflater = zlib.decompressobj()
-    # MessagePack of a body can exceed its JSON only by a few bytes per float (9 against "0.0"): three times is beyond any real body.
+    # MessagePack of a body can exceed its JSON only by a few bytes per float (9 against "0.0"):
+    # three times is beyond any real body.
     limit = 3 * BODY_BYTES_MAX
     content = inflater.decompress(data, limit)
     if inflater.unconsumed_tail or not inflater.eof or inflater.unused_data:
-        raise DataDamaged("a stored body is cut short, has bytes behind its end, or inflates beyond its limit")
+        raise DataDamaged(
+            "a stored body is cut short, has bytes behind its end, or inflates beyond its limit"
+        )
     return content
 
 

@@ -1,7 +1,9 @@
-"""A dictionary: bytes that are trained once, never changed, and kept for as long as a body needs them to be read.
+"""A dictionary: bytes that are trained once, never changed, and kept for as long as a body needs
+them to be read.
 
-Its id is the first four bytes of the SHA-256 of its content, so the same id means the same content in every process, cluster and restored store. (Two contents
-with one id, a chance of one in four milliards for a pair, are refused when the second one is added, and come to nothing worse.)
+Its id is the first four bytes of the SHA-256 of its content, so the same id means the same content
+in every process, cluster and restored store. (Two contents with one id, a chance of one in four
+milliards for a pair, are refused when the second one is added, and come to nothing worse.)
 """
 
 from __future__ import annotations
@@ -62,17 +64,32 @@ class _Exported(msgspec.Struct, forbid_unknown_fields=True):
 
 def to_line(dictionary: Dictionary) -> bytes:
     """One line of an export: JSON, the content in base64."""
-    fields = (dictionary.name, dictionary.column_name, dictionary.trained_at_us, dictionary.samples, dictionary.sha256.hex())
+    fields = (
+        dictionary.name,
+        dictionary.column_name,
+        dictionary.trained_at_us,
+        dictionary.samples,
+        dictionary.sha256.hex(),
+    )
     return msgspec.json.encode(_Exported(*fields, b64encode(dictionary.content).decode())) + b"\n"
 
 
 def from_line(line: bytes) -> Dictionary:
-    """The dictionary of a line that :func:`to_line` wrote. Raises InvalidRequest when it is not, or its content is another one."""
+    """The dictionary of a line that :func:`to_line` wrote. Raises InvalidRequest when it is not, or
+    its content is another one."""
     try:
         told = msgspec.json.decode(line, type=_Exported)
-        found = Dictionary(told.column_name, b64decode(told.content, validate=True), told.trained_at_us, told.samples)
+        found = Dictionary(
+            told.column_name,
+            b64decode(told.content, validate=True),
+            told.trained_at_us,
+            told.samples,
+        )
     except ValueError as error:  # msgspec's errors are ValueErrors as well
         raise InvalidRequest(f"a line of the file is no exported dictionary: {error}") from None
     if (found.name, found.sha256.hex()) != (told.name, told.sha256):
-        raise InvalidRequest(f"dictionary {told.name} in the file is damaged: its content is not the one that was exported")
+        raise InvalidRequest(
+            f"dictionary {told.name} in the file is damaged: its content is not the one that was"
+            " exported"
+        )
     return found

@@ -1,13 +1,16 @@
 """The dictionaries that this process has met, by id, for whoever decodes a body.
 
-One table for the whole process is right because an id follows from the content: whichever store it came from, there is only one content that it can mean, and
-one that differs is refused (:func:`know`). It only grows, by at most ``DICTIONARIES_MAX`` of each store.
+One table for the whole process is right because an id follows from the content: whichever store it
+came from, there is only one content that it can mean, and one that differs is refused
+(:func:`know`). It only grows, by at most ``DICTIONARIES_MAX`` of each store.
 
-A body may name a dictionary that was trained by another process a moment ago. Then the open stores (sources) are asked, one look-up at a time: readers that
-meet the same one wait for it instead of asking again. Whole datastores are asked before single nodes, whose time-outs are longer.
+A body may name a dictionary that was trained by another process a moment ago. Then the open stores
+(sources) are asked, one look-up at a time: readers that meet the same one wait for it instead of
+asking again. Whole datastores are asked before single nodes, whose time-outs are longer.
 
     a store has it                         it is known from then on
-    none has it, and all of them answered  DataDamaged, naming it: it is lost, and so are the bodies until it is recovered
+    none has it, and all of them answered  DataDamaged, naming it: it is lost, and so are the bodies
+    until it is recovered
     none has it, and one did not answer    StorageUnavailable: try again
 """
 
@@ -31,7 +34,8 @@ _EMPTY_BODY: Final = zstandard.ZstdCompressor(level=3).compress(b"{}")
 
 
 class KnownDictionary:
-    """A dictionary made ready for zstd, usable by all threads: what is shared is made here, once, and only read afterwards."""
+    """A dictionary made ready for zstd, usable by all threads: what is shared is made here, once,
+    and only read afterwards."""
 
     def __init__(self, dictionary: Dictionary) -> None:
         self.dictionary = dictionary
@@ -39,21 +43,27 @@ class KnownDictionary:
         self._decoding = zstandard.ZstdCompressionDict(dictionary.content)
         self._encoding: zstandard.ZstdCompressionDict | None = None
         self._lock = threading.Lock()
-        # zstd's table for decoding is made at the first use, without a lock of its own: here, by one thread.
+        # zstd's table for decoding is made at the first use, without a lock of its own: here, by
+        # one thread.
         self.decompressor().decompress(_EMPTY_BODY)
 
     def decompressor(self) -> zstandard.ZstdDecompressor:
         """A new one, for one thread."""
-        return zstandard.ZstdDecompressor(dict_data=self._decoding, max_window_size=_WINDOW_BYTES_MAX)
+        return zstandard.ZstdDecompressor(
+            dict_data=self._decoding, max_window_size=_WINDOW_BYTES_MAX
+        )
 
     def compressor(self, level: int) -> zstandard.ZstdCompressor:
-        """A new one, for one thread; the same ``level`` each time. Frames do not name the dictionary: the body does."""
+        """A new one, for one thread; the same ``level`` each time. Frames do not name the
+        dictionary: the body does."""
         with self._lock:
             if self._encoding is None:
                 encoding = zstandard.ZstdCompressionDict(self.dictionary.content)
                 encoding.precompute_compress(level=level)
                 self._encoding = encoding
-        return zstandard.ZstdCompressor(level=level, dict_data=self._encoding, write_checksum=True, write_dict_id=False)
+        return zstandard.ZstdCompressor(
+            level=level, dict_data=self._encoding, write_checksum=True, write_dict_id=False
+        )
 
 
 _known: dict[int, KnownDictionary] = {}
@@ -70,7 +80,10 @@ def know(dictionary: Dictionary) -> KnownDictionary:
         with _lock:
             known = _known.setdefault(dictionary.dictionary_id, made)
     if known.dictionary.content != dictionary.content:
-        raise ProtectData(f"two dictionaries have the id {dictionary.name}; the later one must not be used: train it again")
+        raise ProtectData(
+            f"two dictionaries have the id {dictionary.name}; the later one must not be used: train"
+            " it again"
+        )
     return known
 
 
@@ -102,8 +115,13 @@ def _find(dictionary_id: int) -> KnownDictionary:
                 return know(found)
     name = name_of(dictionary_id)
     if silent is not None:
-        raise StorageUnavailable(f"the dictionary {name} that a body needs cannot be looked up just now: {silent}") from silent
-    raise DataDamaged(f"a stored body names dictionary {name}, which no open store has; `cellfeed dictionary recover` brings one back that was lost")
+        raise StorageUnavailable(
+            f"the dictionary {name} that a body needs cannot be looked up just now: {silent}"
+        ) from silent
+    raise DataDamaged(
+        f"a stored body names dictionary {name}, which no open store has; `cellfeed dictionary"
+        " recover` brings one back that was lost"
+    )
 
 
 def add_source(find: Find, *, single_node: bool = False) -> None:

@@ -25,7 +25,9 @@ class GapCheck:
 
     def add(self, added_id: int, column_name: str, body_json: bytes) -> None:
         """The next cell."""
-        if added_id > self._next_id and not (column_name == RESTORED_COLUMN and _explains(body_json, self._next_id, added_id)):
+        if added_id > self._next_id and not (
+            column_name == RESTORED_COLUMN and _explains(body_json, self._next_id, added_id)
+        ):
             self.missing.append(range(self._next_id, added_id))
         self._next_id = added_id + 1
 
@@ -33,7 +35,9 @@ class GapCheck:
         """The next cells. Of a piece without a hole only the ends are looked at."""
         if not cells:
             return
-        if cells[0].added_id == self._next_id and cells[-1].added_id + 1 - self._next_id == len(cells):
+        if cells[0].added_id == self._next_id and cells[-1].added_id + 1 - self._next_id == len(
+            cells
+        ):
             self._next_id = cells[-1].added_id + 1
             return
         for cell, body_json in zip(cells, bodies_json, strict=True):
@@ -55,7 +59,9 @@ class GapCheck:
 
 def named(shard: int, missing: list[range]) -> str:
     """In words; of many ranges the first ones."""
-    ranges = ", ".join(f"{each.start} to {each.stop - 1}" for each in missing[:10]) + (f", and {len(missing) - 10} more ranges" if len(missing) > 10 else "")
+    ranges = ", ".join(f"{each.start} to {each.stop - 1}" for each in missing[:10]) + (
+        f", and {len(missing) - 10} more ranges" if len(missing) > 10 else ""
+    )
     return f"shard {shard} lacks cells {ranges}"
 
 
@@ -68,8 +74,9 @@ class NamedDamage(NamedTuple):
 
 
 def named_damage(text: str) -> NamedDamage | None:
-    """The ids that the text of a DataDamaged names, as :mod:`cellfeed.store.engines.contract.scan_gaps` and the tables
-    of cells write it; None where it names none. Workers tell of errors by their text."""
+    """The ids that the text of a DataDamaged names, as
+    :mod:`cellfeed.store.engines.contract.scan_gaps` and the tables of cells write it; None where it
+    names none. Workers tell of errors by their text."""
     if (found := _LOST.search(text)) is not None:
         shard, first, last = map(int, found.groups())
         return NamedDamage(shard, range(first, last + 1), is_lost=True)

@@ -9,7 +9,8 @@ from cellfeed.store.cells.cell import Cell
 
 
 class RowsPage(NamedTuple):
-    """The first of the rows asked for. ``next_row``: the number of the row to go on with, its columns behind ``after_column``; None at the end."""
+    """The first of the rows asked for. ``next_row``: the number of the row to go on with, its
+    columns behind ``after_column``; None at the end."""
 
     rows: list[dict[str, Cell]]
     next_row: int | None
@@ -20,8 +21,11 @@ class RowsPage(NamedTuple):
         return self._replace(next_row=None if self.next_row is None else self.next_row + rows)
 
 
-def with_page(rows: list[dict[str, Cell]], page: Sequence[Mapping[str, Cell]], first: int) -> list[dict[str, Cell]]:
-    """Rows and a page of them from number ``first`` on, whose first one may go on with columns of the last row."""
+def with_page(
+    rows: list[dict[str, Cell]], page: Sequence[Mapping[str, Cell]], first: int
+) -> list[dict[str, Cell]]:
+    """Rows and a page of them from number ``first`` on, whose first one may go on with columns of
+    the last row."""
     if first < len(rows) and page:
         rows[first].update(page[0])
         page = page[1:]

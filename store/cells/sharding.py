@@ -1,8 +1,10 @@
 """Which shard a row key belongs to, for ever (I11).
 
-A shard is the partition that Kafka's own default partitioner gives to a record whose key is the row key as lower-case text:
-``(murmur2(utf8(str(row_key))) & 0x7fffffff) % shards`` (Kafka's ``DefaultPartitioner`` / ``Utils.murmur2``). So a topic exported from a datastore is
-co-partitioned with every other topic keyed by the same ids, and a client in any language can find a row's partition without asking.
+A shard is the partition that Kafka's own default partitioner gives to a record whose key is the row
+key as lower-case text: ``(murmur2(utf8(str(row_key))) & 0x7fffffff) % shards`` (Kafka's
+``DefaultPartitioner`` / ``Utils.murmur2``). So a topic exported from a datastore is co-partitioned
+with every other topic keyed by the same ids, and a client in any language can find a row's
+partition without asking.
 
 Frozen by the golden vectors in ``tests/unit/test_sharding.py``.
 """
@@ -41,9 +43,12 @@ def shards_of(row_keys: Sequence[bytes], shards: int) -> list[int]:
     """:func:`shard_of` for many keys at once."""
     if len(row_keys) < _VECTOR_FROM:
         return [shard_of(row_key, shards) for row_key in row_keys]
-    import numpy  # a tenth of a second at the start of each program, for those who put many cells at once only
+    # a tenth of a second at the start of each program, for those who put many cells at once only
+    import numpy
 
-    digits = numpy.frombuffer(b"".join(row_keys).hex().encode(), dtype=numpy.uint8).reshape(len(row_keys), 32)
+    digits = numpy.frombuffer(b"".join(row_keys).hex().encode(), dtype=numpy.uint8).reshape(
+        len(row_keys), 32
+    )
     text = numpy.empty((len(row_keys), _KEY_BYTES), dtype=numpy.uint8)
     text.fill(ord("-"))
     for start, end, hyphens in _TEXT_GROUPS:
@@ -61,7 +66,8 @@ def shards_of(row_keys: Sequence[bytes], shards: int) -> list[int]:
 
 
 def shard_of_text(text: bytes, shards: int) -> int:
-    """The partition of a record with this key, of any length, among ``shards``: of a UUID's 36 letters that of a row with this key."""
+    """The partition of a record with this key, of any length, among ``shards``: of a UUID's 36
+    letters that of a row with this key."""
     whole = len(text) & ~3
     h = _SEED ^ len(text)
     for (k,) in struct.iter_unpack("<I", text[:whole]):
@@ -89,5 +95,7 @@ def check_shard_count(shards: int) -> int:
 def check_shard(shard: object, shards: int) -> int:
     """A shard number from outside. Raises UnknownShard."""
     if type(shard) is not int or not 0 <= shard < shards:
-        raise UnknownShard(f"shard {shard!r} does not exist; this datastore has shards 0 to {shards - 1}")
+        raise UnknownShard(
+            f"shard {shard!r} does not exist; this datastore has shards 0 to {shards - 1}"
+        )
     return shard

@@ -1,1 +1,2 @@
-"""Clusters of storage nodes: one master and its minions behind the engine contract, several clusters to a datastore."""
+"""Clusters of storage nodes: one master and its minions behind the engine contract, several
+clusters to a datastore."""

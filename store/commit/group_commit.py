@@ -1,14 +1,18 @@
-"""Group commit: the puts that are waiting go into one transaction, all shards together (design §2.7).
+"""Group commit: the puts that are waiting go into one transaction, all shards together (design
+§2.7).
 
-One commit costs one fsync, whatever it carries. While one group is being committed the next one gathers, and for a short while after it, as long as the
-callers that were answered just now come back with more: so the group grows with the load, and a single put alone waits for nobody. An answer is given only
-after the commit of its group: acknowledged means on disk (E5).
+One commit costs one fsync, whatever it carries. While one group is being committed the next one
+gathers, and for a short while after it, as long as the callers that were answered just now come
+back with more: so the group grows with the load, and a single put alone waits for nobody. An answer
+is given only after the commit of its group: acknowledged means on disk (E5).
 
-Order: groups are committed one after another, calls within a group in the order of arrival, so a put acknowledged before another began comes
-first in the log (I12).
+Order: groups are committed one after another, calls within a group in the order of arrival, so a
+put acknowledged before another began comes first in the log (I12).
 
-Every call gets an answer, whatever goes wrong. What a hook raises is logged: the group is committed, and its callers hear that. An error before the engine is
-asked has written nothing; any other that the engine did not raise on purpose leaves the outcome unknown. The thread then takes the next group.
+Every call gets an answer, whatever goes wrong. What a hook raises is logged: the group is
+committed, and its callers hear that. An error before the engine is asked has written nothing; any
+other that the engine did not raise on purpose leaves the outcome unknown. The thread then takes the
+next group.
 """
 
 from __future__ import annotations
@@ -24,21 +28,35 @@ from cellfeed.store.background import SupervisedThread
 from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all, answer_rest
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.errors import CellfeedError, InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable
-from cellfeed.store.limits import BATCH_CELLS_MAX, GROUP_BYTES_MAX, GROUP_CELLS_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_CELLS_MAX
+from cellfeed.store.errors import (
+    CellfeedError,
+    InvalidRequest,
+    OutcomeUnknown,
+    Overloaded,
+    StorageUnavailable,
+)
+from cellfeed.store.limits import (
+    BATCH_CELLS_MAX,
+    GROUP_BYTES_MAX,
+    GROUP_CELLS_MAX,
+    WRITE_QUEUE_BYTES_MAX,
+    WRITE_QUEUE_CELLS_MAX,
+)
 from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _CLOSE_TIMEOUT_S: Final = 30.0
-"""How long ``close`` waits for the queue to be written: 50,000 cells take a few seconds on a slow disk."""
+"""How long ``close`` waits for the queue to be written: 50,000 cells take a few seconds on a slow
+disk."""
 
 _GATHER_SHARE: Final = 0.5
-"""How long the next group may wait for the callers of the last one to come back, as a share of the time that the last one took to commit. A writer that never
-waits finds half of its callers in the queue, the others not back yet, and writes two groups where one would do: what a transaction costs whatever it
-carries (the disk, a statement per shard) is paid twice."""
+"""How long the next group may wait for the callers of the last one to come back, as a share of the
+time that the last one took to commit. A writer that never waits finds half of its callers in the
+queue, the others not back yet, and writes two groups where one would do: what a transaction costs
+whatever it carries (the disk, a statement per shard) is paid twice."""
 
 _GATHER_PAUSE_S: Final = 0.0003
-"""Nobody has come back for so long: the others will not, or take longer than is worth waiting for. A caller in this process needs some 20 microseconds from its
-answer to its next put."""
+"""Nobody has come back for so long: the others will not, or take longer than is worth waiting for.
+A caller in this process needs some 20 microseconds from its answer to its next put."""
 
 
 _log: Final = logging.getLogger("cellfeed.writer")
@@ -48,10 +66,17 @@ OnResults = Callable[[Sequence[NewCell], Sequence[PutResult]], None]
 
 
 class GroupCommitWriter:
-    """One thread that owns the puts of this process to one commit group of an engine. ``on_commit`` is called after each commit, on that thread; so is
-    ``on_results``, when the callers have their answers: with the cells, and what each came to."""
+    """One thread that owns the puts of this process to one commit group of an engine. ``on_commit``
+    is called after each commit, on that thread; so is ``on_results``, when the callers have their
+    answers: with the cells, and what each came to."""
 
-    def __init__(self, engine: Engine, on_commit: Callable[[], None], group: str = "", on_results: OnResults | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_commit: Callable[[], None],
+        group: str = "",
+        on_results: OnResults | None = None,
+    ) -> None:
         self._engine = engine
         self._on_commit = on_commit
         self._on_results = on_results
@@ -62,7 +87,8 @@ class GroupCommitWriter:
         self._wanted = 1
         """Calls in the queue at which the writer is woken."""
         self._expected = 0
-        """Calls in the queue when all callers have come back that were there when the last group was answered."""
+        """Calls in the queue when all callers have come back that were there when the last group
+        was answered."""
         self._gather_until_s = 0.0
         self._taken: list[PutAnswer] = []
         """The group under way."""
@@ -70,20 +96,27 @@ class GroupCommitWriter:
         """Whether the engine has been asked to write it."""
         self._ended_because: str | None = None
         self._hook_failed = RepeatedWarning(_log)
-        self._thread = SupervisedThread(f"writer-{group or engine.datastore}", self._run, died=self._end)
+        self._thread = SupervisedThread(
+            f"writer-{group or engine.datastore}", self._run, died=self._end
+        )
         try:
             self._thread.start()
         except RuntimeError as error:
-            raise StorageUnavailable(f"nothing written: the system gives no thread to write with: {error}") from error
+            raise StorageUnavailable(
+                f"nothing written: the system gives no thread to write with: {error}"
+            ) from error
 
     def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
-        """Queues one call's cells; the answer gives their results after the commit, or the error of the whole group. ``then`` is called with it when it is
-        there, on the writer's thread.
+        """Queues one call's cells; the answer gives their results after the commit, or the error of
+        the whole group. ``then`` is called with it when it is there, on the writer's thread.
 
-        Raises Overloaded (nothing written) when too many cells, or bytes, are waiting, InvalidRequest when the call holds too many.
+        Raises Overloaded (nothing written) when too many cells, or bytes, are waiting,
+        InvalidRequest when the call holds too many.
         """
         if len(cells) > BATCH_CELLS_MAX:
-            raise InvalidRequest(f"a put call of {len(cells)} cells; at most {BATCH_CELLS_MAX} are allowed in one")
+            raise InvalidRequest(
+                f"a put call of {len(cells)} cells; at most {BATCH_CELLS_MAX} are allowed in one"
+            )
         call = PutAnswer(cells, self._take_back, then)
         if not cells:
             answer_all([call], [])
@@ -95,10 +128,16 @@ class GroupCommitWriter:
             if self._closed:
                 raise StorageUnavailable(f"datastore {self._engine.datastore} is closed")
             if self._waiting_cells + len(cells) > WRITE_QUEUE_CELLS_MAX:
-                raise Overloaded(f"{self._waiting_cells} cells are waiting to be written, at most {WRITE_QUEUE_CELLS_MAX} may; try again shortly")
+                raise Overloaded(
+                    f"{self._waiting_cells} cells are waiting to be written, at most"
+                    f" {WRITE_QUEUE_CELLS_MAX} may; try again shortly"
+                )
             # A call larger than the limit itself is taken when nothing else waits.
             if self._waiting_bytes and self._waiting_bytes + body_bytes > WRITE_QUEUE_BYTES_MAX:
-                raise Overloaded(f"{self._waiting_bytes} bytes are waiting to be written, at most {WRITE_QUEUE_BYTES_MAX} may; try again shortly")
+                raise Overloaded(
+                    f"{self._waiting_bytes} bytes are waiting to be written, at most"
+                    f" {WRITE_QUEUE_BYTES_MAX} may; try again shortly"
+                )
             self._waiting.append(call)
             self._waiting_cells += len(cells)
             self._waiting_bytes += body_bytes
@@ -136,7 +175,12 @@ class GroupCommitWriter:
         if self._begun:
             answer_rest(group, _unknown(error))
         else:
-            answer_rest(group, StorageUnavailable(f"nothing written: {type(error).__name__} before the write began"))
+            answer_rest(
+                group,
+                StorageUnavailable(
+                    f"nothing written: {type(error).__name__} before the write began"
+                ),
+            )
 
     def _end(self, reason: str) -> None:
         with self._changed:
@@ -146,9 +190,14 @@ class GroupCommitWriter:
         answer_rest(waiting, StorageUnavailable(f"nothing written: {reason}"))
 
     def _gather(self) -> None:
-        """Waits, while they come, for those who were answered just now. Nothing is taken from the queue yet: calls can still be taken back."""
+        """Waits, while they come, for those who were answered just now. Nothing is taken from the
+        queue yet: calls can still be taken back."""
         self._wanted = self._expected
-        while (before := len(self._waiting)) < self._expected and self._waiting_cells < GROUP_CELLS_MAX and not self._closed:
+        while (
+            (before := len(self._waiting)) < self._expected
+            and self._waiting_cells < GROUP_CELLS_MAX
+            and not self._closed
+        ):
             left_s = self._gather_until_s - time.perf_counter()
             if left_s <= 0:
                 break
@@ -162,7 +211,9 @@ class GroupCommitWriter:
         cells = body_bytes = 0
         while self._waiting:
             call = self._waiting[0]
-            if cells + len(call.cells) > GROUP_CELLS_MAX or (body_bytes and body_bytes + call.body_bytes > GROUP_BYTES_MAX):
+            if cells + len(call.cells) > GROUP_CELLS_MAX or (
+                body_bytes and body_bytes + call.body_bytes > GROUP_BYTES_MAX
+            ):
                 break
             self._taken.append(call)
             self._left(self._waiting.popleft())
@@ -189,7 +240,10 @@ class GroupCommitWriter:
         try:
             results = self._engine.put(cells)
             if len(results) != len(cells):
-                raise OutcomeUnknown(f"the engine gave {len(results)} results for {len(cells)} cells; put the same cells again to learn what was written")
+                raise OutcomeUnknown(
+                    f"the engine gave {len(results)} results for {len(cells)} cells; put the same"
+                    " cells again to learn what was written"
+                )
         except BaseException as error:  # the callers must hear of it, whatever it is
             self._failed(group, error)
             return
@@ -213,10 +267,15 @@ class GroupCommitWriter:
         try:
             hook(*args, **kwargs)
         except Exception as error:
-            self._hook_failed.warn("the cells are stored, but what follows a commit failed: %r", error, exc_info=error)
+            self._hook_failed.warn(
+                "the cells are stored, but what follows a commit failed: %r", error, exc_info=error
+            )
 
 
 def _unknown(error: BaseException) -> OutcomeUnknown:
-    unknown = OutcomeUnknown(f"{type(error).__name__} while the cells were written; put the same cells again to learn whether they were")
+    unknown = OutcomeUnknown(
+        f"{type(error).__name__} while the cells were written; put the same cells again to learn"
+        " whether they were"
+    )
     unknown.__cause__ = error
     return unknown

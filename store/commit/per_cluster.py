@@ -1,6 +1,7 @@
 """One group commit per commit group: a cluster that is away holds up nobody else's puts.
 
-Cells of one call that lie in several groups are committed apart, each all or none; the call's answer comes when all of them have one.
+Cells of one call that lie in several groups are committed apart, each all or none; the call's
+answer comes when all of them have one.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 
 _LOOK_S: Final = 1.0
-"""How often it is asked whether all shards are still in one group: they are not any more when the first of them has moved to another cluster. Until that is
-noticed the engine divides the cells."""
+"""How often it is asked whether all shards are still in one group: they are not any more when the
+first of them has moved to another cluster. Until that is noticed the engine divides the cells."""
 
 
 class Writers:
-    """A :class:`GroupCommitWriter` for each commit group of the engine, made when its first cell comes."""
+    """A :class:`GroupCommitWriter` for each commit group of the engine, made when its first cell
+    comes."""
 
-    def __init__(self, engine: Engine, on_commit: Callable[[], None], on_results: OnResults | None = None) -> None:
+    def __init__(
+        self, engine: Engine, on_commit: Callable[[], None], on_results: OnResults | None = None
+    ) -> None:
         self._engine, self._on_commit, self._on_results = engine, on_commit, on_results
         self._lock = threading.Lock()
         self._generation = forks.generation
@@ -37,9 +41,13 @@ class Writers:
         self._first = self._writer(engine.commit_group(0))
 
     def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
-        """Queues one call's cells; see :meth:`GroupCommitWriter.submit`. With several groups an error of one is its cells' own, unless all have failed."""
+        """Queues one call's cells; see :meth:`GroupCommitWriter.submit`. With several groups an
+        error of one is its cells' own, unless all have failed."""
         if self._generation != forks.generation:
-            raise StorageUnavailable(f"datastore {self._engine.datastore} was opened before this process was forked; open it again in the child")
+            raise StorageUnavailable(
+                f"datastore {self._engine.datastore} was opened before this process was forked;"
+                " open it again in the child"
+            )
         if (now_s := time.monotonic()) - self._looked_at_s > _LOOK_S:
             self._one_group, self._looked_at_s = self._is_one_group(), now_s
         if self._one_group or not cells:
@@ -50,13 +58,16 @@ class Writers:
             groups.setdefault(self._engine.commit_group(shard), []).append(index)
         if len(groups) == 1:
             return self._writer(next(iter(groups))).submit(cells, then)
-        return _Gathered(cells, shards, list(groups.values()), then).submit([self._writer(group) for group in groups])
+        return _Gathered(cells, shards, list(groups.values()), then).submit(
+            [self._writer(group) for group in groups]
+        )
 
     def _is_one_group(self) -> bool:
         return len({self._engine.commit_group(shard) for shard in range(self._engine.shards)}) == 1
 
     def close(self) -> None:
-        """Writes what is waiting, then ends the threads. They are the parent's: in a forked child there is nothing to end."""
+        """Writes what is waiting, then ends the threads. They are the parent's: in a forked child
+        there is nothing to end."""
         if self._generation != forks.generation:
             return
         with self._lock:
@@ -68,7 +79,9 @@ class Writers:
     def _writer(self, group: str) -> GroupCommitWriter:
         with self._lock:
             if group not in self._writers:
-                self._writers[group] = GroupCommitWriter(self._engine, self._on_commit, group, self._on_results)
+                self._writers[group] = GroupCommitWriter(
+                    self._engine, self._on_commit, group, self._on_results
+                )
                 if self._closed:
                     self._writers[group].close()
             return self._writers[group]
@@ -77,7 +90,13 @@ class Writers:
 class _Gathered:
     """The parts of one call, and the answer that they make together."""
 
-    def __init__(self, cells: Sequence[NewCell], shards: Sequence[int], parts: Sequence[Sequence[int]], then: Then | None) -> None:
+    def __init__(
+        self,
+        cells: Sequence[NewCell],
+        shards: Sequence[int],
+        parts: Sequence[Sequence[int]],
+        then: Then | None,
+    ) -> None:
         self._cells, self._shards, self._parts = cells, shards, parts
         self._results: list[PutResult | None] = [None] * len(cells)
         self._errors: list[BaseException] = []
@@ -89,7 +108,10 @@ class _Gathered:
     def submit(self, writers: Sequence[GroupCommitWriter]) -> PutAnswer:
         for writer, part in zip(writers, self._parts, strict=True):
             try:
-                writer.submit([self._cells[index] for index in part], lambda answer, part=part: self._finished(answer, part))  # type: ignore[misc]
+                writer.submit(
+                    [self._cells[index] for index in part],
+                    lambda answer, part=part: self._finished(answer, part),  # type: ignore[misc]
+                )
             except Exception as error:  # an error of any kind: the other parts are on their way
                 self._done(part, error, [])
         return self._answer
@@ -102,7 +124,9 @@ class _Gathered:
         else:
             self._done(part, None, results)
 
-    def _done(self, part: Sequence[int], error: BaseException | None, results: Sequence[PutResult]) -> None:
+    def _done(
+        self, part: Sequence[int], error: BaseException | None, results: Sequence[PutResult]
+    ) -> None:
         with self._lock:
             if error is not None:
                 self._errors.append(error)
@@ -114,12 +138,22 @@ class _Gathered:
                 return
         if len(self._errors) == len(self._parts):
             # A part whose outcome is unknown makes the call's unknown.
-            answer_all([self._answer], [], next((error for error in self._errors if not getattr(error, "definite", False)), self._errors[0]))
+            answer_all(
+                [self._answer],
+                [],
+                next(
+                    (error for error in self._errors if not getattr(error, "definite", False)),
+                    self._errors[0],
+                ),
+            )
         else:
             answer_all([self._answer], [result for result in self._results if result is not None])
 
     @staticmethod
     def _failed(shard: int, error: BaseException) -> PutResult:
         if not isinstance(error, CellfeedError):
-            error = OutcomeUnknown(f"{type(error).__name__} while the cells were written; put the same cells again to learn whether they were")
+            error = OutcomeUnknown(
+                f"{type(error).__name__} while the cells were written; put the same cells again to"
+                " learn whether they were"
+            )
         return PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, shard, error=error)

@@ -1,9 +1,11 @@
-"""What a caller of the group commit holds while its cells are written: the place where their results will be.
+"""What a caller of the group commit holds while its cells are written: the place where their
+results will be.
 
-A group has up to thousands of callers, each perhaps a thread of its own, and all are answered in one moment. Threads that are woken all at once fight
-for the interpreter, with each other and with the writer, which has the next group to write. So they are woken in a row: the writer wakes the first one,
-and each wakes the next before it goes on. Why the row never breaks off stands at :func:`wake_next`. A caller without a thread of its own (one in an event
-loop) is called instead.
+A group has up to thousands of callers, each perhaps a thread of its own, and all are answered in
+one moment. Threads that are woken all at once fight for the interpreter, with each other and with
+the writer, which has the next group to write. So they are woken in a row: the writer wakes the
+first one, and each wakes the next before it goes on. Why the row never breaks off stands at
+:func:`wake_next`. A caller without a thread of its own (one in an event loop) is called instead.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Final
 from cellfeed.store.cells.cell import NewCell, PutResult
 
 Then = Callable[["PutAnswer"], None]
-"""Called with an answer when it is there, in the thread that gives it: it has to be quick, and what it raises is only logged."""
+"""Called with an answer when it is there, in the thread that gives it: it has to be quick, and what
+it raises is only logged."""
 
 _FOR_EVER: Final = -1
 
@@ -25,14 +28,32 @@ _log: Final = logging.getLogger("cellfeed.writer")
 
 
 class PutAnswer:
-    """The answer to one put call. ``cells``: what is to be written; ``take_back``: takes the call out of its queue, and tells whether it was still there.
+    """The answer to one put call. ``cells``: what is to be written; ``take_back``: takes the call
+    out of its queue, and tells whether it was still there.
 
-    A tenth of the cost of a :class:`concurrent.futures.Future`, whose condition would cost a put more than its share of the statements does.
+    A tenth of the cost of a :class:`concurrent.futures.Future`, whose condition would cost a put
+    more than its share of the statements does.
     """
 
-    __slots__ = ("_done", "_error", "_gate", "_results", "_row", "_take_back", "_then", "_waits", "body_bytes", "cells")
+    __slots__ = (
+        "_done",
+        "_error",
+        "_gate",
+        "_results",
+        "_row",
+        "_take_back",
+        "_then",
+        "_waits",
+        "body_bytes",
+        "cells",
+    )
 
-    def __init__(self, cells: Sequence[NewCell], take_back: Callable[[PutAnswer], bool], then: Then | None = None) -> None:
+    def __init__(
+        self,
+        cells: Sequence[NewCell],
+        take_back: Callable[[PutAnswer], bool],
+        then: Then | None = None,
+    ) -> None:
         self.cells = cells
         self.body_bytes = sum([len(cell.body_json) for cell in cells])
         self._take_back = take_back
@@ -50,8 +71,8 @@ class PutAnswer:
         return self._done
 
     def result(self, timeout_s: float | None = None) -> list[PutResult]:
-        """Waits for the answer, and returns the results of the cells or raises their error. Raises TimeoutError when there is none after ``timeout_s`` seconds
-        (None: waits for ever)."""
+        """Waits for the answer, and returns the results of the cells or raises their error. Raises
+        TimeoutError when there is none after ``timeout_s`` seconds (None: waits for ever)."""
         if not self._done:
             self._wait(_FOR_EVER if timeout_s is None else timeout_s)
         if self._error is not None:
@@ -59,11 +80,15 @@ class PutAnswer:
         return list(self._results)
 
     def cancel(self) -> bool:
-        """Takes the call back. True: nothing of it was or will be written, and no answer comes. False: it is being written, or was."""
+        """Takes the call back. True: nothing of it was or will be written, and no answer comes.
+        False: it is being written, or was."""
         return self._take_back(self)
 
-    def settle(self, results: Sequence[PutResult], error: BaseException | None, row: deque[PutAnswer]) -> None:
-        """Puts the answer in its place, for those who come from now on; ``row``: where those stand who wait already."""
+    def settle(
+        self, results: Sequence[PutResult], error: BaseException | None, row: deque[PutAnswer]
+    ) -> None:
+        """Puts the answer in its place, for those who come from now on; ``row``: where those stand
+        who wait already."""
         self._results, self._error, self._row = results, error, row
         self._done = True
 
@@ -90,7 +115,8 @@ class PutAnswer:
     def _wait(self, timeout_s: float) -> None:
         self._waits = True
         try:
-            # Looked at again: from here on who answers sees that somebody waits, or this sees the answer.
+            # Looked at again: from here on who answers sees that somebody waits, or this sees the
+            # answer.
             if not self._done and self._gate.acquire(timeout=timeout_s):
                 self._open()
         finally:
@@ -101,8 +127,11 @@ class PutAnswer:
             raise TimeoutError
 
 
-def answer_all(answers: Sequence[PutAnswer], results: Sequence[PutResult], error: BaseException | None = None) -> None:
-    """Answers calls that were written together: ``results`` of the cells of all of them in order, or the error of all."""
+def answer_all(
+    answers: Sequence[PutAnswer], results: Sequence[PutResult], error: BaseException | None = None
+) -> None:
+    """Answers calls that were written together: ``results`` of the cells of all of them in order,
+    or the error of all."""
     row: deque[PutAnswer] = deque()
     start = 0
     for answer in answers:
@@ -117,7 +146,8 @@ def answer_all(answers: Sequence[PutAnswer], results: Sequence[PutResult], error
 
 
 def answer_rest(answers: Sequence[PutAnswer], error: BaseException) -> None:
-    """Ends what :func:`answer_all` was cut off in, or could not begin: calls without an answer get ``error``, and everybody who waits is woken."""
+    """Ends what :func:`answer_all` was cut off in, or could not begin: calls without an answer get
+    ``error``, and everybody who waits is woken."""
     for answer in answers:
         if not answer.done():
             answer.settle((), error, deque())
@@ -129,10 +159,12 @@ def answer_rest(answers: Sequence[PutAnswer], error: BaseException) -> None:
 def wake_next(row: deque[PutAnswer]) -> None:
     """Opens the gates of a row's answers up to the first that somebody waits for.
 
-    All in the row are settled. A thread says that it waits before it looks for the answer a last time and goes to its gate; it says that it waits no longer
-    when it has come through, or its time is over, or it was interrupted; and after that it calls this. So when one still waits after its gate was opened, it
-    will go on with the row. When none does, perhaps nobody comes any more, and the next gate is opened here. Two that go on with a row at once do no harm:
-    each answer is taken out once.
+    All in the row are settled. A thread says that it waits before it looks for the answer a last
+    time and goes to its gate; it says that it waits no longer when it has come through, or its time
+    is over, or it was interrupted; and after that it calls this. So when one still waits after its
+    gate was opened, it will go on with the row. When none does, perhaps nobody comes any more, and
+    the next gate is opened here. Two that go on with a row at once do no harm: each answer is taken
+    out once.
     """
     while True:
         try:

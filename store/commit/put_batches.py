@@ -1,4 +1,5 @@
-"""A put call of any size as batches of a bounded one, each written whole or not at all; what is known of the first is not lost with the last."""
+"""A put call of any size as batches of a bounded one, each written whole or not at all; what is
+known of the first is not lost with the last."""
 
 from __future__ import annotations
 
@@ -9,9 +10,14 @@ from cellfeed.store.errors import CellfeedError, StorageUnavailable
 from cellfeed.store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
 
 
-def put_in_batches(cells: Sequence[NewCell], put_batch: Callable[[Sequence[NewCell]], list[PutResult]], shard: Callable[[NewCell], int]) -> list[PutResult]:
-    """The results of all cells, in order. An error of the first batch is raised: nothing else is known then. One of a later batch is told per cell, and the
-    batches behind it are not begun. ``shard`` is asked only then."""
+def put_in_batches(
+    cells: Sequence[NewCell],
+    put_batch: Callable[[Sequence[NewCell]], list[PutResult]],
+    shard: Callable[[NewCell], int],
+) -> list[PutResult]:
+    """The results of all cells, in order. An error of the first batch is raised: nothing else is
+    known then. One of a later batch is told per cell, and the batches behind it are not begun.
+    ``shard`` is asked only then."""
     results: list[PutResult] = []
     for batch in batches(cells):
         try:
@@ -21,14 +27,20 @@ def put_in_batches(cells: Sequence[NewCell], put_batch: Callable[[Sequence[NewCe
                 raise
             outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
             results += [PutResult(outcome, shard(cell), error=error) for cell in batch]
-            never_begun = StorageUnavailable(f"nothing written: an earlier part of the put failed: {error}")
-            results += [PutResult(Outcome.FAILED, shard(cell), error=never_begun) for cell in cells[len(results) :]]
+            never_begun = StorageUnavailable(
+                f"nothing written: an earlier part of the put failed: {error}"
+            )
+            results += [
+                PutResult(Outcome.FAILED, shard(cell), error=never_begun)
+                for cell in cells[len(results) :]
+            ]
             break
     return results
 
 
 def batches(cells: Sequence[NewCell]) -> Iterator[Sequence[NewCell]]:
-    """Cuts at ``BATCH_CELLS_MAX`` cells and about ``BATCH_BYTES_MAX`` bytes of bodies; a batch has at least one cell."""
+    """Cuts at ``BATCH_CELLS_MAX`` cells and about ``BATCH_BYTES_MAX`` bytes of bodies; a batch has
+    at least one cell."""
     start = size = 0
     for index, cell in enumerate(cells):
         size += len(cell.body_json)

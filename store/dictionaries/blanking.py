@@ -1,20 +1,29 @@
-"""Samples without what belongs to few: a dictionary outlives every erasure, so nothing of a single person may be in it.
+"""Samples without what belongs to few: a dictionary outlives every erasure, so nothing of a single
+person may be in it.
 
-What is trained on is not the bodies but copies of them, in which no string or number is the one that was there:
+What is trained on is not the bodies but copies of them, in which no string or number is the one
+that was there:
 
-    common property   a value that occurs under its path in at least ``SHARED_ROW_KEYS_MIN`` row keys, and in ``SHARED_PART_MIN`` of all that are sampled. It is
-                      replaced by one of the path's common values, drawn as often as they occur: what a row has together is one person's, too
-    anything else     is replaced by random characters of the same shape: a digit by a digit, a letter by a letter, punctuation kept. So zstd still learns how
+    common property   a value that occurs under its path in at least ``SHARED_ROW_KEYS_MIN`` row
+                      keys, and in ``SHARED_PART_MIN`` of all that are sampled. It is
+                      replaced by one of the path's common values, drawn as often as they occur:
+                      what a row has together is one person's, too
+    anything else     is replaced by random characters of the same shape: a digit by a digit, a
+                      letter by a letter, punctuation kept. So zstd still learns how
                       such values look, and none of them can come into the dictionary
-    a private path    has none of its values kept. It is one where most of what occurs is not common; one with more than ``VOCABULARY_MAX`` distinct values,
-                      for 49 drivers with 80 trips each are common, too; and one of two whose values come in fixed pairs: a name and its telephone number.
-                      Numbers of one or two digits name nobody, so they are kept on any path
-    a rare name       of a member, one that itself occurs in too few row keys, is left out with its value: names may be data (``{"alice@example.com": …}``)
+    a private path    has none of its values kept. It is one where most of what occurs is not
+                      common; one with more than ``VOCABULARY_MAX`` distinct values,
+                      for 49 drivers with 80 trips each are common, too; and one of two whose values
+                      come in fixed pairs: a name and its telephone number. Numbers of one or two
+                      digits name nobody, so they are kept on any path
+    a rare name       of a member, one that itself occurs in too few row keys, is left out with its
+                      value: names may be data (``{"alice@example.com": …}``)
 
-Measured on taxi trips (bytes a body; 209 without a dictionary): 85 with every value of 1 % of the row keys, which had the names; 102 by these rules; 125 when
-keys and shapes alone are kept.
+Measured on taxi trips (bytes a body; 209 without a dictionary): 85 with every value of 1 % of the
+row keys, which had the names; 102 by these rules; 125 when keys and shapes alone are kept.
 
-``true``, ``false`` and ``null`` stay. The path of a value is the names on the way to it; the elements of an array share one.
+``true``, ``false`` and ``null`` stay. The path of a value is the names on the way to it; the
+elements of an array share one.
 """
 
 from __future__ import annotations
@@ -31,7 +40,8 @@ from cellfeed.store.cells import canonical_json
 from cellfeed.store.errors import InvalidBody
 
 SHARED_ROW_KEYS_MIN: Final = 20
-"""Row keys that a value must occur in to be common. One person's value that is in all of his twenty rows is caught by the rule of private paths."""
+"""Row keys that a value must occur in to be common. One person's value that is in all of his twenty
+rows is caught by the rule of private paths."""
 
 SHARED_PART_MIN: Final = 0.05
 """Of all sampled row keys."""
@@ -40,7 +50,8 @@ NAME_PART_MIN: Final = 0.01
 """Of all sampled row keys, for the names of members."""
 
 VOCABULARY_MAX: Final = 8
-"""Distinct values of a path that is a list of kinds (colours, ways to pay, boroughs). One with more may be a list of people."""
+"""Distinct values of a path that is a list of kinds (colours, ways to pay, boroughs). One with more
+may be a list of people."""
 
 _SMALL_DIGITS: Final = 2
 """Digits of a number that names nobody."""
@@ -60,7 +71,8 @@ _ELEMENT: Final = "[]"
 
 
 class _Seen:
-    """In how many row keys something was seen, and how often. Row keys come one after the other, so the last one tells whether the next is another."""
+    """In how many row keys something was seen, and how often. Row keys come one after the other, so
+    the last one tells whether the next is another."""
 
     __slots__ = ("last", "row_keys", "times")
 
@@ -76,7 +88,8 @@ class _Seen:
 
 
 def blanked(samples: Sequence[tuple[bytes, bytes]], random: Random | None = None) -> list[bytes]:
-    """``(row key, canonical JSON)`` to canonical JSON without what few share; see the module. In the order given."""
+    """``(row key, canonical JSON)`` to canonical JSON without what few share; see the module. In
+    the order given."""
     bodies = [(row_key, canonical_json.parse(body)) for row_key, body in samples]
     rules = _Rules(sorted(bodies, key=itemgetter(0)))
     chance = random or Random()
@@ -85,7 +98,8 @@ def blanked(samples: Sequence[tuple[bytes, bytes]], random: Random | None = None
         try:
             found.append(canonical_json.canonical(rules.blank((), body, chance)))
         except InvalidBody:
-            continue  # replaced values may add up to more than a body may have; one sample less is no loss
+            # replaced values may add up to more than a body may have; one sample less is no loss
+            continue
     return found
 
 
@@ -120,10 +134,16 @@ class _Rules:
         for row_key, body in bodies:
             self._see(row_key, (), body)
         private = self._private_paths() | self._paired_paths(bodies)
-        self._kept = {key for key, seen in self._values.items() if self._is_common(seen) and (key[0] not in private or _is_small(key[2]))}
+        self._kept = {
+            key
+            for key, seen in self._values.items()
+            if self._is_common(seen) and (key[0] not in private or _is_small(key[2]))
+        }
         self._common: dict[Path, _Drawn] = {}
         for path, kind, value in self._kept:
-            self._common.setdefault(path, _Drawn()).add(value, self._values[path, kind, value].times)
+            self._common.setdefault(path, _Drawn()).add(
+                value, self._values[path, kind, value].times
+            )
 
     def _private_paths(self) -> set[Path]:
         """Paths with too many values that few share, or too many values."""
@@ -133,10 +153,15 @@ class _Rules:
             distinct[path] += 1
             if not self._is_common(seen):
                 rare[path] += seen.times
-        return {path for path, count in times.items() if rare[path] > RARE_PART_MAX * count or distinct[path] > VOCABULARY_MAX}
+        return {
+            path
+            for path, count in times.items()
+            if rare[path] > RARE_PART_MAX * count or distinct[path] > VOCABULARY_MAX
+        }
 
     def _paired_paths(self, bodies: Sequence[tuple[bytes, Any]]) -> set[Path]:
-        """Pairs of paths of which each value comes with one value of the other alone, in all bodies: together they tell of somebody."""
+        """Pairs of paths of which each value comes with one value of the other alone, in all
+        bodies: together they tell of somebody."""
         distinct = Counter(path for path, _, value in self._values if not _is_small(value))
         candidates = {path for path, count in distinct.items() if 1 < count <= VOCABULARY_MAX}
         partners: dict[tuple[Path, Path], dict[object, set[object]]] = {}
@@ -146,7 +171,11 @@ class _Rules:
                 for other, partner in found:
                     if other != path:
                         partners.setdefault((path, other), {}).setdefault(value, set()).add(partner)
-        single = {pair for pair, known in partners.items() if len(known) > 1 and all(len(each) == 1 for each in known.values())}
+        single = {
+            pair
+            for pair, known in partners.items()
+            if len(known) > 1 and all(len(each) == 1 for each in known.values())
+        }
         return {path for path, other in single if (other, path) in single}
 
     def _see(self, row_key: bytes, path: Path, value: Any) -> None:
@@ -165,7 +194,11 @@ class _Rules:
         """The value with what few share replaced."""
         if isinstance(value, dict):
             members = [(name, (*path, name), member) for name, member in value.items()]
-            return {name: self.blank(below, member, random) for name, below, member in members if self._names[below].row_keys >= self._names_wanted}
+            return {
+                name: self.blank(below, member, random)
+                for name, below, member in members
+                if self._names[below].row_keys >= self._names_wanted
+            }
         if isinstance(value, list):
             return [self.blank((*path, _ELEMENT), element, random) for element in value]
         if value is None or isinstance(value, bool):

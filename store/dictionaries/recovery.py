@@ -1,7 +1,9 @@
-"""A dictionary that is lost somewhere comes back from where it is whole: another node, another cluster, or an export.
+"""A dictionary that is lost somewhere comes back from where it is whole: another node, another
+cluster, or an export.
 
-What a storage needs is told by its own turns, with the SHA-256 of each content, so nothing but the very same content is ever taken for it. It works on storages
-that are refused by every other command, node by node.
+What a storage needs is told by its own turns, with the SHA-256 of each content, so nothing but the
+very same content is ever taken for it. It works on storages that are refused by every other
+command, node by node.
 """
 
 from __future__ import annotations
@@ -36,11 +38,18 @@ class Recovered:
     source: str
 
 
-def recover(places: Sequence[Place], exported: Sequence[Dictionary] = (), from_cluster: str | None = None) -> list[Recovered]:
-    """Brings back what was in use and is lost, in every place. ``exported``: dictionaries of a file, looked at first; ``from_cluster``: the only one to take
-    from. Raises DictionaryLost when one of them is found nowhere, after all others were brought back; InvalidRequest for a cluster that is not there."""
+def recover(
+    places: Sequence[Place], exported: Sequence[Dictionary] = (), from_cluster: str | None = None
+) -> list[Recovered]:
+    """Brings back what was in use and is lost, in every place. ``exported``: dictionaries of a
+    file, looked at first; ``from_cluster``: the only one to take from. Raises DictionaryLost when
+    one of them is found nowhere, after all others were brought back; InvalidRequest for a cluster
+    that is not there."""
     if from_cluster is not None and from_cluster not in {place.cluster for place in places}:
-        raise InvalidRequest(f"no node of a cluster {from_cluster!r} answers; there are {', '.join(sorted({place.cluster for place in places})) or 'none'}")
+        raise InvalidRequest(
+            f"no node of a cluster {from_cluster!r} answers; there are"
+            f" {', '.join(sorted({place.cluster for place in places})) or 'none'}"
+        )
     sources = [place for place in places if from_cluster in (None, place.cluster)]
     done: list[Recovered] = []
     nowhere: list[str] = []
@@ -56,11 +65,16 @@ def recover(places: Sequence[Place], exported: Sequence[Dictionary] = (), from_c
             place.table.restore(dictionary)
             done.append(Recovered(lost.name, lost.column_name, str(place), source))
     if nowhere:
-        raise DictionaryLost(f"dictionary {', '.join(nowhere)} is whole nowhere that was looked at; give an export of it with --file, or restore a backup")
+        raise DictionaryLost(
+            f"dictionary {', '.join(nowhere)} is whole nowhere that was looked at; give an export"
+            " of it with --file, or restore a backup"
+        )
     return done
 
 
-def _found(lost: KeptDictionary, exported: Sequence[Dictionary], sources: Sequence[Place]) -> tuple[Dictionary, str] | None:
+def _found(
+    lost: KeptDictionary, exported: Sequence[Dictionary], sources: Sequence[Place]
+) -> tuple[Dictionary, str] | None:
     for dictionary in exported:
         if dictionary.sha256 == lost.sha256:
             return dictionary, "the file"

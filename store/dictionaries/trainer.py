@@ -1,10 +1,13 @@
-"""The first cells of a column become its dictionary, in the background of the process that writes them.
+"""The first cells of a column become its dictionary, in the background of the process that writes
+them.
 
-The group commit hands over the cells that it has stored (:meth:`DictionaryTrainer.offer`); of columns without a dictionary some are kept until they make a
-sample. Everything else is done by a thread of its own: training, publishing, looking at what another process has done meanwhile. Puts go on without a
-dictionary until it is in use; nothing that fails here fails a put.
+The group commit hands over the cells that it has stored (:meth:`DictionaryTrainer.offer`); of
+columns without a dictionary some are kept until they make a sample. Everything else is done by a
+thread of its own: training, publishing, looking at what another process has done meanwhile. Puts go
+on without a dictionary until it is in use; nothing that fails here fails a put.
 
-Two processes that train the same column at once each add a dictionary; the turn of one is first (C2), and the other one lies unused.
+Two processes that train the same column at once each add a dictionary; the turn of one is first
+(C2), and the other one lies unused.
 """
 
 from __future__ import annotations
@@ -18,32 +21,49 @@ from typing import Final
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
 from cellfeed.store.cells.dictionary import Dictionary
-from cellfeed.store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, NotWorthIt, Sample, is_sampled, train
+from cellfeed.store.dictionaries.training import (
+    SAMPLE_BYTES_MAX,
+    SAMPLES_WANTED,
+    NotWorthIt,
+    Sample,
+    is_sampled,
+    train,
+)
 from cellfeed.store.engines.contract.dictionaries import DictionaryStore
 from cellfeed.store.errors import CellfeedError, InvalidRequest, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.limits import DICTIONARIES_MAX
 
-declare("dictionary.before_train", "dictionary.before_add", "dictionary.before_use", "dictionary.after_use")
+declare(
+    "dictionary.before_train",
+    "dictionary.before_add",
+    "dictionary.before_use",
+    "dictionary.after_use",
+)
 
 SAMPLED_COLUMNS_MAX: Final = 16
-"""Columns that are sampled at a time: with their samples full, 64 MiB. One more takes the place of the one that has come least far, so that columns of which
-little is written keep nobody out."""
+"""Columns that are sampled at a time: with their samples full, 64 MiB. One more takes the place of
+the one that has come least far, so that columns of which little is written keep nobody out."""
 
 RETRY_S: Final = 5.0
 """After how long a storage that did not answer is asked again, in seconds."""
 
 CLOSE_TIMEOUT_S: Final = 5.0
-"""How long ``close`` waits for the thread. A training takes less; a publication that still waits for a minion ends with the process, and is completed later."""
+"""How long ``close`` waits for the thread. A training takes less; a publication that still waits
+for a minion ends with the process, and is completed later."""
 
 _log = logging.getLogger("cellfeed.dictionaries")
 
 
 def publish(store: DictionaryStore, dictionary: Dictionary, turn: int) -> bool:
-    """The content everywhere, then the turn (C1, C2). False when another process has given the column this turn. Raises InvalidRequest when the datastore has
-    as many as it may, Unavailable: it may be called again."""
+    """The content everywhere, then the turn (C1, C2). False when another process has given the
+    column this turn. Raises InvalidRequest when the datastore has as many as it may, Unavailable:
+    it may be called again."""
     if (count := store.count()) >= DICTIONARIES_MAX:
-        raise InvalidRequest(f"the datastore has {count} dictionaries; at most {DICTIONARIES_MAX} are kept, for each is kept for ever")
+        raise InvalidRequest(
+            f"the datastore has {count} dictionaries; at most {DICTIONARIES_MAX} are kept, for each"
+            " is kept for ever"
+        )
     failpoint("dictionary.before_add")
     store.add(dictionary)
     failpoint("dictionary.before_use")
@@ -81,12 +101,17 @@ class DictionaryTrainer:
         self._thread.start()
 
     def offer(self, cells: Sequence[NewCell], results: Sequence[PutResult]) -> None:
-        """Cells of one commit. Called by the group commit's thread, so it does no more than keep some of them."""
+        """Cells of one commit. Called by the group commit's thread, so it does no more than keep
+        some of them."""
         if self._closed or {cell.column_name for cell in cells} <= self._settled:
             return
         with self._changed:
             for cell, result in zip(cells, results, strict=True):
-                if result.outcome is Outcome.STORED and cell.column_name not in self._settled and is_sampled(cell.body_json):
+                if (
+                    result.outcome is Outcome.STORED
+                    and cell.column_name not in self._settled
+                    and is_sampled(cell.body_json)
+                ):
                     self._keep(cell)
 
     def _keep(self, cell: NewCell) -> None:
@@ -114,7 +139,9 @@ class DictionaryTrainer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or not self._completed or self._trained or self._full())
+                self._changed.wait_for(
+                    lambda: self._closed or not self._completed or self._trained or self._full()
+                )
                 if self._closed:
                     return
             try:
@@ -134,7 +161,8 @@ class DictionaryTrainer:
         return [name for name, sampled in self._sampled.items() if sampled.is_full()]
 
     def work(self) -> None:
-        """One round: completes what others have left, trains the samples that are full, publishes. Raises Unavailable: the next round goes on."""
+        """One round: completes what others have left, trains the samples that are full, publishes.
+        Raises Unavailable: the next round goes on."""
         if not self._completed:
             self._store.complete()
             self._settled |= self._store.current().keys()
@@ -151,7 +179,11 @@ class DictionaryTrainer:
                 publish(self._store, dictionary, turn=0)
             turn = self._store.current().get(name)
             won = turn is not None and turn.dictionary_id == dictionary.dictionary_id
-            _log.info("column %r: %s", name, f"dictionary {dictionary.name} is in use" if won else "another process was first")
+            _log.info(
+                "column %r: %s",
+                name,
+                f"dictionary {dictionary.name} is in use" if won else "another process was first",
+            )
             del self._trained[name]
             self._settle(name)
 
@@ -163,10 +195,18 @@ class DictionaryTrainer:
             _log.info("column %r goes on without a dictionary: %s", name, reason)
             return
         except Exception:
-            # A defect in one column is none of the others', and no reason to train it again and again.
-            _log.exception("column %r goes on without a dictionary: its training failed by a defect", name)
+            # A defect in one column is none of the others', and no reason to train it again and
+            # again.
+            _log.exception(
+                "column %r goes on without a dictionary: its training failed by a defect", name
+            )
             return
-        _log.info("column %r: a body of %.0f bytes becomes %.0f", name, trained.bytes_before, trained.bytes_after)
+        _log.info(
+            "column %r: a body of %.0f bytes becomes %.0f",
+            name,
+            trained.bytes_before,
+            trained.bytes_after,
+        )
         self._trained[name] = trained.dictionary
 
     def _settle(self, name: str) -> None:

@@ -1,6 +1,8 @@
-"""From samples of a column to a dictionary that is worth being kept for ever, or to the reason why there is none.
+"""From samples of a column to a dictionary that is worth being kept for ever, or to the reason why
+there is none.
 
-Half of the samples' bodies are held back: what the dictionary saves is measured on bodies that were not trained on, and each must come back as it was.
+Half of the samples' bodies are held back: what the dictionary saves is measured on bodies that were
+not trained on, and each must come back as it was.
 """
 
 from __future__ import annotations
@@ -12,20 +14,27 @@ from typing import Final, NamedTuple
 
 import zstandard
 
-from cellfeed.store.cells.body_codec import DICTIONARY_BODY_BYTES_MAX, decode_body, encode_bodies, encode_with
+from cellfeed.store.cells.body_codec import (
+    DICTIONARY_BODY_BYTES_MAX,
+    decode_body,
+    encode_bodies,
+    encode_with,
+)
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.cells.known_dictionaries import KnownDictionary, know
 from cellfeed.store.dictionaries.blanking import blanked
 from cellfeed.store.limits import DICTIONARY_BYTES
 
 SAMPLES_WANTED: Final = 4_000
-"""Bodies after which a column's sample is complete: half a second of one core, in the background."""
+"""Bodies after which a column's sample is complete: half a second of one core, in the
+background."""
 
 SAMPLE_BYTES_MAX: Final = 4 << 20
 """Canonical JSON of a column's sample, bytes: a sample of large bodies is complete earlier."""
 
 SAMPLES_MIN: Final = 400
-"""Bodies, and row keys, without which nothing is trained: too few to tell what is common property from what is one person's."""
+"""Bodies, and row keys, without which nothing is trained: too few to tell what is common property
+from what is one person's."""
 
 SAVED_PART_MIN: Final = 0.1
 """Of the bytes without a dictionary: below that it is not worth keeping one for ever."""
@@ -42,7 +51,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained:
-    """``bytes_before`` and ``bytes_after``: a stored body's mean size without and with the dictionary, on bodies held back."""
+    """``bytes_before`` and ``bytes_after``: a stored body's mean size without and with the
+    dictionary, on bodies held back."""
 
     dictionary: Dictionary
     bytes_before: float
@@ -59,15 +69,22 @@ def is_sampled(body_json: bytes) -> bool:
 
 
 def train(column_name: str, samples: Sequence[Sample]) -> Trained:
-    """Raises NotWorthIt. Nothing of single row keys is in the result (:mod:`cellfeed.store.dictionaries.blanking`)."""
+    """Raises NotWorthIt. Nothing of single row keys is in the result
+    (:mod:`cellfeed.store.dictionaries.blanking`)."""
     row_keys = {sample.row_key for sample in samples}
     if min(len(samples), len(row_keys)) < SAMPLES_MIN:
-        raise NotWorthIt(f"{len(samples)} bodies of {len(row_keys)} row keys; it takes {SAMPLES_MIN} of each to tell what many of them share")
-    # Which row keys share a value is looked at in all samples, the dictionary is trained on every other one.
+        raise NotWorthIt(
+            f"{len(samples)} bodies of {len(row_keys)} row keys; it takes {SAMPLES_MIN} of each to"
+            " tell what many of them share"
+        )
+    # Which row keys share a value is looked at in all samples, the dictionary is trained on every
+    # other one.
     copies = blanked(samples)[::2]
     held_back = [sample.body_json for sample in samples[1::2]]
     try:
-        content = zstandard.train_dictionary(DICTIONARY_BYTES, list[bytes | bytearray | memoryview](copies), level=_LEVEL).as_bytes()
+        content = zstandard.train_dictionary(
+            DICTIONARY_BYTES, list[bytes | bytearray | memoryview](copies), level=_LEVEL
+        ).as_bytes()
     except zstandard.ZstdError as error:
         raise NotWorthIt(f"zstd makes no dictionary of {len(copies)} bodies: {error}") from None
     dictionary = Dictionary(column_name, content, time.time_ns() // 1000, len(copies))
@@ -75,7 +92,10 @@ def train(column_name: str, samples: Sequence[Sample]) -> Trained:
     before = sum(map(len, encode_bodies(held_back))) / len(held_back)
     after = sum(map(len, with_it)) / len(held_back)
     if after > (1 - SAVED_PART_MIN) * before:
-        raise NotWorthIt(f"bodies of {before:.0f} bytes would become {after:.0f}: less than {SAVED_PART_MIN:.0%} saved")
+        raise NotWorthIt(
+            f"bodies of {before:.0f} bytes would become {after:.0f}: less than {SAVED_PART_MIN:.0%}"
+            " saved"
+        )
     know(dictionary)
     if [decode_body(body) for body in with_it] != held_back:
         raise NotWorthIt("bodies do not come back as they were; nothing is stored with it")

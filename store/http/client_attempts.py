@@ -1,7 +1,9 @@
-"""One call over several workers: other workers first, then again with growing random pauses, until an answer or the deadline.
+"""One call over several workers: other workers first, then again with growing random pauses, until
+an answer or the deadline.
 
-What is known at the end is what the worst attempt leaves open. An attempt whose request may have reached a worker leaves a put ``unknown``, and a later
-attempt that was surely refused does not take that back: only an answer about the cell itself does (stored, exists, conflict).
+What is known at the end is what the worst attempt leaves open. An attempt whose request may have
+reached a worker leaves a put ``unknown``, and a later attempt that was surely refused does not take
+that back: only an answer about the cell itself does (stored, exists, conflict).
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.store.errors import CellConflict, CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
+from cellfeed.store.errors import (
+    CellConflict,
+    CellfeedError,
+    OutcomeUnknown,
+    StorageUnavailable,
+    WrongAnswer,
+    error_from_code,
+)
 from cellfeed.store.http.client_transport import Answer, AttemptFailed, Worker
 from cellfeed.store.http.messages import ErrorMessage
 
@@ -29,7 +38,9 @@ _decode_error: Final = msgspec.json.Decoder(ErrorMessage).decode
 class Attempts:
     """Chooses workers for the calls of one client."""
 
-    def __init__(self, urls: Sequence[str], timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, urls: Sequence[str], timeout_s: float, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._workers = [Worker(url) for url in urls]
         self._timeout_s = timeout_s
         self._sleep = sleep
@@ -39,8 +50,18 @@ class Attempts:
         """The deadline (monotonic) of a call that begins now."""
         return time.monotonic() + self._timeout_s
 
-    def call(self, method: str, target: str, content: bytes, media_type: str, *, deadline: float, writes: bool) -> bytes:
-        """The content of a 200. Raises the error that a worker answered; StorageUnavailable, WrongAnswer, or for writes OutcomeUnknown, at the deadline."""
+    def call(
+        self,
+        method: str,
+        target: str,
+        content: bytes,
+        media_type: str,
+        *,
+        deadline: float,
+        writes: bool,
+    ) -> bytes:
+        """The content of a 200. Raises the error that a worker answered; StorageUnavailable,
+        WrongAnswer, or for writes OutcomeUnknown, at the deadline."""
         open_fate: Exception | None = None
         last: Exception | None = None
         for worker in self._in_turn(deadline):
@@ -65,7 +86,10 @@ class Attempts:
             if answer.status == 503:
                 worker.trusted_again_at = time.monotonic() + _DISTRUST_S
         if writes and open_fate:
-            raise OutcomeUnknown(f"not known within {self._timeout_s} s whether it was done: {open_fate}; ask for the same again to learn") from last
+            raise OutcomeUnknown(
+                f"not known within {self._timeout_s} s whether it was done: {open_fate}; ask for"
+                " the same again to learn"
+            ) from last
         what = "nothing written" if writes else "not read"
         if isinstance(last, CellfeedError):
             raise last
@@ -74,7 +98,8 @@ class Attempts:
         raise StorageUnavailable(f"{what} within {self._timeout_s} s: {last}") from last
 
     def pause(self, round_no: int, deadline: float) -> bool:
-        """Waits before another round (full jitter, as in Amazon's "Exponential Backoff And Jitter", 2015); False when no time is left."""
+        """Waits before another round (full jitter, as in Amazon's "Exponential Backoff And Jitter",
+        2015); False when no time is left."""
         pause = random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2**round_no))
         left = deadline - time.monotonic()
         if left > 0:
@@ -87,7 +112,8 @@ class Attempts:
             worker.close()
 
     def _in_turn(self, deadline: float) -> Iterator[Worker]:
-        """Workers to try, one after another; those that failed lately come last. A pause after each round; ends at the deadline."""
+        """Workers to try, one after another; those that failed lately come last. A pause after each
+        round; ends at the deadline."""
         round_no = 0
         while True:
             turn = next(self._turns) % len(self._workers)
@@ -103,7 +129,8 @@ class Attempts:
 
 
 def error_of(answer: Answer, worker: str) -> CellfeedError:
-    """The error of an answer that is not a 200. What no worker of ours wrote (a proxy's page) leaves the outcome open from 500 on."""
+    """The error of an answer that is not a 200. What no worker of ours wrote (a proxy's page)
+    leaves the outcome open from 500 on."""
     try:
         message = _decode_error(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,10 +1,13 @@
-"""HTTP/1.1 under the client: kept connections, one deadline over everything, and what is known of a request that failed.
+"""HTTP/1.1 under the client: kept connections, one deadline over everything, and what is known of a
+request that failed.
 
-A request has one absolute deadline; before each wait the socket is given what is left of it, so a peer that sends a byte now and then cannot
-stretch it. (A standard HTTP client counts its time-out from each byte anew.) httptools parses the answers.
+A request has one absolute deadline; before each wait the socket is given what is left of it, so a
+peer that sends a byte now and then cannot stretch it. (A standard HTTP client counts its time-out
+from each byte anew.) httptools parses the answers.
 
-Every request carries a random number, which the worker repeats in its answer: an answer with another number is somebody else's. A worker of an earlier version
-repeats none. After a ``fork()`` the child makes connections of its own: on a shared one each side would read the other's answers.
+Every request carries a random number, which the worker repeats in its answer: an answer with
+another number is somebody else's. A worker of an earlier version repeats none. After a ``fork()``
+the child makes connections of its own: on a shared one each side would read the other's answers.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from cellfeed.store.http.messages import REQUEST_NUMBER
 
 _RECV_BYTES: Final = 1 << 16
 ANSWER_BYTES_MAX: Final = 256 << 20
-"""One answer: a log scan of many shards is the largest. A peer that sends without end costs an error, not the memory."""
+"""One answer: a log scan of many shards is the largest. A peer that sends without end costs an
+error, not the memory."""
 
 CONNECTIONS_KEPT_MAX: Final = 64
 """Idle connections kept per worker: as many as callers are likely to wait at once."""
@@ -32,7 +36,8 @@ CONNECTIONS_KEPT_MAX: Final = 64
 _NUMBER_HEADER: Final = REQUEST_NUMBER.encode()
 
 IDLE_S_MAX: Final = 60.0
-"""Idle connections older than this are not used again: the worker closes them after 75 s, and would race with a request."""
+"""Idle connections older than this are not used again: the worker closes them after 75 s, and would
+race with a request."""
 
 
 class Answer(NamedTuple):
@@ -43,9 +48,12 @@ class Answer(NamedTuple):
 
 
 class AttemptFailed(Exception):
-    """One attempt came to no answer. ``definite``: the worker cannot have carried the request out. ``wrong_answer``: one came that is not this request's."""
+    """One attempt came to no answer. ``definite``: the worker cannot have carried the request out.
+    ``wrong_answer``: one came that is not this request's."""
 
-    def __init__(self, message: str, *, definite: bool, refused: bool = False, wrong_answer: bool = False) -> None:
+    def __init__(
+        self, message: str, *, definite: bool, refused: bool = False, wrong_answer: bool = False
+    ) -> None:
         super().__init__(message)
         self.definite = definite
         self.refused = refused
@@ -53,12 +61,20 @@ class AttemptFailed(Exception):
 
 
 class Worker:
-    """One worker's address and the idle connections to it. Any number of threads may use it, without a lock: a child may be forked while one is held."""
+    """One worker's address and the idle connections to it. Any number of threads may use it,
+    without a lock: a child may be forked while one is held."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query:
-            raise InvalidRequest(f"worker address {ascii(url)[:200]} must be of the form http://host:port")
+        if (
+            parts.scheme != "http"
+            or not parts.hostname
+            or parts.path not in ("", "/")
+            or parts.query
+        ):
+            raise InvalidRequest(
+                f"worker address {ascii(url)[:200]} must be of the form http://host:port"
+            )
         try:
             self.host, self.port = parts.hostname, parts.port or 80
         except ValueError as error:
@@ -66,14 +82,20 @@ class Worker:
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.name = f"{shown}:{self.port}"
         self.trusted_again_at = 0.0
-        """Monotonic time until which this worker is tried last, because it refused a connection or said that it cannot."""
+        """Monotonic time until which this worker is tried last, because it refused a connection or
+        said that it cannot."""
         self._own: tuple[int, list[_Connection]] = forks.generation, []
 
-    def request(self, method: str, target: str, content: bytes, media_type: str, deadline: float) -> Answer:
+    def request(
+        self, method: str, target: str, content: bytes, media_type: str, deadline: float
+    ) -> Answer:
         """One attempt. Raises AttemptFailed, at ``deadline`` (monotonic) at the latest."""
         connection = self._take(deadline)
         number = b"%016x" % random.getrandbits(64)
-        head = f"{method} {target} HTTP/1.1\r\nhost: {self.name}\r\naccept: application/json\r\n{REQUEST_NUMBER}: {number.decode()}\r\n"
+        head = (
+            f"{method} {target} HTTP/1.1\r\nhost: {self.name}\r\naccept:"
+            f" application/json\r\n{REQUEST_NUMBER}: {number.decode()}\r\n"
+        )
         if content:
             head += f"content-type: {media_type}\r\ncontent-length: {len(content)}\r\n"
         try:
@@ -95,7 +117,8 @@ class Worker:
                 idle.pop().close()
 
     def _idle(self) -> list[_Connection]:
-        """The idle connections of this process. Those of its parent are closed on this side alone, unread, which the parent and the worker do not notice."""
+        """The idle connections of this process. Those of its parent are closed on this side alone,
+        unread, which the parent and the worker do not notice."""
         generation, idle = self._own
         if generation != forks.generation:
             for connection in idle:
@@ -126,10 +149,14 @@ class Worker:
 
 def _connect(host: str, port: int, name: str, deadline: float) -> _Connection:
     try:
-        connected = socket.create_connection((host, port), timeout=_left(deadline, name, definite=True))
+        connected = socket.create_connection(
+            (host, port), timeout=_left(deadline, name, definite=True)
+        )
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
-        raise AttemptFailed(f"{name}: no connection: {error}", definite=True, refused=True) from None
+        raise AttemptFailed(
+            f"{name}: no connection: {error}", definite=True, refused=True
+        ) from None
     return _Connection(connected, name)
 
 
@@ -147,21 +174,29 @@ class _Connection:
         try:
             self._send(request, deadline)
         except OSError as error:
-            # The worker may have answered before it read everything (too large, closing); that answer says more than the broken pipe.
+            # The worker may have answered before it read everything (too large, closing); that
+            # answer says more than the broken pipe.
             try:
                 self._read(answer, deadline)
             except AttemptFailed:
-                raise AttemptFailed(f"{self._name}: cut off while sending: {error}", definite=False) from None
+                raise AttemptFailed(
+                    f"{self._name}: cut off while sending: {error}", definite=False
+                ) from None
             answer.keeps_alive = False
         else:
             self._read(answer, deadline)
         if answer.number not in (None, number) or answer.more_came:
-            raise AttemptFailed(f"{self._name}: an answer came that is not one to this request", definite=False, wrong_answer=True)
+            raise AttemptFailed(
+                f"{self._name}: an answer came that is not one to this request",
+                definite=False,
+                wrong_answer=True,
+            )
         self.reusable = answer.keeps_alive
         return Answer(answer.status, bytes(answer.content))
 
     def still_open(self) -> bool:
-        """False when it was idle too long, or the worker closed it (an idle connection has nothing to read)."""
+        """False when it was idle too long, or the worker closed it (an idle connection has nothing
+        to read)."""
         if time.monotonic() - self.idle_since > IDLE_S_MAX:
             return False
         try:
@@ -189,13 +224,21 @@ class _Connection:
             except OSError as error:
                 raise AttemptFailed(f"{self._name}: no answer: {error}", definite=False) from None
             if not piece:
-                raise AttemptFailed(f"{self._name}: the connection ended before the answer was whole", definite=False)
+                raise AttemptFailed(
+                    f"{self._name}: the connection ended before the answer was whole",
+                    definite=False,
+                )
             try:
                 answer.parser.feed_data(piece)
             except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-                raise AttemptFailed(f"{self._name}: the answer is not HTTP: {error}", definite=False) from None
+                raise AttemptFailed(
+                    f"{self._name}: the answer is not HTTP: {error}", definite=False
+                ) from None
             if len(answer.content) > ANSWER_BYTES_MAX:
-                raise AttemptFailed(f"{self._name}: the answer has more than {ANSWER_BYTES_MAX} bytes", definite=False)
+                raise AttemptFailed(
+                    f"{self._name}: the answer has more than {ANSWER_BYTES_MAX} bytes",
+                    definite=False,
+                )
 
 
 class _Answering:
@@ -210,7 +253,8 @@ class _Answering:
         self.number: bytes | None = None
         """Of the request that the worker answers; None when it does not say."""
         self.more_came = False
-        """Whether another answer has begun behind this one: two processes use the connection, or its peer has lost count."""
+        """Whether another answer has begun behind this one: two processes use the connection, or
+        its peer has lost count."""
 
     def on_message_begin(self) -> None:
         self.more_came = self.complete

@@ -1,7 +1,8 @@
-"""The messages of the HTTP API, as both sides write and read them: :mod:`cellfeed.store.http.server` and :mod:`cellfeed.store.http.client`.
+"""The messages of the HTTP API, as both sides write and read them:
+:mod:`cellfeed.store.http.server` and :mod:`cellfeed.store.http.client`.
 
-A field here is a promise to clients in other languages: fields are added, never renamed. ``body`` is a JSON object; as :class:`msgspec.Raw` its
-bytes pass through without being parsed.
+A field here is a promise to clients in other languages: fields are added, never renamed. ``body``
+is a JSON object; as :class:`msgspec.Raw` its bytes pass through without being parsed.
 """
 
 from __future__ import annotations
@@ -24,32 +25,64 @@ MSGPACK: Final = "application/msgpack"
 NDJSON: Final = "application/x-ndjson"
 
 REQUEST_NUMBER: Final = "cellfeed-request"
-"""A header that a client may send: the worker repeats it in the answer, and so the client knows that the answer is one to its request."""
+"""A header that a client may send: the worker repeats it in the answer, and so the client knows
+that the answer is one to its request."""
 
 REQUEST_NUMBER_BYTES_MAX: Final = 64
 """A longer one is not repeated."""
 
-RowKeyText = Annotated[str, msgspec.Meta(description="A UUID as text.", extra_json_schema={"format": "uuid"})]
-ColumnName = Annotated[str, msgspec.Meta(description=f"1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8 without control characters.")]
-RefKey = Annotated[int, msgspec.Meta(description=f"A signed 64-bit integer, {REF_KEY_MIN} to {REF_KEY_MAX}.", extra_json_schema={"format": "int64"})]
-Body = Annotated[msgspec.Raw, msgspec.Meta(description="The JSON object that was put.", extra_json_schema={"type": "object"})]
+RowKeyText = Annotated[
+    str, msgspec.Meta(description="A UUID as text.", extra_json_schema={"format": "uuid"})
+]
+ColumnName = Annotated[
+    str,
+    msgspec.Meta(
+        description=f"1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8 without control characters."
+    ),
+]
+RefKey = Annotated[
+    int,
+    msgspec.Meta(
+        description=f"A signed 64-bit integer, {REF_KEY_MIN} to {REF_KEY_MAX}.",
+        extra_json_schema={"format": "int64"},
+    ),
+]
+Body = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(description="The JSON object that was put.", extra_json_schema={"type": "object"}),
+]
 ReadBody = Annotated[
     msgspec.Raw,
-    msgspec.Meta(description="The JSON object that was put; null in a piece of a log, where it was erased.", extra_json_schema={"type": ["object", "null"]}),
+    msgspec.Meta(
+        description="The JSON object that was put; null in a piece of a log, where it was erased.",
+        extra_json_schema={"type": ["object", "null"]},
+    ),
 ]
 
 ReadFromField = Annotated[
-    Replica, msgspec.Meta(description="Where the read goes first; what came from a minion is `stale`: a later cell may not have arrived there.")
+    Replica,
+    msgspec.Meta(
+        description=(
+            "Where the read goes first; what came from a minion is `stale`: a later cell may not"
+            " have arrived there."
+        )
+    ),
 ]
 
 PagesField = Annotated[
     bool,
-    msgspec.Meta(description="Whether the caller reads pages: an answer of more bytes than one may have is 413 `answer_too_large` otherwise."),
+    msgspec.Meta(
+        description=(
+            "Whether the caller reads pages: an answer of more bytes than one may have is 413"
+            " `answer_too_large` otherwise."
+        )
+    ),
 ]
 
 
 class UnknownRoute(NotFound):
-    """No such path here. Apart from ``not_found``, so that a wrong address is never taken for a cell that is not there."""
+    """No such path here. Apart from ``not_found``, so that a wrong address is never taken for a
+    cell that is not there."""
 
     code = "unknown_route"
 
@@ -79,7 +112,8 @@ class PutsMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PutResultMessage(msgspec.Struct):
-    """``outcome``: stored, exists, buffered, conflict, failed (nothing was written) or unknown (it may have been)."""
+    """``outcome``: stored, exists, buffered, conflict, failed (nothing was written) or unknown (it
+    may have been)."""
 
     outcome: str
     shard: int | None = None
@@ -94,8 +128,8 @@ class PutResultsMessage(msgspec.Struct):
 
 
 class CellMessage(msgspec.Struct, omit_defaults=True):
-    """A stored cell and its place in the log; ``created_at`` is RFC 3339 with microseconds, UTC. ``stale``: it came from a minion, a later
-    one may be missing."""
+    """A stored cell and its place in the log; ``created_at`` is RFC 3339 with microseconds, UTC.
+    ``stale``: it came from a minion, a later one may be missing."""
 
     row_key: UUID
     column_name: str
@@ -108,8 +142,9 @@ class CellMessage(msgspec.Struct, omit_defaults=True):
 
 
 class ErasedRowMessage(msgspec.Struct):
-    """What an erasure came to. ``cells``: bodies taken away now; ``shard``, ``added_id``: where the log tells of it. ``kept``: copies that nobody reads, and
-    which may still have bodies of the row, each with the command that drops it."""
+    """What an erasure came to. ``cells``: bodies taken away now; ``shard``, ``added_id``: where the
+    log tells of it. ``kept``: copies that nobody reads, and which may still have bodies of the row,
+    each with the command that drops it."""
 
     row_key: UUID
     shard: int
@@ -119,7 +154,8 @@ class ErasedRowMessage(msgspec.Struct):
 
 
 class CellsMessage(msgspec.Struct):
-    """One entry per key asked for, in order; null where there is no such cell. To a caller who reads pages: of the first keys; ask for the others next."""
+    """One entry per key asked for, in order; null where there is no such cell. To a caller who
+    reads pages: of the first keys; ask for the others next."""
 
     cells: list[CellMessage | None]
 
@@ -131,8 +167,9 @@ class RowMessage(msgspec.Struct):
 
 
 class RowsMessage(msgspec.Struct, omit_defaults=True):
-    """One row per row key asked for, in order. To a caller who reads pages: the first of them. ``next_row``: the number of the row to go on with, and of it the
-    columns behind ``after_column``, when it is there."""
+    """One row per row key asked for, in order. To a caller who reads pages: the first of them.
+    ``next_row``: the number of the row to go on with, and of it the columns behind
+    ``after_column``, when it is there."""
 
     rows: list[RowMessage]
     next_row: int | None = None
@@ -176,7 +213,8 @@ class GetRowsMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HeadMessage(msgspec.Struct):
-    """The ends of a shard's log, as added_ids: readers see ``log_start <= id < watermark``. ``erasures``: another number when bodies were erased since."""
+    """The ends of a shard's log, as added_ids: readers see ``log_start <= id < watermark``.
+    ``erasures``: another number when bodies were erased since."""
 
     log_start: int
     watermark: int
@@ -209,7 +247,8 @@ class ScanShardsMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ShardCellsMessage(msgspec.Struct):
-    """A piece of a shard's log. Go on from ``next_location``; no cells means the end of the log for now."""
+    """A piece of a shard's log. Go on from ``next_location``; no cells means the end of the log for
+    now."""
 
     shard: int
     cells: list[CellMessage]
@@ -224,8 +263,10 @@ class ShardsCellsMessage(msgspec.Struct):
 
 
 class IndexQueryMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A query of an index. ``shard_value``: a value of the shard field, or a list of them. ``where``: ``[field, operator, value]`` each, with the operators
-    ``= != < <= > >= in``. ``columns``: names, or ``*``. ``wait_for``: ``[shard, added_id]`` of puts that the index must have come past."""
+    """A query of an index. ``shard_value``: a value of the shard field, or a list of them.
+    ``where``: ``[field, operator, value]`` each, with the operators ``= != < <= > >= in``.
+    ``columns``: names, or ``*``. ``wait_for``: ``[shard, added_id]`` of puts that the index must
+    have come past."""
 
     shard_value: Any
     where: list[tuple[str, str, Any]] = []
@@ -242,7 +283,8 @@ class IndexQueryMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class IndexRowMessage(msgspec.Struct):
-    """A row found: the fields asked for, null where missing, and the latest cells of the columns asked for."""
+    """A row found: the fields asked for, null where missing, and the latest cells of the columns
+    asked for."""
 
     row_key: UUID
     fields: dict[str, str | int | float | bool | None]
@@ -260,7 +302,16 @@ class IndexPageMessage(msgspec.Struct):
 
 def cell_message(cell: Cell) -> CellMessage:
     """A cell as it goes over the wire in JSON."""
-    return CellMessage(cell.row_key, cell.column_name, cell.ref_key, msgspec.Raw(cell.body_json), cell.shard, cell.added_id, cell.created_at, cell.stale)
+    return CellMessage(
+        cell.row_key,
+        cell.column_name,
+        cell.ref_key,
+        msgspec.Raw(cell.body_json),
+        cell.shard,
+        cell.added_id,
+        cell.created_at,
+        cell.stale,
+    )
 
 
 def cell_of(message: CellMessage) -> Cell:
@@ -279,26 +330,51 @@ def cell_of(message: CellMessage) -> Cell:
 
 def shard_cells_message(piece: ShardCells) -> ShardCellsMessage:
     """A piece of a log as it goes over the wire."""
-    return ShardCellsMessage(piece.shard, [cell_message(cell) for cell in piece.cells], piece.next_location, HeadMessage(*piece.head))
+    return ShardCellsMessage(
+        piece.shard,
+        [cell_message(cell) for cell in piece.cells],
+        piece.next_location,
+        HeadMessage(*piece.head),
+    )
 
 
 def shard_cells_of(message: ShardCellsMessage) -> ShardCells:
     """The piece of a log of a message."""
-    return ShardCells(message.shard, [cell_of(cell) for cell in message.cells], message.next_location, head_of(message.head))
+    return ShardCells(
+        message.shard,
+        [cell_of(cell) for cell in message.cells],
+        message.next_location,
+        head_of(message.head),
+    )
 
 
 def index_page_message(page: IndexPage) -> IndexPageMessage:
     """An answer of an index as it goes over the wire."""
-    rows = [IndexRowMessage(row.row_key, row.fields, {name: cell_message(cell) for name, cell in row.cells.items()}) for row in page.rows]
+    rows = [
+        IndexRowMessage(
+            row.row_key, row.fields, {name: cell_message(cell) for name, cell in row.cells.items()}
+        )
+        for row in page.rows
+    ]
     return IndexPageMessage(rows, page.cursor, page.version, page.stale)
 
 
 def index_page_of(message: IndexPageMessage) -> IndexPage:
     """The answer of a message."""
-    rows = [IndexRow(row.row_key, row.fields, {name: cell_of(cell) for name, cell in row.cells.items()}) for row in message.rows]
+    rows = [
+        IndexRow(row.row_key, row.fields, {name: cell_of(cell) for name, cell in row.cells.items()})
+        for row in message.rows
+    ]
     return IndexPage(rows, message.cursor, message.version, message.stale)
 
 
 def head_of(message: HeadMessage) -> Head:
     """The head of a message."""
-    return Head(message.log_start, message.watermark, message.next_added_id, message.leader_epoch, message.last_created_at_us, message.erasures)
+    return Head(
+        message.log_start,
+        message.watermark,
+        message.next_added_id,
+        message.leader_epoch,
+        message.last_created_at_us,
+        message.erasures,
+    )

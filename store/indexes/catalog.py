@@ -1,11 +1,15 @@
-"""Which indexes a datastore has, and which of their versions is asked: entries of the state table, ``indexes/<name>``.
+"""Which indexes a datastore has, and which of their versions is asked: entries of the state table,
+``indexes/<name>``.
 
-A version is ``building`` until it has all that is in the logs, then ``current``: the one that queries are answered from. The one before is ``retired``: it is
-kept for ``GRACE_S`` more, for those who have not heard yet, and its tables stay until it is dropped. ``dropping`` is the way out. Every step is one commit with
-compare-and-set, so it is taken once; numbers of versions are never used again. Crash points:
+A version is ``building`` until it has all that is in the logs, then ``current``: the one that
+queries are answered from. The one before is ``retired``: it is kept for ``GRACE_S`` more, for those
+who have not heard yet, and its tables stay until it is dropped. ``dropping`` is the way out. Every
+step is one commit with compare-and-set, so it is taken once; numbers of versions are never used
+again. Crash points:
 
     after the version's entry, before its tables    whoever keeps it makes the tables first
-    in a drop                                       the version stays ``dropping``: dropping it again goes on
+    in a drop                                       the version stays ``dropping``: dropping it
+                                                    again goes on
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from cellfeed.store.errors import DataDamaged, InvalidRequest, NotFound
 from cellfeed.store.indexes.definition import IndexDefinition, check_index_name
 
 GRACE_S: Final = 10.0
-"""How long a version that has been replaced is kept on: longer than anybody remembers which version is current."""
+"""How long a version that has been replaced is kept on: longer than anybody remembers which version
+is current."""
 
 BUILDING: Final = "building"
 CURRENT: Final = "current"
@@ -32,11 +37,13 @@ INDEXES: Final = "indexes/"
 """Begins the keys of the entries."""
 
 _NUMBERS_LEFT_OUT: Final = 1_000
-"""Numbers that a restored index leaves out: more versions than there can have been after the backup."""
+"""Numbers that a restored index leaves out: more versions than there can have been after the
+backup."""
 
 
 class VersionRecord(msgspec.Struct, frozen=True):
-    """A version. ``cells_per_s``: how fast it may be built, None for as fast as it goes. Times are the storage's, microseconds since 1970 UTC."""
+    """A version. ``cells_per_s``: how fast it may be built, None for as fast as it goes. Times are
+    the storage's, microseconds since 1970 UTC."""
 
     number: int
     definition: IndexDefinition
@@ -47,7 +54,9 @@ class VersionRecord(msgspec.Struct, frozen=True):
 
     def is_kept(self, now_us: int) -> bool:
         """Whether its entries are to follow the logs."""
-        return self.state in (BUILDING, CURRENT) or (self.state == RETIRED and now_us < self.retired_at_us + GRACE_S * 1e6)
+        return self.state in (BUILDING, CURRENT) or (
+            self.state == RETIRED and now_us < self.retired_at_us + GRACE_S * 1e6
+        )
 
 
 class IndexRecord(msgspec.Struct, frozen=True):
@@ -64,14 +73,19 @@ class IndexRecord(msgspec.Struct, frozen=True):
     @property
     def building(self) -> VersionRecord | None:
         """The newest that is not ready yet."""
-        return next((version for version in reversed(self.versions) if version.state == BUILDING), None)
+        return next(
+            (version for version in reversed(self.versions) if version.state == BUILDING), None
+        )
 
     def version(self, number: int) -> VersionRecord:
         """Raises NotFound."""
         for version in self.versions:
             if version.number == number:
                 return version
-        raise NotFound(f"index {self.name!r} has no version {number}; it has {', '.join(str(each.number) for each in self.versions)}")
+        raise NotFound(
+            f"index {self.name!r} has no version {number}; it has"
+            f" {', '.join(str(each.number) for each in self.versions)}"
+        )
 
 
 _decoder: Final = msgspec.json.Decoder(IndexRecord)
@@ -94,61 +108,104 @@ class Catalog:
 
     def all(self) -> list[IndexRecord]:
         """Every index that has a version, by name."""
-        return [record for entry in self._state.list(INDEXES) if (record := _record(entry)).versions]
+        return [
+            record for entry in self._state.list(INDEXES) if (record := _record(entry)).versions
+        ]
 
     def get(self, name: str) -> IndexRecord:
         """Raises NotFound."""
         record = self._found(check_index_name(name))[0]
         if not record.versions:
             known = ", ".join(each.name for each in self.all()) or "none"
-            raise NotFound(f"datastore {self._datastore!r} has no index {name!r}; it has {known} (cellfeed index create makes one of a definition)")
+            raise NotFound(
+                f"datastore {self._datastore!r} has no index {name!r}; it has {known} (cellfeed"
+                " index create makes one of a definition)"
+            )
         return record
 
-    def create(self, definition: IndexDefinition, *, cells_per_s: float | None = None) -> VersionRecord:
-        """A new version, to be built; or the newest one, where its definition is the same. Raises InvalidRequest for another datastore's definition."""
+    def create(
+        self, definition: IndexDefinition, *, cells_per_s: float | None = None
+    ) -> VersionRecord:
+        """A new version, to be built; or the newest one, where its definition is the same. Raises
+        InvalidRequest for another datastore's definition."""
         if definition.datastore != self._datastore:
-            raise InvalidRequest(f"the definition of index {definition.table!r} is for datastore {definition.datastore!r}, this one is {self._datastore!r}")
+            raise InvalidRequest(
+                f"the definition of index {definition.table!r} is for datastore"
+                f" {definition.datastore!r}, this one is {self._datastore!r}"
+            )
 
         def add(record: IndexRecord) -> IndexRecord | None:
             newest = record.versions[-1] if record.versions else None
-            if newest is not None and newest.state in (BUILDING, CURRENT) and newest.definition.digest == definition.digest:
+            if (
+                newest is not None
+                and newest.state in (BUILDING, CURRENT)
+                and newest.definition.digest == definition.digest
+            ):
                 return None
-            made = VersionRecord(record.next_number, definition, BUILDING, self._state.now_us(), cells_per_s)
-            return msgspec.structs.replace(record, next_number=record.next_number + 1, versions=[*record.versions, made])
+            made = VersionRecord(
+                record.next_number, definition, BUILDING, self._state.now_us(), cells_per_s
+            )
+            return msgspec.structs.replace(
+                record, next_number=record.next_number + 1, versions=[*record.versions, made]
+            )
 
         return self._change(definition.table, add).versions[-1]
 
     def switch(self, name: str, number: int) -> bool:
-        """Has queries answered from this version from now on; False when it is not being built (any more)."""
+        """Has queries answered from this version from now on; False when it is not being built (any
+        more)."""
 
         def turn(record: IndexRecord) -> IndexRecord | None:
-            if not any(version.number == number and version.state == BUILDING for version in record.versions):
+            if not any(
+                version.number == number and version.state == BUILDING
+                for version in record.versions
+            ):
                 return None
             now_us = self._state.now_us()
-            return msgspec.structs.replace(record, versions=[_switched(version, number, now_us) for version in record.versions])
+            return msgspec.structs.replace(
+                record, versions=[_switched(version, number, now_us) for version in record.versions]
+            )
 
-        return any(version.number == number and version.state == CURRENT for version in self._change(name, turn).versions)
+        return any(
+            version.number == number and version.state == CURRENT
+            for version in self._change(name, turn).versions
+        )
 
     def throttle(self, name: str, number: int, cells_per_s: float | None) -> None:
         """How fast a version may be built from now on."""
         self._change(name, lambda record: _with(record, number, cells_per_s=cells_per_s))
 
     def begin_drop(self, name: str, number: int | None = None) -> list[VersionRecord]:
-        """Marks a version, or all of them: nobody keeps or asks them from now on. Raises NotFound."""
+        """Marks a version, or all of them: nobody keeps or asks them from now on. Raises
+        NotFound."""
         if number is not None:
             self.get(name).version(number)
 
         def mark(record: IndexRecord) -> IndexRecord:
-            marked = [msgspec.structs.replace(each, state=DROPPING) if number in (None, each.number) else each for each in record.versions]
+            marked = [
+                (
+                    msgspec.structs.replace(each, state=DROPPING)
+                    if number in (None, each.number)
+                    else each
+                )
+                for each in record.versions
+            ]
             return msgspec.structs.replace(record, versions=marked)
 
-        return [version for version in self._change(name, mark).versions if version.state == DROPPING]
+        return [
+            version for version in self._change(name, mark).versions if version.state == DROPPING
+        ]
 
     def end_drop(self, name: str, number: int) -> None:
         """Forgets a version whose tables are gone."""
-        self._change(name, lambda record: msgspec.structs.replace(record, versions=[each for each in record.versions if each.number != number]))
+        self._change(
+            name,
+            lambda record: msgspec.structs.replace(
+                record, versions=[each for each in record.versions if each.number != number]
+            ),
+        )
 
-    # --- inside ----------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _found(self, name: str) -> tuple[IndexRecord, int | None]:
         entry = self._state.get(INDEXES + name)
@@ -167,17 +224,25 @@ class Catalog:
 
 
 def restored_index(key: str, value: bytes, now_us: int) -> tuple[IndexRecord, bytes]:
-    """An entry of a backup: the record as it was, and the value that comes back: the version that was current, or else the newest, is to be built anew under
-    a number that none has had. Raises DataDamaged."""
+    """An entry of a backup: the record as it was, and the value that comes back: the version that
+    was current, or else the newest, is to be built anew under a number that none has had. Raises
+    DataDamaged."""
     before = _record(StateEntry(key, value, 0))
     kept = before.current or before.building
     number = before.next_number + _NUMBERS_LEFT_OUT
-    versions = [VersionRecord(number, kept.definition, BUILDING, now_us, kept.cells_per_s)] if kept is not None else []
+    versions = (
+        [VersionRecord(number, kept.definition, BUILDING, now_us, kept.cells_per_s)]
+        if kept is not None
+        else []
+    )
     return before, _encode(IndexRecord(before.name, number + 1, versions))
 
 
 def _with(record: IndexRecord, number: int, *, cells_per_s: float | None) -> IndexRecord:
-    changed = [msgspec.structs.replace(each, cells_per_s=cells_per_s) if each.number == number else each for each in record.versions]
+    changed = [
+        msgspec.structs.replace(each, cells_per_s=cells_per_s) if each.number == number else each
+        for each in record.versions
+    ]
     return msgspec.structs.replace(record, versions=changed)
 
 

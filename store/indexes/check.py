@@ -1,16 +1,21 @@
 """Compares an index with the cells, both ways, and mends what differs.
 
-The entry that a row should have follows from its cells below a location (:meth:`cellfeed.store.indexes.version.IndexVersion.entry_of`). **Cells to entries**: each
-row with a cell in the logs up to their ends is looked for where it should be. **Entries to cells**: each live entry is held against its row's cells.
+The entry that a row should have follows from its cells below a location
+(:meth:`cellfeed.store.indexes.version.IndexVersion.entry_of`). **Cells to entries**: each row with
+a cell in the logs up to their ends is looked for where it should be. **Entries to cells**: each
+live entry is held against its row's cells.
 
     missing     the row should have an entry, and there is none at its place
-    stale       there is one with other fields or ref keys than the cells say, or where the row has been before
+    stale       there is one with other fields or ref keys than the cells say, or where the row has
+                been before
     invented    the row's cells never named that place
 
-Rows change meanwhile, and the index follows a moment later. So what looks wrong is only suspected; each suspect is looked at again when the index has come past
-the end that the log had, and is a difference if the row has no newer cell and it is still wrong. **Repair** removes exactly the entry that was found wrong
-(another one that has taken its place meanwhile stays), leaves a tombstone where the row has been before, so that nobody who is late writes it there again, and
-merges what should be there. Killed in between, the entry is missing, and the next repair finds that.
+Rows change meanwhile, and the index follows a moment later. So what looks wrong is only suspected;
+each suspect is looked at again when the index has come past the end that the log had, and is a
+difference if the row has no newer cell and it is still wrong. **Repair** removes exactly the entry
+that was found wrong (another one that has taken its place meanwhile stays), leaves a tombstone
+where the row has been before, so that nobody who is late writes it there again, and merges what
+should be there. Killed in between, the entry is missing, and the next repair finds that.
 """
 
 from __future__ import annotations
@@ -48,8 +53,9 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Difference:
-    """``found``: the entry there is; ``wanted``: the one there should be. ``shard``: where ``found`` is, or ``wanted`` belongs. ``fence``: of the shard of the
-    row's log, from before the row was looked at."""
+    """``found``: the entry there is; ``wanted``: the one there should be. ``shard``: where
+    ``found`` is, or ``wanted`` belongs. ``fence``: of the shard of the row's log, from before the
+    row was looked at."""
 
     kind: Kind
     row_key: bytes
@@ -65,7 +71,10 @@ class Difference:
         def shown(entry: Entry | None) -> dict[str, object] | None:
             if entry is None:
                 return None
-            return {field.name: None if value is None else decode(field.type, value) for field, value in zip(fields, entry.values, strict=True)}
+            return {
+                field.name: None if value is None else decode(field.type, value)
+                for field, value in zip(fields, entry.values, strict=True)
+            }
 
         return {
             "kind": self.kind,
@@ -80,7 +89,8 @@ class Difference:
 
 @dataclass
 class CheckReport:
-    """What a check came to. ``unsettled``: rows that got new cells at every look, or cells of whose shard were trimmed or erased before the row was mended."""
+    """What a check came to. ``unsettled``: rows that got new cells at every look, or cells of whose
+    shard were trimmed or erased before the row was mended."""
 
     cells: int = 0
     entries: int = 0
@@ -92,7 +102,9 @@ class CheckReport:
 class IndexCheck:
     """See the module. Used by one thread. ``positions`` tells how far the index is."""
 
-    def __init__(self, engine: Engine, version: IndexVersion, positions: Positions, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self, engine: Engine, version: IndexVersion, positions: Positions, wait_s: float = WAIT_S
+    ) -> None:
         self._engine = engine
         self._store = engine.indexes
         self._rows = RowEntries(self._store, version)
@@ -106,18 +118,23 @@ class IndexCheck:
         return sum(head.watermark - head.log_start for head in self._engine.heads().values())
 
     def run(self, on_progress: OnProgress = lambda _: None) -> Iterator[Difference]:
-        """Every difference, once. Raises StorageUnavailable when the index does not come to the end of a log in time."""
+        """Every difference, once. Raises StorageUnavailable when the index does not come to the end
+        of a log in time."""
         told: set[tuple[bytes, Kind, Encoded | None]] = set()
         for suspects in (self._rows_of_logs(on_progress), self._rows_of_entries(on_progress)):
             for row_keys in suspects:
                 for difference in self._settled(row_keys):
-                    key = difference.row_key, difference.kind, difference.found.values[0] if difference.found else None
+                    key = (
+                        difference.row_key,
+                        difference.kind,
+                        difference.found.values[0] if difference.found else None,
+                    )
                     if key not in told:
                         told.add(key)
                         self.report.differences += 1
                         yield difference
 
-    # --- walking ---------------------------------------------------------------------------------------------------------
+    # --- walking ----------------------------------------------------------------------------------
 
     def _rows_of_logs(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
         """Rows whose entry is not as it should be, by what their shard's log holds."""
@@ -129,14 +146,22 @@ class IndexCheck:
                 if not cells:
                     break
                 location = cells[-1].added_id + 1
-                row_keys = list({cell.row_key: None for cell in cells if cell.column_name in columns})
+                row_keys = list(
+                    {cell.row_key: None for cell in cells if cell.column_name in columns}
+                )
                 self.report.cells += len(cells)
                 on_progress(len(cells))
                 wanted = self._rows.wanted(shard, row_keys, head.watermark, ANY_FENCE)
                 found = self._rows.found(_places(wanted.values()))
-                yield [(row_key, None) for row_key, entry in wanted.items() if entry is not None and found.get((entry.place[0], row_key)) != entry]
+                yield [
+                    (row_key, None)
+                    for row_key, entry in wanted.items()
+                    if entry is not None and found.get((entry.place[0], row_key)) != entry
+                ]
 
-    def _rows_of_entries(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
+    def _rows_of_entries(
+        self, on_progress: OnProgress
+    ) -> Iterator[list[tuple[bytes, Entry | None]]]:
         """Live entries that are not as they should be."""
         for shard in range(self._engine.shards):
             after = None
@@ -149,13 +174,19 @@ class IndexCheck:
                 heads = self._engine.heads()
                 by_shard: dict[int, list[bytes]] = {}
                 for entry in live:
-                    by_shard.setdefault(shard_of(entry.row_key, self._engine.shards), []).append(entry.row_key)
+                    by_shard.setdefault(shard_of(entry.row_key, self._engine.shards), []).append(
+                        entry.row_key
+                    )
                 wanted: dict[bytes, Entry | None] = {}
                 for row_shard, row_keys in by_shard.items():
-                    wanted.update(self._rows.wanted(row_shard, row_keys, heads[row_shard].watermark, ANY_FENCE))
+                    wanted.update(
+                        self._rows.wanted(
+                            row_shard, row_keys, heads[row_shard].watermark, ANY_FENCE
+                        )
+                    )
                 yield [(entry.row_key, entry) for entry in live if wanted[entry.row_key] != entry]
 
-    # --- judging ---------------------------------------------------------------------------------------------------------
+    # --- judging ----------------------------------------------------------------------------------
 
     def _settled(self, suspects: Sequence[tuple[bytes, Entry | None]]) -> Iterator[Difference]:
         """The differences among suspects; each is looked at until its row stands still."""
@@ -170,22 +201,41 @@ class IndexCheck:
                 found = self._rows.found(_places(places.values()))
                 now = self._engine.heads([shard])[shard].watermark
                 if self._rows.wanted(shard, [row_key], now, fence)[row_key] == wanted:
-                    yield from self._judged(row_key, wanted, [found.get((value, row_key)) for value in places], fence)
+                    yield from self._judged(
+                        row_key, wanted, [found.get((value, row_key)) for value in places], fence
+                    )
                     break
             else:
                 self.report.unsettled += 1
 
-    def _judged(self, row_key: bytes, wanted: Entry | None, found: Sequence[Entry | None], fence: int) -> Iterator[Difference]:
+    def _judged(
+        self, row_key: bytes, wanted: Entry | None, found: Sequence[Entry | None], fence: int
+    ) -> Iterator[Difference]:
         place = wanted.values[0] if wanted is not None else None
         live = [entry for entry in found if entry is not None and entry.live]
         if wanted is not None and not any(entry.values[0] == place for entry in live):
-            blocked = next((entry for entry in found if entry is not None and entry.values[0] == place), None)
-            yield Difference("missing", row_key, self._version.shard_of_value(wanted.place[0]), blocked, wanted, fence)
+            blocked = next(
+                (entry for entry in found if entry is not None and entry.values[0] == place), None
+            )
+            yield Difference(
+                "missing",
+                row_key,
+                self._version.shard_of_value(wanted.place[0]),
+                blocked,
+                wanted,
+                fence,
+            )
         for entry in live:
             if entry == wanted:
                 continue
-            kind: Kind = "stale" if entry.values[0] == place or self._was_at(row_key, entry.place[0]) else "invented"
-            yield Difference(kind, row_key, self._version.shard_of_value(entry.place[0]), entry, wanted, fence)
+            kind: Kind = (
+                "stale"
+                if entry.values[0] == place or self._was_at(row_key, entry.place[0])
+                else "invented"
+            )
+            yield Difference(
+                kind, row_key, self._version.shard_of_value(entry.place[0]), entry, wanted, fence
+            )
 
     def _was_at(self, row_key: bytes, value: Encoded) -> bool:
         """Whether a cell of the row ever named the place: rare, so the row's log is read."""
@@ -195,7 +245,11 @@ class IndexCheck:
         while cells := self._scanned(shard, location, _CELLS):
             location = cells[-1].added_id + 1
             for cell in cells:
-                if cell.row_key == row_key and self._version.column_number(cell.column_name) == 0 and self._version.values_of(0, cell)[0] == value:
+                if (
+                    cell.row_key == row_key
+                    and self._version.column_number(cell.column_name) == 0
+                    and self._version.values_of(0, cell)[0] == value
+                ):
                     return True
         return False
 
@@ -211,17 +265,20 @@ class IndexCheck:
         while self._positions(self._version.group).get(shard, 0) < location:
             if time.monotonic() > deadline_s:
                 raise StorageUnavailable(
-                    f"index {self._version.definition.table!r} has not come to {location} in shard {shard} within {self._wait_s:.0f} s: "
-                    "is an index worker running?"
+                    f"index {self._version.definition.table!r} has not come to {location} in shard"
+                    f" {shard} within {self._wait_s:.0f} s: is an index worker running?"
                 )
             time.sleep(0.01)
 
-    # --- mending ---------------------------------------------------------------------------------------------------------
+    # --- mending ----------------------------------------------------------------------------------
 
     def repair(self, difference: Difference) -> None:
-        """Mends one difference; counts its row as unsettled where cells of its shard were trimmed or erased since it was found. Raises Unavailable."""
+        """Mends one difference; counts its row as unsettled where cells of its shard were trimmed
+        or erased since it was found. Raises Unavailable."""
         try:
-            self._repair(difference, {shard_of(difference.row_key, self._engine.shards): difference.fence})
+            self._repair(
+                difference, {shard_of(difference.row_key, self._engine.shards): difference.fence}
+            )
         except StaleView:
             self.report.unsettled += 1
 
@@ -229,20 +286,29 @@ class IndexCheck:
         if difference.found is not None:
             self._store.remove(self._version.table, {difference.shard: [difference.found]}, fences)
             failpoint("index.repair.between")
-            if difference.kind == "stale" and (tombstone := self._tombstone(difference)) is not None:
+            if (
+                difference.kind == "stale"
+                and (tombstone := self._tombstone(difference)) is not None
+            ):
                 self._store.apply(self._version.table, {difference.shard: [tombstone]}, fences)
         if difference.wanted is not None:
-            self._store.apply(self._version.table, self._version.by_shard([difference.wanted]), fences)
+            self._store.apply(
+                self._version.table, self._version.by_shard([difference.wanted]), fences
+            )
 
     def _tombstone(self, difference: Difference) -> Entry | None:
-        """For a place that the row has left, as of its latest cell of the first column. None where it is the row's place, where no such cell is there any more,
-        and for an erased row, of which nothing is to stay."""
+        """For a place that the row has left, as of its latest cell of the first column. None where
+        it is the row's place, where no such cell is there any more, and for an erased row, of which
+        nothing is to stay."""
         row_key, found, wanted = difference.row_key, difference.found, difference.wanted
         if found is None or (wanted is not None and wanted.place == found.place):
             return None
         shard = shard_of(row_key, self._engine.shards)
         end = self._engine.heads([shard])[shard].watermark
-        cells = self._store.latest_before([RowsBelow(shard, [row_key], end, difference.fence)], self._version.definition.columns[:1])
+        cells = self._store.latest_before(
+            [RowsBelow(shard, [row_key], end, difference.fence)],
+            self._version.definition.columns[:1],
+        )
         if not cells or any(cell.column_name == ERASED_COLUMN for cell in cells):
             return None
         return self._version.tombstone(row_key, found.place[0], cells[0].ref_key)

@@ -1,4 +1,5 @@
-"""What an index is: a YAML file in the form of Uber's "Designing Schemaless" (2016), checked when it is loaded.
+"""What an index is: a YAML file in the form of Uber's "Designing Schemaless" (2016), checked when
+it is loaded.
 
     table: driver_partner_index
     datastore: trips
@@ -9,8 +10,9 @@
           - {field: city_uuid, type: UUID}
           - {field: driver.rating, type: float, name: rating}
 
-``field`` is a path into the body, its steps separated by dots. A field is called by its path; ``name`` calls it otherwise, which is needed where two columns
-have the same path. Keys of a body that hold a dot cannot be reached.
+``field`` is a path into the body, its steps separated by dots. A field is called by its path;
+``name`` calls it otherwise, which is needed where two columns have the same path. Keys of a body
+that hold a dot cannot be reached.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _FIELD_NAME_MAX: Final = 200
 
 
 class IndexField(msgspec.Struct, frozen=True):
-    """One indexed field: where it is in the body of its column's cells, and its type (see :mod:`cellfeed.store.indexes.values`)."""
+    """One indexed field: where it is in the body of its column's cells, and its type (see
+    :mod:`cellfeed.store.indexes.values`)."""
 
     name: str
     path: list[str]
@@ -84,18 +87,25 @@ class IndexDefinition(msgspec.Struct, frozen=True, dict=True):
         return sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     def position(self, name: str) -> int:
-        """The place of a field among :attr:`fields`. Raises InvalidRequest for one that the index has not."""
+        """The place of a field among :attr:`fields`. Raises InvalidRequest for one that the index
+        has not."""
         for number, field in enumerate(self.fields):
             if field.name == name:
                 return number
-        raise InvalidRequest(f"index {self.table!r} has no field {name!r:.80}; it has {', '.join(field.name for field in self.fields)}")
+        raise InvalidRequest(
+            f"index {self.table!r} has no field {name!r:.80}; it has"
+            f" {', '.join(field.name for field in self.fields)}"
+        )
 
 
 def check_index_name(name: object) -> str:
     """Raises InvalidRequest unless ``name`` may be an index's name."""
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
-    raise InvalidRequest(f"index name {ascii(name)[:80]} must be 1 to {INDEX_NAME_MAX} of a-z, 0-9 and _, beginning with a letter")
+    raise InvalidRequest(
+        f"index name {ascii(name)[:80]} must be 1 to {INDEX_NAME_MAX} of a-z, 0-9 and _, beginning"
+        " with a letter"
+    )
 
 
 def load_definition(path: Path) -> IndexDefinition:
@@ -114,9 +124,13 @@ def parse_definition(text: str, source: str = "definition") -> IndexDefinition:
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise InvalidRequest(f"{source}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
+        raise InvalidRequest(
+            f"{source}{line}: not YAML: {getattr(error, 'problem', None) or error}"
+        ) from error
     if root is None:
-        raise InvalidRequest(f"{source}:1: empty; an index definition has table, datastore and column_defs")
+        raise InvalidRequest(
+            f"{source}:1: empty; an index definition has table, datastore and column_defs"
+        )
     return _Reader(source).definition(root)
 
 
@@ -130,46 +144,76 @@ class _Reader:
         parts = self._mapping(node, "an index definition", ("table", "datastore", "column_defs"))
         table = self._checked(parts["table"], check_index_name)
         datastore = self._checked(parts["datastore"], check_datastore_name)
-        columns = [self._column(each) for each in self._sequence(parts["column_defs"], "column_defs", COLUMNS_MAX)]
+        columns = [
+            self._column(each)
+            for each in self._sequence(parts["column_defs"], "column_defs", COLUMNS_MAX)
+        ]
         found = IndexDefinition(table, datastore, columns)
-        self._refuse_twice(parts["column_defs"], "column_key", found.columns, "list all fields of a column together")
-        self._refuse_twice(parts["column_defs"], "field name", [field.name for field in found.fields], "call one of them otherwise with name:")
+        self._refuse_twice(
+            parts["column_defs"],
+            "column_key",
+            found.columns,
+            "list all fields of a column together",
+        )
+        self._refuse_twice(
+            parts["column_defs"],
+            "field name",
+            [field.name for field in found.fields],
+            "call one of them otherwise with name:",
+        )
         if len(found.fields) > FIELDS_MAX:
-            raise self._wrong(parts["column_defs"], f"{len(found.fields)} fields; at most {FIELDS_MAX} are allowed")
+            raise self._wrong(
+                parts["column_defs"],
+                f"{len(found.fields)} fields; at most {FIELDS_MAX} are allowed",
+            )
         return found
 
     def _column(self, node: yaml.Node) -> IndexColumn:
         parts = self._mapping(node, "an entry of column_defs", ("column_key", "fields"))
         key = self._checked(parts["column_key"], check_column_name)
-        return IndexColumn(key, [self._field(each) for each in self._sequence(parts["fields"], "fields", FIELDS_MAX)])
+        return IndexColumn(
+            key,
+            [self._field(each) for each in self._sequence(parts["fields"], "fields", FIELDS_MAX)],
+        )
 
     def _field(self, node: yaml.Node) -> IndexField:
         parts = self._mapping(node, "an entry of fields", ("field", "type"), ("name",))
         path = self._text(parts["field"], "field")
         steps = path.split(".")
         if not all(steps):
-            raise self._wrong(parts["field"], f"field {path!r} is no path: its steps are separated by single dots")
+            raise self._wrong(
+                parts["field"], f"field {path!r} is no path: its steps are separated by single dots"
+            )
         kind = self._text(parts["type"], "type").lower()
         if kind not in TYPES:
-            raise self._wrong(parts["type"], f"type {kind!r} is not known; known are {', '.join(TYPES)}")
+            raise self._wrong(
+                parts["type"], f"type {kind!r} is not known; known are {', '.join(TYPES)}"
+            )
         name = self._text(parts["name"], "name") if "name" in parts else path
         if not 0 < len(name) <= _FIELD_NAME_MAX:
-            raise self._wrong(parts.get("name", parts["field"]), f"a field's name has 1 to {_FIELD_NAME_MAX} letters")
+            raise self._wrong(
+                parts.get("name", parts["field"]),
+                f"a field's name has 1 to {_FIELD_NAME_MAX} letters",
+            )
         return IndexField(name, steps, kind)
 
-    # --- nodes -----------------------------------------------------------------------------------------------------------
+    # --- nodes ------------------------------------------------------------------------------------
 
     def _wrong(self, node: yaml.Node, what: str) -> InvalidRequest:
         return InvalidRequest(f"{self.source}:{node.start_mark.line + 1}: {what}")
 
-    def _mapping(self, node: yaml.Node, what: str, needed: tuple[str, ...], allowed: tuple[str, ...] = ()) -> dict[str, yaml.Node]:
+    def _mapping(
+        self, node: yaml.Node, what: str, needed: tuple[str, ...], allowed: tuple[str, ...] = ()
+    ) -> dict[str, yaml.Node]:
         if not isinstance(node, yaml.MappingNode):
             raise self._wrong(node, f"{what} is a mapping with {', '.join(needed)}")
         parts: dict[str, yaml.Node] = {}
         for key_node, value in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key not in needed + allowed:
-                raise self._wrong(key_node, f"{what} has no {key!r}; it has {', '.join(needed + allowed)}")
+                raise self._wrong(
+                    key_node, f"{what} has no {key!r}; it has {', '.join(needed + allowed)}"
+                )
             if key in parts:
                 raise self._wrong(key_node, f"{key} is given twice")
             parts[key] = value
@@ -195,4 +239,6 @@ class _Reader:
 
     def _refuse_twice(self, node: yaml.Node, what: str, names: list[str], advice: str) -> None:
         if len(set(names)) != len(names):
-            raise self._wrong(node, f"the {what} {max(names, key=names.count)!r} is given twice: {advice}")
+            raise self._wrong(
+                node, f"the {what} {max(names, key=names.count)!r} is given twice: {advice}"
+            )

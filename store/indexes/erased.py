@@ -1,21 +1,30 @@
-"""Takes the entries of erased rows out of the indexes, tombstones too: each holds a value of the row, and the row's bodies alone say where they are.
+"""Takes the entries of erased rows out of the indexes, tombstones too: each holds a value of the
+row, and the row's bodies alone say where they are.
 
-    1. the log is told of the erasure while the bodies are still there (E20). From then on the row gets no cell (E21), and whoever makes entries looks for that
-    2. the versions of all indexes are looked up. The shard's fence is raised, and what is at the places that the bodies name is removed from each
+    1. the log is told of the erasure while the bodies are still there (E20). From then on the row
+       gets no cell (E21), and whoever makes entries looks for that
+    2. the versions of all indexes are looked up. The shard's fence is raised, and what is at the
+       places that the bodies name is removed from each
     3. the bodies go
 
-**No entry outlives step 3**, whoever wrote it, at whatever moment. It was made by somebody who read the row's cells, but not that it is erased. Was its version
-made before the look of step 2, it was written before the raise, and step 2 found it; or it is refused, for whoever reads under the new number reads of nodes
-that know of the erasure (X3). Was its version made after that look, its writers began by raising the fences (:mod:`cellfeed.store.engines.contract.index_fences`), and that was
-after step 1: they know of the erasure, whatever node they read of. And no place is missed: between 1 and 3 the row gets no cell, and loses none but to a trim,
-which takes entries out itself (:mod:`cellfeed.store.indexes.trimmed`).
+**No entry outlives step 3**, whoever wrote it, at whatever moment. It was made by somebody who read
+the row's cells, but not that it is erased. Was its version made before the look of step 2, it was
+written before the raise, and step 2 found it; or it is refused, for whoever reads under the new
+number reads of nodes that know of the erasure (X3). Was its version made after that look, its
+writers began by raising the fences (:mod:`cellfeed.store.engines.contract.index_fences`), and that
+was after step 1: they know of the erasure, whatever node they read of. And no place is missed:
+between 1 and 3 the row gets no cell, and loses none but to a trim, which takes entries out itself
+(:mod:`cellfeed.store.indexes.trimmed`).
 
-Whoever keeps an index does step 2 as well, when it comes to the cell of the log that tells of the erasure: so the entries go also when the program died that
-erased. Where it finds no body any more, somebody has done that step. Crash points: before 1 the row is as it was. From 1 on puts are refused; entries go, and
-bodies are there until a worker goes on with it (:mod:`cellfeed.store.erasures`). In 2 some entries are gone, and fresh queries do not find the row by them; in 3 all of
-them are.
+Whoever keeps an index does step 2 as well, when it comes to the cell of the log that tells of the
+erasure: so the entries go also when the program died that erased. Where it finds no body any more,
+somebody has done that step. Crash points: before 1 the row is as it was. From 1 on puts are
+refused; entries go, and bodies are there until a worker goes on with it
+(:mod:`cellfeed.store.erasures`). In 2 some entries are gone, and fresh queries do not find the row
+by them; in 3 all of them are.
 
-Step 2 takes the masters of all clusters; while one is away the erasure says so, and is begun again when it is back.
+Step 2 takes the masters of all clusters; while one is away the erasure says so, and is begun again
+when it is back.
 """
 
 from __future__ import annotations
@@ -38,7 +47,8 @@ from cellfeed.store.indexes.version import IndexVersion
 declare("index.erase.removed", "index.erase.retired")
 
 RowCells = Callable[[bytes, int], list[StoredCell]]
-"""Cells of a row above an added_id: :meth:`cellfeed.store.engines.contract.engine.Engine.row_cells`."""
+"""Cells of a row above an added_id:
+:meth:`cellfeed.store.engines.contract.engine.Engine.row_cells`."""
 
 _WALKED: Final = 2_000
 """Entries of a retired version that are looked at together."""
@@ -48,14 +58,16 @@ _LOOKS_MAX: Final = 20
 
 
 def take_out(engine: Engine, indexes: Indexes, row_key: bytes) -> None:
-    """Step 2, for every version that has tables, kept or not: a retired one is looked through, and one that is being dropped loses its tables. Raises
-    Unavailable: then it is repeated."""
+    """Step 2, for every version that has tables, kept or not: a retired one is looked through, and
+    one that is being dropped loses its tables. Raises Unavailable: then it is repeated."""
     shard = shard_of(row_key, engine.shards)
     for record in indexes.catalog.all():
         for each in record.versions:
             version = indexes.version(each)
             if each.state == DROPPING:
-                engine.indexes.drop(version.table)  # somebody began that, and may have died; nobody keeps it or asks it
+                engine.indexes.drop(
+                    version.table
+                )  # somebody began that, and may have died; nobody keeps it or asks it
                 continue
             if each.state == BUILDING:
                 engine.indexes.create(version.table)  # nobody may have begun it yet
@@ -68,13 +80,26 @@ def take_out(engine: Engine, indexes: Indexes, row_key: bytes) -> None:
                 except StaleView:
                     continue
             else:
-                raise StorageUnavailable(f"cells of shard {shard} are trimmed or erased all the time: entries of the row are in indexes still")
+                raise StorageUnavailable(
+                    f"cells of shard {shard} are trimmed or erased all the time: entries of the row"
+                    " are in indexes still"
+                )
 
 
-def remove_entries(version: IndexVersion, store: IndexStore, row_cells: RowCells, shard: int, row_keys: Sequence[bytes]) -> None:
-    """Step 2 for one version, of rows of a shard whose log tells of their erasure. Raises Unavailable, and StaleView where somebody else raises the fence: then
-    it is repeated."""
-    places = [(value, row_key) for row_key in row_keys for value in _values_named(version, row_cells, row_key)]
+def remove_entries(
+    version: IndexVersion,
+    store: IndexStore,
+    row_cells: RowCells,
+    shard: int,
+    row_keys: Sequence[bytes],
+) -> None:
+    """Step 2 for one version, of rows of a shard whose log tells of their erasure. Raises
+    Unavailable, and StaleView where somebody else raises the fence: then it is repeated."""
+    places = [
+        (value, row_key)
+        for row_key in row_keys
+        for value in _values_named(version, row_cells, row_key)
+    ]
     if not places:
         return
     fence = store.raise_fences([shard])[shard]
@@ -84,8 +109,9 @@ def remove_entries(version: IndexVersion, store: IndexStore, row_cells: RowCells
 
 
 def remove_all(version: IndexVersion, store: IndexStore, row_key: bytes) -> None:
-    """Looks through all entries of a version, wherever they are. Trims do not settle a version that is retired, so it has entries that no cell names any
-    more. Raises Unavailable: then it is repeated."""
+    """Looks through all entries of a version, wherever they are. Trims do not settle a version that
+    is retired, so it has entries that no cell names any more. Raises Unavailable: then it is
+    repeated."""
     for shard in range(version.shards):
         after = None
         while entries := store.walk(version.table, shard, after, _WALKED):
@@ -102,6 +128,10 @@ def _values_named(version: IndexVersion, row_cells: RowCells, row_key: bytes) ->
     while cells := row_cells(row_key, after):
         after = cells[-1].added_id
         for cell in cells:
-            if version.column_number(cell.column_name) == 0 and not is_erased(cell.body) and (value := version.values_of(0, cell)[0]) is not None:
+            if (
+                version.column_number(cell.column_name) == 0
+                and not is_erased(cell.body)
+                and (value := version.values_of(0, cell)[0]) is not None
+            ):
                 values[value] = None
     return list(values)

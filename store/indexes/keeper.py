@@ -1,21 +1,29 @@
-"""Keeps the entries of one index version: from cells of a shard's log to entries, wherever these belong.
+"""Keeps the entries of one index version: from cells of a shard's log to entries, wherever these
+belong.
 
-A batch holds **all** cells of the indexed columns between its first and its last location; of what came before, the latest of each row is read. So the entries
-that are written follow from a prefix of the log (see :mod:`cellfeed.store.indexes.version`). Crash points:
+A batch holds **all** cells of the indexed columns between its first and its last location; of what
+came before, the latest of each row is read. So the entries that are written follow from a prefix of
+the log (see :mod:`cellfeed.store.indexes.version`). Crash points:
 
     before the entries are written             nothing: the batch runs again
-    between them and the tombstones            the row is found at its old place as well, where a fresh query does not take it; the batch runs again
+    between them and the tombstones            the row is found at its old place as well, where a
+                                               fresh query does not take it; the batch runs again
     after the tombstones, before the save      the batch runs again and changes nothing
 
-A batch is of one shard, or of several that keep up with their logs (:meth:`IndexKeeper.apply_together`): the few cells of each cost little more than the commit
-that they have in common.
+A batch is of one shard, or of several that keep up with their logs
+(:meth:`IndexKeeper.apply_together`): the few cells of each cost little more than the commit that
+they have in common.
 
-Where the log tells that a row was erased, its entries are taken out (:mod:`cellfeed.store.indexes.erased`), and no more are made of it, whatever bodies it still has.
+Where the log tells that a row was erased, its entries are taken out
+(:mod:`cellfeed.store.indexes.erased`), and no more are made of it, whatever bodies it still has.
 
-**Overtaken.** What is merged may come late, and from anybody. Entries of cells that were trimmed or erased since they were read may not: so a batch is written
-under the fence of its shard, read before its cells were. Where it was raised meanwhile, nothing is written, and what is left of the batch is read again. That
-is so for the owner of the shard as for one that has lost it: the owner may have read, of rows of its batch, cells from before it which are just being trimmed.
-Keepers of a **new** version raise the fences when they begin, for who removed entries before it was made did not look at it.
+**Overtaken.** What is merged may come late, and from anybody. Entries of cells that were trimmed or
+erased since they were read may not: so a batch is written under the fence of its shard, read before
+its cells were. Where it was raised meanwhile, nothing is written, and what is left of the batch is
+read again. That is so for the owner of the shard as for one that has lost it: the owner may have
+read, of rows of its batch, cells from before it which are just being trimmed. Keepers of a **new**
+version raise the fences when they begin, for who removed entries before it was made did not look at
+it.
 """
 
 from __future__ import annotations
@@ -32,14 +40,16 @@ from cellfeed.store.indexes.erased import RowCells, remove_entries
 from cellfeed.store.indexes.version import IndexVersion, UnfitValue
 
 _LOOKS_MAX: Final = 20
-"""How often a batch is read again, where cells are trimmed or erased all the time, before its shard waits for a moment."""
+"""How often a batch is read again, where cells are trimmed or erased all the time, before its shard
+waits for a moment."""
 
 declare("index.before_entries", "index.before_tombstones", "index.after_tombstones")
 
 
 class IndexKeeper:
-    """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is called with values that are not of their field's type. ``new``:
-    the version is not complete yet. It is made before the cells are read that it gets. Raises Unavailable."""
+    """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is
+    called with values that are not of their field's type. ``new``: the version is not complete yet.
+    It is made before the cells are read that it gets. Raises Unavailable."""
 
     def __init__(
         self,
@@ -58,7 +68,8 @@ class IndexKeeper:
         self._fences = store.raise_fences(shards) if new else store.fences(shards)
 
     def apply(self, shard: int, cells: Sequence[StoredCell]) -> None:
-        """Brings the entries of these cells' rows up to the last of them. Raises Unavailable, DataDamaged."""
+        """Brings the entries of these cells' rows up to the last of them. Raises Unavailable,
+        DataDamaged."""
         columns = (*self._version.definition.columns, ERASED_COLUMN)
         begin, end = cells[0].added_id, cells[-1].added_id + 1
         for _ in range(_LOOKS_MAX):
@@ -70,19 +81,37 @@ class IndexKeeper:
             except StaleView:
                 fence = self._store.fences([shard])[shard]
                 there = self._store.cells_between(shard, columns, begin, end, fence)
-                cells = [cell for cell in there if cell.column_name == ERASED_COLUMN or not is_erased(cell.body)]
+                cells = [
+                    cell
+                    for cell in there
+                    if cell.column_name == ERASED_COLUMN or not is_erased(cell.body)
+                ]
                 self._fences[shard] = fence
-        raise StorageUnavailable(f"cells of shard {shard} are trimmed or erased all the time: nothing of {begin} to {end - 1} is in the index yet")
+        raise StorageUnavailable(
+            f"cells of shard {shard} are trimmed or erased all the time: nothing of {begin} to"
+            f" {end - 1} is in the index yet"
+        )
 
     def apply_together(self, cells: Mapping[int, Sequence[StoredCell]]) -> None:
-        """As :meth:`apply`, for cells by shard, all entries in one transaction. Raises StaleView too, and may have written nothing then or some: then
-        :meth:`apply` is to be called for each shard."""
+        """As :meth:`apply`, for cells by shard, all entries in one transaction. Raises StaleView
+        too, and may have written nothing then or some: then :meth:`apply` is to be called for each
+        shard."""
         self._apply(cells, {shard: self._fences[shard] for shard in cells})
 
-    def _apply(self, batches: Mapping[int, Sequence[StoredCell]], fences: Mapping[int, int]) -> None:
+    def _apply(
+        self, batches: Mapping[int, Sequence[StoredCell]], fences: Mapping[int, int]
+    ) -> None:
         version = self._version
         cells = [cell for batch in batches.values() for cell in batch]
-        rows = [RowsBelow(shard, list({cell.row_key: None for cell in batch}), batch[0].added_id, fences[shard]) for shard, batch in batches.items()]
+        rows = [
+            RowsBelow(
+                shard,
+                list({cell.row_key: None for cell in batch}),
+                batch[0].added_id,
+                fences[shard],
+            )
+            for shard, batch in batches.items()
+        ]
         before = self._store.latest_before(rows, version.definition.columns)
         erased = {cell.row_key for cell in before if cell.column_name == ERASED_COLUMN}
         entries, tombstones, unfit = [], [], list[UnfitValue]()

@@ -1,8 +1,9 @@
 """Answers queries of an index, and remembers for a moment which version is current.
 
-**Fresh** (the default): every entry is checked against the ref keys of the row's current cells, and made anew where they are others. What does not meet the
-filters any more is left out; what the index does not hold *yet* is not found (``wait_for`` is for that). Rows come in the order of what the index held.
-**Fast**: entries as they are. Both go on while a master is away, from a minion.
+**Fresh** (the default): every entry is checked against the ref keys of the row's current cells, and
+made anew where they are others. What does not meet the filters any more is left out; what the index
+does not hold *yet* is not found (``wait_for`` is for that). Rows come in the order of what the
+index held. **Fast**: entries as they are. Both go on while a master is away, from a minion.
 """
 
 from __future__ import annotations
@@ -26,15 +27,27 @@ from cellfeed.store.engines.contract.read_bounds import Page
 from cellfeed.store.engines.contract.values import LocatedCell
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 from cellfeed.store.indexes.catalog import Catalog, IndexRecord, VersionRecord
-from cellfeed.store.indexes.request import WAIT_S, Filter, IndexPage, IndexRequest, IndexRow, check_wait_for, check_wait_s, checked_request, cursor_text
+from cellfeed.store.indexes.request import (
+    WAIT_S,
+    Filter,
+    IndexPage,
+    IndexRequest,
+    IndexRow,
+    check_wait_for,
+    check_wait_s,
+    checked_request,
+    cursor_text,
+)
 from cellfeed.store.indexes.values import decoder
 from cellfeed.store.indexes.version import IndexVersion, RowView
 
 REMEMBERED_S: Final = 1.0
-"""How long it is remembered which version of an index is current. A version that was replaced is kept on for longer than that."""
+"""How long it is remembered which version of an index is current. A version that was replaced is
+kept on for longer than that."""
 
 _ROWS_STEP: Final = 32
-"""Rows whose cells are read at once at first: a page with large bodies is full before many are read."""
+"""Rows whose cells are read at once at first: a page with large bodies is full before many are
+read."""
 
 _POLL_S: Final = 0.002
 _POLL_MAX_S: Final = 0.05
@@ -44,7 +57,8 @@ Positions = Callable[[str], Mapping[int, int]]
 
 
 class Indexes:
-    """The indexes of a datastore. Any number of threads. ``positions`` is needed for ``wait_for`` alone."""
+    """The indexes of a datastore. Any number of threads. ``positions`` is needed for ``wait_for``
+    alone."""
 
     def __init__(self, engine: Engine, positions: Positions | None = None) -> None:
         self._engine = engine
@@ -59,10 +73,16 @@ class Indexes:
     def kept_versions(self) -> list[IndexVersion]:
         """The versions that are written now."""
         now_us = self.catalog.now_us()
-        return [self.version(version) for record in self.catalog.all() for version in record.versions if version.is_kept(now_us)]
+        return [
+            self.version(version)
+            for record in self.catalog.all()
+            for version in record.versions
+            if version.is_kept(now_us)
+        ]
 
     def current(self, name: str) -> IndexVersion:
-        """The version that queries are answered from. Raises NotFound; StorageUnavailable while the first one is being built."""
+        """The version that queries are answered from. Raises NotFound; StorageUnavailable while the
+        first one is being built."""
         remembered = self._remembered.get(name)
         if remembered is not None and time.monotonic() < remembered[0]:
             return remembered[1]
@@ -110,13 +130,20 @@ class Indexes:
         return _Query(self._engine, version, request).page()
 
     def behind(self, name: str, locations: Mapping[int, int]) -> str | None:
-        """What of these locations (by shard) the index has not come past, told; None when nothing."""
+        """What of these locations (by shard) the index has not come past, told; None when
+        nothing."""
         if self.positions is None:
-            raise InvalidRequest("wait_for: this datastore was opened without the coordination that knows how far its indexes are")
+            raise InvalidRequest(
+                "wait_for: this datastore was opened without the coordination that knows how far"
+                " its indexes are"
+            )
         reached = self.positions(self.current(name).group)
         for shard, added_id in locations.items():
             if reached.get(shard, 0) <= added_id:
-                return f"index {name!r} has come to {reached.get(shard, 0)} in shard {shard}, not past {added_id}"
+                return (
+                    f"index {name!r} has come to {reached.get(shard, 0)} in shard {shard}, not past"
+                    f" {added_id}"
+                )
         return None
 
     def waits(self, wait_s: float) -> Iterator[float]:
@@ -146,7 +173,14 @@ class _Query:
         self._request = request
         fields = version.definition.fields
         shard_value = cache(decoder(fields[0].type))  # the same in many rows
-        self._shown = [(position, fields[position].name, decoder(fields[position].type) if position else shard_value) for position in request.fields]
+        self._shown = [
+            (
+                position,
+                fields[position].name,
+                decoder(fields[position].type) if position else shard_value,
+            )
+            for position in request.fields
+        ]
         self._stale = False
         self._read = Page()
 
@@ -171,7 +205,9 @@ class _Query:
                 start, step = start + step, step * 2
         return self._answer(rows, after if more else None)
 
-    def _answer(self, rows: list[IndexRow], after: tuple[Encoded | None, bytes] | None) -> IndexPage:
+    def _answer(
+        self, rows: list[IndexRow], after: tuple[Encoded | None, bytes] | None
+    ) -> IndexPage:
         request = self._request
         cursor = cursor_text(request, self._version.number, after) if after is not None else None
         return IndexPage(rows, cursor, self._version.number, self._stale)
@@ -179,18 +215,29 @@ class _Query:
     def _entries(self, after: tuple[Encoded | None, bytes] | None, limit: int) -> list[Entry]:
         request, version = self._request, self._version
         selects = [
-            EntrySelect(version.shard_of_value(value), value, request.conditions, request.order, request.descending, after, limit)
+            EntrySelect(
+                version.shard_of_value(value),
+                value,
+                request.conditions,
+                request.order,
+                request.descending,
+                after,
+                limit,
+            )
             for value in request.shard_values
             if after is None or request.order != 0 or self._is_behind(value, after)
         ]
         if request.order == 0 and after is not None:
-            # Of the shard value where the last page ended, what is behind its row key; of the others all.
+            # Of the shard value where the last page ended, what is behind its row key; of the
+            # others all.
             selects = [each if each.value == after[0] else replace_after(each) for each in selects]
         found, stale = self._store.select(version.table, selects, request.read_from)
         self._stale |= stale
         if len(found) == 1:
             return found[0]
-        return list(islice(heapq.merge(*found, key=self._sort_key, reverse=request.descending), limit))
+        return list(
+            islice(heapq.merge(*found, key=self._sort_key, reverse=request.descending), limit)
+        )
 
     def _is_behind(self, value: Encoded, after: tuple[Encoded | None, bytes]) -> bool:
         last: Any = after[0]
@@ -215,14 +262,19 @@ class _Query:
             shown = entry
             if request.fresh and entry.row_key in read:
                 seen = self._as_it_is(cells, entry)
-                if seen is None or seen.values[0] != entry.values[0] or not all(meets(seen, each) for each in request.conditions):
+                if (
+                    seen is None
+                    or seen.values[0] != entry.values[0]
+                    or not all(meets(seen, each) for each in request.conditions)
+                ):
                     yield entry, None
                     continue
                 shown = seen
             yield entry, self._row(shown, cells)
 
     def _to_be_read(self, entries: Sequence[Entry]) -> Collection[bytes]:
-        """Rows whose cells are needed: all of them where columns are asked for; else those that have other cells by now than their entries were made of."""
+        """Rows whose cells are needed: all of them where columns are asked for; else those that
+        have other cells by now than their entries were made of."""
         request = self._request
         if not entries:
             return ()
@@ -230,7 +282,11 @@ class _Query:
             return {entry.row_key: None for entry in entries}
         if not request.fresh:
             return ()
-        outdated = self._store.outdated([(entry.row_key, entry.refs) for entry in entries], self._version.definition.columns, request.read_from)
+        outdated = self._store.outdated(
+            [(entry.row_key, entry.refs) for entry in entries],
+            self._version.definition.columns,
+            request.read_from,
+        )
         self._stale |= outdated.stale
         return outdated.row_keys
 
@@ -238,16 +294,26 @@ class _Query:
         request = self._request
         columns = None
         if request.columns is not None:
-            columns = list(dict.fromkeys([*(self._version.definition.columns if request.fresh else ()), *request.columns]))
+            columns = list(
+                dict.fromkeys(
+                    [*(self._version.definition.columns if request.fresh else ()), *request.columns]
+                )
+            )
         by_shard: dict[int, list[bytes]] = {}
-        for row_key, shard in zip(row_keys, shards_of(list(row_keys), self._engine.shards), strict=True):
+        for row_key, shard in zip(
+            row_keys, shards_of(list(row_keys), self._engine.shards), strict=True
+        ):
             by_shard.setdefault(shard, []).append(row_key)
         found = self._store.current(by_shard, columns, request.read_from)
         self._stale |= any(cell.stale for cells in found.values() for cell in cells)
-        return {row_key: [each for each in cells if not is_erased(each.cell.body)] for row_key, cells in found.items()}
+        return {
+            row_key: [each for each in cells if not is_erased(each.cell.body)]
+            for row_key, cells in found.items()
+        }
 
     def _as_it_is(self, cells: Sequence[LocatedCell], entry: Entry) -> Entry | None:
-        """The entry as it follows from the current cells; the same where these are the cells that it was made of, for cells never change."""
+        """The entry as it follows from the current cells; the same where these are the cells that
+        it was made of, for cells never change."""
         refs: list[int | None] = [None] * len(entry.refs)
         for each in cells:
             if (number := self._version.column_number(each.cell.column_name)) is not None:
@@ -259,7 +325,10 @@ class _Query:
 
     def _row(self, entry: Entry, cells: Sequence[LocatedCell]) -> IndexRow:
         asked = self._request.columns
-        fields = {name: None if (value := entry.values[position]) is None else shown(value) for position, name, shown in self._shown}
+        fields = {
+            name: None if (value := entry.values[position]) is None else shown(value)
+            for position, name, shown in self._shown
+        }
         if not cells or asked == ():
             return IndexRow(UUID(bytes=entry.row_key), fields)
         found: dict[str, Cell] = {
@@ -277,7 +346,8 @@ def replace_after(select: EntrySelect) -> EntrySelect:
 
 
 def meets(entry: Entry, condition: Condition) -> bool:
-    """Whether an entry meets a condition, as the SQL statement would say. A missing field meets none."""
+    """Whether an entry meets a condition, as the SQL statement would say. A missing field meets
+    none."""
     value: Any = entry.values[condition.field]
     if value is None:
         return False
@@ -299,5 +369,8 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 def _current(record: IndexRecord) -> VersionRecord:
     if record.current is None:
-        raise StorageUnavailable(f"index {record.name!r} is still being built (cellfeed index status tells how far it is)")
+        raise StorageUnavailable(
+            f"index {record.name!r} is still being built (cellfeed index status tells how far"
+            " it is)"
+        )
     return record.current

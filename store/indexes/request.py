@@ -28,7 +28,8 @@ ROWS_MAX: Final = 1_000
 """Rows of one answer."""
 
 WAIT_S: Final = 5.0
-"""How long a query waits for the index to come past a location, when the caller does not say, in seconds."""
+"""How long a query waits for the index to come past a location, when the caller does not say, in
+seconds."""
 
 WAIT_MAX_S: Final = 8.0
 """Below the time-out of a read over HTTP."""
@@ -38,7 +39,8 @@ Filter = tuple[str, str, Any]
 
 
 class QueryOptions(TypedDict, total=False):
-    """How an index is queried, beside shard value and filters; see :meth:`cellfeed.store.datastore.Datastore.query_index`."""
+    """How an index is queried, beside shard value and filters; see
+    :meth:`cellfeed.store.datastore.Datastore.query_index`."""
 
     order_by: str | None
     descending: bool
@@ -53,7 +55,8 @@ class QueryOptions(TypedDict, total=False):
 
 
 class IndexRow(msgspec.Struct, frozen=True):
-    """A row found. ``fields``: those asked for, None where missing, see :mod:`cellfeed.store.indexes.values`. ``cells``: the latest of the columns asked for."""
+    """A row found. ``fields``: those asked for, None where missing, see
+    :mod:`cellfeed.store.indexes.values`. ``cells``: the latest of the columns asked for."""
 
     row_key: UUID
     fields: dict[str, JsonValue | None]
@@ -61,8 +64,8 @@ class IndexRow(msgspec.Struct, frozen=True):
 
 
 class IndexPage(msgspec.Struct, frozen=True):
-    """An answer. ``cursor`` continues behind it; None at the end. ``stale``: entries or cells came from a minion, a later one may be missing. ``version``: of
-    the index."""
+    """An answer. ``cursor`` continues behind it; None at the end. ``stale``: entries or cells came
+    from a minion, a later one may be missing. ``version``: of the index."""
 
     rows: list[IndexRow]
     cursor: str | None
@@ -120,8 +123,13 @@ def checked_request(
     shard_field = definition.shard_field
     given = list(shard_value) if isinstance(shard_value, list | tuple | set) else [shard_value]
     if not 1 <= len(given) <= SHARD_VALUES_MAX:
-        raise InvalidRequest(f"{len(given)} values of the shard field {shard_field.name}; 1 to {SHARD_VALUES_MAX} are allowed")
-    shard_values = tuple({encode_given(shard_field.name, shard_field.type, value): None for value in given})
+        raise InvalidRequest(
+            f"{len(given)} values of the shard field {shard_field.name}; 1 to {SHARD_VALUES_MAX}"
+            " are allowed"
+        )
+    shard_values = tuple(
+        {encode_given(shard_field.name, shard_field.type, value): None for value in given}
+    )
     if len(where) > FILTERS_MAX:
         raise InvalidRequest(f"{len(where)} filters; at most {FILTERS_MAX} are allowed")
     if type(limit) is not int or not 1 <= limit <= ROWS_MAX:
@@ -137,7 +145,11 @@ def checked_request(
         descending=descending,
         limit=limit,
         after=None,
-        fields=tuple(range(len(definition.fields))) if fields is None else tuple(definition.position(name) for name in fields),
+        fields=(
+            tuple(range(len(definition.fields)))
+            if fields is None
+            else tuple(definition.position(name) for name in fields)
+        ),
         columns=_columns(columns),
         fresh=mode == "fresh",
         read_from=read_from,
@@ -147,18 +159,32 @@ def checked_request(
 
 def cursor_text(request: IndexRequest, version: int, place: tuple[Encoded | None, bytes]) -> str:
     """The cursor behind an entry."""
-    return base64.urlsafe_b64encode(_cursor_encode(_Cursor(version, _asked(request), *place))).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(_cursor_encode(_Cursor(version, _asked(request), *place)))
+        .decode()
+        .rstrip("=")
+    )
 
 
 def check_wait_for(wait_for: object, shards: int) -> dict[int, int]:
-    """Locations to wait for, by shard: of ``(shard, added_id)``, of several, or of a mapping. Raises InvalidLocation."""
+    """Locations to wait for, by shard: of ``(shard, added_id)``, of several, or of a mapping.
+    Raises InvalidLocation."""
     if wait_for is None:
         return {}
-    pairs: Any = wait_for.items() if isinstance(wait_for, Mapping) else [wait_for] if _is_location(wait_for) else wait_for
+    pairs: Any = (
+        wait_for.items()
+        if isinstance(wait_for, Mapping)
+        else [wait_for]
+        if _is_location(wait_for)
+        else wait_for
+    )
     found: dict[int, int] = {}
     for pair in pairs if isinstance(pairs, Sequence) or isinstance(wait_for, Mapping) else [pairs]:
         if not _is_location(pair) or not 0 <= pair[0] < shards or pair[1] < 0:
-            raise InvalidLocation(f"wait_for {ascii(pair)[:80]} is no pair of a shard (0 to {shards - 1}) and an added_id, as a put is answered")
+            raise InvalidLocation(
+                f"wait_for {ascii(pair)[:80]} is no pair of a shard (0 to {shards - 1}) and an"
+                " added_id, as a put is answered"
+            )
         found[pair[0]] = max(found.get(pair[0], 0), pair[1])
     return found
 
@@ -171,7 +197,11 @@ def check_wait_s(wait_s: object) -> float:
 
 
 def _is_location(value: object) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(type(part) is int for part in value)
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(type(part) is int for part in value)
+    )
 
 
 def _condition(definition: IndexDefinition, given: object) -> Condition:
@@ -180,35 +210,58 @@ def _condition(definition: IndexDefinition, given: object) -> Condition:
     name, operator, value = given
     position = definition.position(name)
     if operator not in OPERATORS:
-        raise InvalidRequest(f"field {name}: operator {ascii(operator)[:40]} is not known; known are {' '.join(OPERATORS)}")
+        raise InvalidRequest(
+            f"field {name}: operator {ascii(operator)[:40]} is not known; known are"
+            f" {' '.join(OPERATORS)}"
+        )
     kind = definition.fields[position].type
     if operator != "in":
         return Condition(position, operator, (encode_given(name, kind, value),))
     if not isinstance(value, list | tuple | set) or not 1 <= len(value) <= IN_VALUES_MAX:
         raise InvalidRequest(f"field {name}: `in` takes a list of 1 to {IN_VALUES_MAX} values")
-    return Condition(position, operator, tuple({encode_given(name, kind, each): None for each in value}))
+    return Condition(
+        position, operator, tuple({encode_given(name, kind, each): None for each in value})
+    )
 
 
 def _columns(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
     if columns == "*":
         return None
     if isinstance(columns, str):
-        raise InvalidRequest(f"columns {columns[:80]!r} must be a list of column names, or '*' for all")
+        raise InvalidRequest(
+            f"columns {columns[:80]!r} must be a list of column names, or '*' for all"
+        )
     return tuple(check_column_name(column) for column in columns or ())
 
 
 def _behind(request: IndexRequest, cursor: str, version: int) -> IndexRequest:
     try:
-        found = _cursor_decoder.decode(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+        found = _cursor_decoder.decode(
+            base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        )
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise InvalidRequest("the cursor is not one of this service's") from None
     if found.asked != _asked(request) or len(found.row_key) != 16:
-        raise InvalidRequest("the cursor is of another query: shard values, filters and order must stay the same")
+        raise InvalidRequest(
+            "the cursor is of another query: shard values, filters and order must stay the same"
+        )
     if found.version != version:
-        raise InvalidRequest(f"the cursor is of version {found.version} of the index, which is at version {version} by now: begin again without it")
+        raise InvalidRequest(
+            f"the cursor is of version {found.version} of the index, which is at version {version}"
+            " by now: begin again without it"
+        )
     return replace(request, after=(found.value, found.row_key))
 
 
 def _asked(request: IndexRequest) -> int:
     """What a cursor goes with, as a number of 32 bits."""
-    return binascii.crc32(_cursor_encode([sorted(request.shard_values, key=repr), request.conditions, request.order, request.descending]))
+    return binascii.crc32(
+        _cursor_encode(
+            [
+                sorted(request.shard_values, key=repr),
+                request.conditions,
+                request.order,
+                request.descending,
+            ]
+        )
+    )

@@ -1,4 +1,5 @@
-"""The entries that rows should have by their cells, and those that they have: what a check and a trim hold against each other."""
+"""The entries that rows should have by their cells, and those that they have: what a check and a
+trim hold against each other."""
 
 from __future__ import annotations
 
@@ -16,14 +17,36 @@ class RowEntries:
         self._store = store
         self._version = version
 
-    def wanted(self, shard: int, row_keys: Sequence[bytes], end: int, fence: int) -> dict[bytes, Entry | None]:
-        """The entries that rows of a shard should have by the cells that it has of them below a location; none for a row that is erased."""
-        cells = self._store.latest_before([RowsBelow(shard, row_keys, end, fence)], self._version.definition.columns) if row_keys else []
+    def wanted(
+        self, shard: int, row_keys: Sequence[bytes], end: int, fence: int
+    ) -> dict[bytes, Entry | None]:
+        """The entries that rows of a shard should have by the cells that it has of them below a
+        location; none for a row that is erased."""
+        cells = (
+            self._store.latest_before(
+                [RowsBelow(shard, row_keys, end, fence)], self._version.definition.columns
+            )
+            if row_keys
+            else []
+        )
         erased = {cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN}
         views = self._version.views(cell for cell in cells if cell.row_key not in erased)
-        return {row_key: self._version.entry_of(views.get(row_key, RowView([], {}))) for row_key in row_keys}
+        return {
+            row_key: self._version.entry_of(views.get(row_key, RowView([], {})))
+            for row_key in row_keys
+        }
 
     def found(self, places: Iterable[tuple[Encoded, bytes]]) -> dict[tuple[Encoded, bytes], Entry]:
         """What there is at these places (shard value, row key), tombstones among it."""
-        wanted = [(self._version.shard_of_value(value), value, row_key) for value, row_key in places]
-        return {entry.place: entry for entry in self._store.find(self._version.table, wanted) if entry is not None} if wanted else {}
+        wanted = [
+            (self._version.shard_of_value(value), value, row_key) for value, row_key in places
+        ]
+        return (
+            {
+                entry.place: entry
+                for entry in self._store.find(self._version.table, wanted)
+                if entry is not None
+            }
+            if wanted
+            else {}
+        )

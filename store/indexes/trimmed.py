@@ -1,20 +1,30 @@
-"""Takes the entries of trimmed cells out of the indexes, so that an index goes on to be what the cells say (I18).
+"""Takes the entries of trimmed cells out of the indexes, so that an index goes on to be what the
+cells say (I18).
 
-An entry names the shard value of a cell, which nobody knows any more once the cell is gone. So a step of a trim is three:
+An entry names the shard value of a cell, which nobody knows any more once the cell is gone. So a
+step of a trim is three:
 
-    1. what the cells that are about to go say of places is noted in the state table, ``trims/<shard>/<index>/<version>/<first added_id>``
+    1. what the cells that are about to go say of places is noted in the state table,
+       ``trims/<shard>/<index>/<version>/<first added_id>``
     2. the cells go (E15)
-    3. the shard's fence is raised. Then each row is looked at, at the places noted and where it should be by the cells that it still has: what is there and
-       should not be is removed, tombstones as well, for they would keep away what is put there anew; what should be is merged in. Then the note is deleted
+    3. the shard's fence is raised. Then each row is looked at, at the places noted and where it
+       should be by the cells that it still has: what is there and should not be is removed,
+       tombstones as well, for they would keep away what is put there anew; what should be is merged
+       in. Then the note is deleted
 
-Index workers go on meanwhile. What they have read before the raise is written before it, and step 3 sees it, or refused; what they read after does not hold
-what has gone (:mod:`cellfeed.store.engines.contract.index_fences`). So nobody brings an entry of a trimmed cell back: neither one that was paused and overtaken, nor the owner of
-the shard with a row of which it has read an older cell. New cells come meanwhile as well, and what the index has of them is newer than what step 3 has read: so
-rows of which an entry was removed are looked at once more. A cell whose entry could have been among the removed is in the log by then, and is merged again.
+Index workers go on meanwhile. What they have read before the raise is written before it, and step 3
+sees it, or refused; what they read after does not hold what has gone
+(:mod:`cellfeed.store.engines.contract.index_fences`). So nobody brings an entry of a trimmed cell
+back: neither one that was paused and overtaken, nor the owner of the shard with a row of which it
+has read an older cell. New cells come meanwhile as well, and what the index has of them is newer
+than what step 3 has read: so rows of which an entry was removed are looked at once more. A cell
+whose entry could have been among the removed is in the log by then, and is merged again.
 
-Crash points: before 2 the note names rows that are as they should be, and nothing comes of it. Between 2 and the end of 3 the entries of some rows are stale,
-or missing: a fresh query leaves the stale ones out, as it checks the cells; ``index verify`` names them. The next trim of the shard begins with the notes that
-it finds. All of it may be repeated, by several at once: the one whose fence is no longer the latest is refused, and looks again.
+Crash points: before 2 the note names rows that are as they should be, and nothing comes of it.
+Between 2 and the end of 3 the entries of some rows are stale, or missing: a fresh query leaves the
+stale ones out, as it checks the cells; ``index verify`` names them. The next trim of the shard
+begins with the notes that it finds. All of it may be repeated, by several at once: the one whose
+fence is no longer the latest is refused, and looks again.
 """
 
 from __future__ import annotations
@@ -65,7 +75,8 @@ class IndexedTrim:
         self._trim = trim
 
     def step(self, shard: int, start: int, below: int) -> int:
-        """One step of a trim of a log that starts at ``start``; where it starts then. Raises Unavailable: then it is repeated, or :meth:`settle` is run."""
+        """One step of a trim of a log that starts at ``start``; where it starts then. Raises
+        Unavailable: then it is repeated, or :meth:`settle` is run."""
         versions = self._indexes.kept_versions()
         if not versions:
             return self._trim(shard, below)
@@ -79,7 +90,9 @@ class IndexedTrim:
         self.settle(shard)
         return start
 
-    def _note(self, shard: int, cells: Sequence[StoredCell], versions: Iterable[IndexVersion]) -> None:
+    def _note(
+        self, shard: int, cells: Sequence[StoredCell], versions: Iterable[IndexVersion]
+    ) -> None:
         """Step 1."""
         write: dict[str, bytes | None] = {}
         for version in versions:
@@ -89,16 +102,23 @@ class IndexedTrim:
                 if number is None:
                     continue
                 places = rows.setdefault(cell.row_key, [])
-                if number == 0 and (value := version.values_of(0, cell)[0]) is not None and value not in places:
+                if (
+                    number == 0
+                    and (value := version.values_of(0, cell)[0]) is not None
+                    and value not in places
+                ):
                     places.append(value)
             if rows:
                 note = _Note(version.definition.table, version.number, rows)
-                write[f"{_PREFIX}{shard}/{note.index}/{note.version}/{cells[0].added_id}"] = msgspec.msgpack.encode(note)
+                write[f"{_PREFIX}{shard}/{note.index}/{note.version}/{cells[0].added_id}"] = (
+                    msgspec.msgpack.encode(note)
+                )
         if write:
             self._engine.state.commit(write)
 
     def settle(self, shard: int) -> int:
-        """Step 3, for all notes of the shard; how many entries were removed. Raises StorageUnavailable, OutcomeUnknown: then it is repeated."""
+        """Step 3, for all notes of the shard; how many entries were removed. Raises
+        StorageUnavailable, OutcomeUnknown: then it is repeated."""
         changed = 0
         for _ in range(_LOOKS_MAX):
             if not (entries := self._engine.state.list(f"{_PREFIX}{shard}/")):
@@ -106,10 +126,16 @@ class IndexedTrim:
             fence = self._engine.indexes.raise_fences([shard])[shard]
             with suppress(StaleView):
                 changed += self._settle_all(shard, entries, fence)
-        raise StorageUnavailable(f"shard {shard} is trimmed elsewhere, or rows of it are erased, all the time: its index entries are not settled yet")
+        raise StorageUnavailable(
+            f"shard {shard} is trimmed elsewhere, or rows of it are erased, all the time: its index"
+            " entries are not settled yet"
+        )
 
     def _settle_all(self, shard: int, entries: Sequence[StateEntry], fence: int) -> int:
-        kept = {(version.definition.table, version.number): version for version in self._indexes.kept_versions()}
+        kept = {
+            (version.definition.table, version.number): version
+            for version in self._indexes.kept_versions()
+        }
         changed = 0
         for entry in entries:
             note = _decode(entry.value)
@@ -120,7 +146,9 @@ class IndexedTrim:
             self._engine.state.commit({entry.key: None}, expect={entry.key: entry.version})
         return changed
 
-    def _settle(self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]], fence: int) -> int:
+    def _settle(
+        self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]], fence: int
+    ) -> int:
         store = self._engine.indexes
         wanted, found = self._look(shard, version, rows, fence)
         wrong: list[Entry] = [entry for entry in found.values() if entry != wanted[entry.row_key]]
@@ -129,7 +157,11 @@ class IndexedTrim:
         failpoint("index.trim.removed")
         if wrong:
             wanted, found = self._look(shard, version, rows, fence)
-        missing = [entry for entry in wanted.values() if entry is not None and found.get(entry.place) != entry]
+        missing = [
+            entry
+            for entry in wanted.values()
+            if entry is not None and found.get(entry.place) != entry
+        ]
         if missing:
             store.apply(version.table, version.by_shard(missing), {shard: fence})
         return len(wrong)
@@ -139,7 +171,13 @@ class IndexedTrim:
     ) -> tuple[dict[bytes, Entry | None], dict[tuple[Encoded, bytes], Entry]]:
         """The entries that the rows should have, and what there is at their places."""
         entries = RowEntries(self._engine.indexes, version)
-        wanted = entries.wanted(shard, list(rows), self._engine.heads([shard])[shard].watermark, fence)
+        wanted = entries.wanted(
+            shard, list(rows), self._engine.heads([shard])[shard].watermark, fence
+        )
         places = [(value, row_key) for row_key, values in rows.items() for value in values]
-        places += [entry.place for entry in wanted.values() if entry is not None and entry.values[0] not in rows[entry.row_key]]
+        places += [
+            entry.place
+            for entry in wanted.values()
+            if entry is not None and entry.values[0] not in rows[entry.row_key]
+        ]
         return wanted, entries.found(places)

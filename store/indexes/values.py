@@ -1,23 +1,32 @@
 """Values of indexed fields: from JSON to what the index tables hold, and back.
 
-A table column holds either a 64-bit integer or bytes, and compares as those do: the same on SQLite and MariaDB, without a word about collations or decimal
-arithmetic. Each type's encoding keeps the order of its values.
+A table column holds either a 64-bit integer or bytes, and compares as those do: the same on SQLite
+and MariaDB, without a word about collations or decimal arithmetic. Each type's encoding keeps the
+order of its values.
 
-=========  =====================================================  ====================================================================================
+=========  =====================================================
+====================================================================================
 type       what a body may hold                                   in the table
-=========  =====================================================  ====================================================================================
+=========  =====================================================
+====================================================================================
 uuid       the text of a UUID                                     16 bytes
-datetime   ISO 8601 text; without a zone it is UTC                integer: microseconds since 1970 UTC
-string     text of at most ``STRING_BYTES_MAX`` bytes of UTF-8    those bytes, so the order is that of code points
+datetime   ISO 8601 text; without a zone it is UTC                integer: microseconds since 1970
+           UTC
+string     text of at most ``STRING_BYTES_MAX`` bytes of UTF-8    those bytes, so the order is that
+           of code points
 int        an integer of 64 bits with sign                        integer
-float      a number that a double holds exactly                   integer: the double's bits, made to order as the doubles do
+float      a number that a double holds exactly                   integer: the double's bits, made
+           to order as the doubles do
 bool       true, false                                            integer 0, 1
-decimal    a number, or its text: 20 digits before the point      16 bytes: an offset number of units of 1e-18
+decimal    a number, or its text: 20 digits before the point      16 bytes: an offset number of
+           units of 1e-18
            and 18 behind it
-=========  =====================================================  ====================================================================================
+=========  =====================================================
+====================================================================================
 
-What is not of its type is **unfit**: the field counts as missing, and is counted. Results show values in one form (:func:`decode`): JSON's own, with UUIDs
-in lower case, moments in UTC with ``Z``, decimals without needless zeros.
+What is not of its type is **unfit**: the field counts as missing, and is counted. Results show
+values in one form (:func:`decode`): JSON's own, with UUIDs in lower case, moments in UTC with
+``Z``, decimals without needless zeros.
 """
 
 from __future__ import annotations
@@ -108,7 +117,9 @@ def _float(value: object) -> Encoded:
         raise Unfit from None
     if as_float != value or as_float in (float("inf"), float("-inf")):
         raise Unfit
-    bits = int.from_bytes(struct.pack(">d", as_float + 0.0), "big", signed=True)  # -0.0 + 0.0 is 0.0
+    bits = int.from_bytes(
+        struct.pack(">d", as_float + 0.0), "big", signed=True
+    )  # -0.0 + 0.0 is 0.0
     return bits if bits >= 0 else bits ^ _INT_MAX
 
 
@@ -176,11 +187,16 @@ def _shown_day(days: int) -> str:
 
 
 def _shown_datetime(value: int) -> str:
-    """As ``isoformat`` does it, in less than half the time: days come again and again, and so do minutes."""
+    """As ``isoformat`` does it, in less than half the time: days come again and again, and so do
+    minutes."""
     days, of_day = divmod(value, _DAY_US)
     minute, of_minute = divmod(of_day, 60_000_000)
     second, rest = divmod(of_minute, 1_000_000)
-    return f"{_shown_day(days)}T{_MINUTES[minute]}{second:02d}.{rest:06d}Z" if rest else f"{_shown_day(days)}T{_MINUTES[minute]}{second:02d}Z"
+    return (
+        f"{_shown_day(days)}T{_MINUTES[minute]}{second:02d}.{rest:06d}Z"
+        if rest
+        else f"{_shown_day(days)}T{_MINUTES[minute]}{second:02d}Z"
+    )
 
 
 _DECODERS: Final[dict[str, Callable[[Any], JsonValue]]] = {
@@ -215,4 +231,6 @@ def encode_given(name: str, kind: str, value: Any) -> Encoded:
     try:
         return _ENCODERS[kind](value)
     except Unfit:
-        raise InvalidRequest(f"field {name}: {ascii(value)[:80]} is not a value of type {kind}") from None
+        raise InvalidRequest(
+            f"field {name}: {ascii(value)[:80]} is not a value of type {kind}"
+        ) from None

@@ -1,13 +1,17 @@
 """One version of an index: its tables, and what entries a row has, given cells of it.
 
-**The view.** A writer of entries always has the view of a prefix of the row's shard log: all cells below some location. Of the row's cells in the first column
-(the one with the shard field) it takes those that were, one after the other, the latest by ref key, from some location on, and the one before them. The last of
-them says where the entry is now; the places that the others named get a tombstone with the last one's ref key.
+**The view.** A writer of entries always has the view of a prefix of the row's shard log: all cells
+below some location. Of the row's cells in the first column (the one with the shard field) it takes
+those that were, one after the other, the latest by ref key, from some location on, and the one
+before them. The last of them says where the entry is now; the places that the others named get a
+tombstone with the last one's ref key.
 
-**Why the outcome is right whatever comes in between** (crashes, repeated batches, two writers at once, one of them paused): views of prefixes can be
-compared; an entry of an older view has no higher ref key in any register, and merging keeps the higher ones (X1). Suppose a writer with an old view writes an
-entry to a place that the row has left. Whoever came to the cell by which it left had a view in which the old place's cell was the latest one before it, and
-wrote a tombstone there whose ref key is higher. So whatever comes first, the tombstone stays.
+**Why the outcome is right whatever comes in between** (crashes, repeated batches, two writers at
+once, one of them paused): views of prefixes can be compared; an entry of an older view has no
+higher ref key in any register, and merging keeps the higher ones (X1). Suppose a writer with an old
+view writes an entry to a place that the row has left. Whoever came to the cell by which it left had
+a view in which the old place's cell was the latest one before it, and wrote a tombstone there whose
+ref key is higher. So whatever comes first, the tombstone stays.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ _MISSING: Final = object()
 
 
 class RowView(NamedTuple):
-    """``first``: cells of the first column in the order of the log. ``others``: the latest cell of each other column, by the column's number."""
+    """``first``: cells of the first column in the order of the log. ``others``: the latest cell of
+    each other column, by the column's number."""
 
     first: Sequence[StoredCell]
     others: Mapping[int, StoredCell]
@@ -61,7 +66,10 @@ class IndexVersion:
         widths = tuple(BYTES_TYPES.get(field.type) for field in definition.fields)
         self.table = IndexTable(f"ix_{definition.table}_v{number}", tuple(positions), widths)
         self._number_of = {column: number for number, column in enumerate(definition.columns)}
-        self._readers = [[(field, encoder(field.type)) for field in column.fields] for column in definition.column_defs]
+        self._readers = [
+            [(field, encoder(field.type)) for field in column.fields]
+            for column in definition.column_defs
+        ]
         self._shard_type = definition.shard_field.type
         self._shard_of: dict[Encoded, int] = {}
 
@@ -79,8 +87,11 @@ class IndexVersion:
             self._shard_of[value] = shard
         return shard
 
-    def values_of(self, column: int, cell: StoredCell, unfit: list[UnfitValue] | None = None) -> list[Encoded | None]:
-        """The fields of a cell of that column, encoded; None for what is missing or unfit, and for all of an erased cell. Raises DataDamaged."""
+    def values_of(
+        self, column: int, cell: StoredCell, unfit: list[UnfitValue] | None = None
+    ) -> list[Encoded | None]:
+        """The fields of a cell of that column, encoded; None for what is missing or unfit, and for
+        all of an erased cell. Raises DataDamaged."""
         if is_erased(cell.body):
             return [None] * len(self._readers[column])
         body = canonical_json.parse(decode_body(cell.body))
@@ -99,7 +110,8 @@ class IndexVersion:
         return found
 
     def entry_of(self, view: RowView, unfit: list[UnfitValue] | None = None) -> Entry | None:
-        """The live entry of a row; None where the latest cell of the first column is missing or names no shard value."""
+        """The live entry of a row; None where the latest cell of the first column is missing or
+        names no shard value."""
         if not view.first:
             return None
         latest = max(view.first, key=_ref_key)
@@ -110,7 +122,11 @@ class IndexVersion:
         for number in range(1, len(self._readers)):
             cell = view.others.get(number)
             refs.append(cell.ref_key if cell is not None else None)
-            values += self.values_of(number, cell, unfit) if cell is not None else [None] * len(self._readers[number])
+            values += (
+                self.values_of(number, cell, unfit)
+                if cell is not None
+                else [None] * len(self._readers[number])
+            )
         return Entry(latest.row_key, True, tuple(refs), tuple(values))
 
     def left_places(self, view: RowView, entry: Entry | None) -> list[Entry]:
@@ -124,7 +140,11 @@ class IndexVersion:
                 highest = cell
                 records.append(cell)
         here = entry.values[0] if entry is not None else None
-        places = {value for cell in records[:-1] if (value := self.values_of(0, cell)[0]) is not None and value != here}
+        places = {
+            value
+            for cell in records[:-1]
+            if (value := self.values_of(0, cell)[0]) is not None and value != here
+        }
         return [self.tombstone(highest.row_key, value, highest.ref_key) for value in places]
 
     def tombstone(self, row_key: bytes, value: Encoded, ref_key: int) -> Entry:
@@ -133,7 +153,8 @@ class IndexVersion:
         return Entry(row_key, False, refs, (value, *[None] * (len(self.definition.fields) - 1)))
 
     def views(self, cells: Iterable[StoredCell]) -> dict[bytes, RowView]:
-        """Per row key, of cells in the order of the log (and before them, in any order, those that come from before)."""
+        """Per row key, of cells in the order of the log (and before them, in any order, those that
+        come from before)."""
         rows: dict[bytes, tuple[list[StoredCell], dict[int, StoredCell]]] = {}
         for cell in cells:
             number = self._number_of.get(cell.column_name)

@@ -1,4 +1,5 @@
-"""Benchmarks are found by name, their figures stand beside their limits, and each runs: here at a size that measures nothing."""
+"""Benchmarks are found by name, their figures stand beside their limits, and each runs: here at a
+size that measures nothing."""
 
 from __future__ import annotations
 
@@ -51,18 +52,30 @@ SMALL = {
     "dictionary": lambda: dictionary.figures(runs=1, trips=1_500),
     "encoding": lambda: encoding.figures(runs=1),
     "export-backfill": lambda: export_backfill.figures(embedded_cells=1_000, with_mariadb=False),
-    "export-latency": lambda: export_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0, broker_warm_up_s=0.2, with_mariadb=False),
+    "export-latency": lambda: export_latency.figures(
+        seconds=0.2, runs=1, warm_up_s=0.0, broker_warm_up_s=0.2, with_mariadb=False
+    ),
     "gateway-first-read": lambda: gateway_first_read.figures(cells=1_000, runs=1),
-    "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0, with_kafka=False),
-    "gateway-latency": lambda: gateway_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0, stores=["embedded"]),
+    "gateway-idle": lambda: gateway_idle.figures(
+        consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0, with_kafka=False
+    ),
+    "gateway-latency": lambda: gateway_latency.figures(
+        seconds=0.2, runs=1, warm_up_s=0.0, stores=["embedded"]
+    ),
     "gateway-read": lambda: gateway_read.figures(cells=1_000, runs=1, with_kafka=False),
-    "gateway-vs-kafka": lambda: gateway_vs_kafka.figures(cells=1_000, runs=1, partitions=(16,), with_java=False),
+    "gateway-vs-kafka": lambda: gateway_vs_kafka.figures(
+        cells=1_000, runs=1, partitions=(16,), with_java=False
+    ),
     "index-build": lambda: index_build.figures(count=500, runs=1, stores=["embedded"]),
     "index-lag": lambda: index_lag.figures(seconds=0.3, warm_up_s=0.0, stores=["embedded"]),
     "index-query": lambda: index_query.figures(count=500, seconds=0.1, stores=["embedded"]),
     "mysql-first-read": lambda: mysql_first_read.figures(cells=1_000),
-    "mysql-put": lambda: mysql_put.figures(count=500, runs=1, single_s=0.1, callers=(2,), filled=500),
-    "mysql-put-to-consumer": lambda: mysql_put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
+    "mysql-put": lambda: mysql_put.figures(
+        count=500, runs=1, single_s=0.1, callers=(2,), filled=500
+    ),
+    "mysql-put-to-consumer": lambda: mysql_put_to_consumer.figures(
+        seconds=0.2, runs=1, warm_up_s=0.0
+    ),
     "mysql-scan": lambda: mysql_scan.figures(count=500, runs=1),
     "mysql-shards": lambda: mysql_shards.figures(shards=8, singles=4),
     "promotion": lambda: promotion.figures(runs=1),
@@ -70,12 +83,25 @@ SMALL = {
     "put-to-consumer": lambda: put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
     "restore": lambda: restore.figures(cells=500, runs=1, with_mariadb=False),
     "shard-move": lambda: shard_move.figures(cells=200, runs=2),
-    "triggers": lambda: triggers.figures(cells=200, runs=1, seconds=0.2, warm_up_s=0.0, lease_s=1.0, shards=8, members=2, rebalance_lease_s=2.0),
+    "triggers": lambda: triggers.figures(
+        cells=200,
+        runs=1,
+        seconds=0.2,
+        warm_up_s=0.0,
+        lease_s=1.0,
+        shards=8,
+        members=2,
+        rebalance_lease_s=2.0,
+    ),
 }
 
 
 def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None:
-    modules = {module.name.replace("_", "-") for module in pkgutil.iter_modules(benchmarks.__path__) if not module.name.startswith("_")}
+    modules = {
+        module.name.replace("_", "-")
+        for module in pkgutil.iter_modules(benchmarks.__path__)
+        if not module.name.startswith("_")
+    }
     assert set(benchmark_names()) == modules == set(SMALL)
     assert all(len(about) > 20 for about in benchmark_names().values())
 
@@ -84,7 +110,9 @@ def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> None:
-    if name.startswith(("mysql-", "promotion", "gateway-first-read", "shard-move")) and (reason := local_mariadb.why_not()):
+    if name.startswith(("mysql-", "promotion", "gateway-first-read", "shard-move")) and (
+        reason := local_mariadb.why_not()
+    ):
         pytest.skip(reason)
     if name.startswith(("export-", "gateway-vs-kafka")) and (reason := local_kafka.why_not()):
         pytest.skip(reason)
@@ -94,13 +122,20 @@ def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> No
     assert len(set(names)) == len(names)
     assert all(each.startswith(f"{name} ") for each in names)
     assert all(figure.unit for figure in figures)
-    assert all({"name", "figure", "unit", "beside", "beside_figure", "ratio"} <= json.loads(json.dumps(figure.as_json())).keys() for figure in figures)
+    assert all(
+        {"name", "figure", "unit", "beside", "beside_figure", "ratio"}
+        <= json.loads(json.dumps(figure.as_json())).keys()
+        for figure in figures
+    )
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_needs_no_arguments(name: str) -> None:
     module = __import__(f"benchmarks.{name.replace('-', '_')}", fromlist=["figures"])
-    assert all(parameter.default is not parameter.empty for parameter in inspect.signature(module.figures).parameters.values())
+    assert all(
+        parameter.default is not parameter.empty
+        for parameter in inspect.signature(module.figures).parameters.values()
+    )
 
 
 def test_a_ratio_compares_with_the_peer_and_else_with_the_limit() -> None:
@@ -109,21 +144,41 @@ def test_a_ratio_compares_with_the_peer_and_else_with_the_limit() -> None:
     assert Figure("x", 50.0, "ms").ratio is None
 
 
-@pytest.mark.parametrize(("limit", "within"), [(at_least(50), True), (at_least(51), False), (at_most(50), True), (at_most(49), False)])
-def test_a_figure_knows_whether_it_is_within_its_limit(limit: benchmarks.Limit, within: bool) -> None:
+@pytest.mark.parametrize(
+    ("limit", "within"),
+    [(at_least(50), True), (at_least(51), False), (at_most(50), True), (at_most(49), False)],
+)
+def test_a_figure_knows_whether_it_is_within_its_limit(
+    limit: benchmarks.Limit, within: bool
+) -> None:
     assert Figure("x", 50.0, "ms", limit=limit).within_limit is within
 
 
-def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_refused_with_those_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["nothing-such"]) == 2
     assert "put-http" in capsys.readouterr().err
 
 
-def test_the_command_prints_each_figure_with_limit_and_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_each_figure_with_limit_and_ratio(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = [Figure("put-http batch", 30_000.0, "cells/s", "a peer", 60_000.0, at_least(40_000))]
     monkeypatch.setattr("benchmarks.__main__.run_benchmark", lambda _name: iter(figures))
     assert main(["put_http"]) == 0
     [_, line, _] = capsys.readouterr().out.splitlines()
-    assert all(text in line for text in ("put-http batch", "30,000.00", "cells/s", "≥ 40,000", "0.500", "a peer: 60,000.00", "BEYOND LIMIT"))
+    assert all(
+        text in line
+        for text in (
+            "put-http batch",
+            "30,000.00",
+            "cells/s",
+            "≥ 40,000",
+            "0.500",
+            "a peer: 60,000.00",
+            "BEYOND LIMIT",
+        )
+    )
     assert main(["put_http", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["limit"] == 40_000

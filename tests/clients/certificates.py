@@ -1,4 +1,5 @@
-"""Certificates for tests of TLS: an authority of their own, a server's for 127.0.0.1, a client's; made in some hundredths of a second."""
+"""Certificates for tests of TLS: an authority of their own, a server's for 127.0.0.1, a client's;
+made in some hundredths of a second."""
 
 from __future__ import annotations
 
@@ -32,16 +33,35 @@ def make_certificates(directory: Path) -> Certificates:
     files = [str(directory / "ca.pem")]
     for name, parts in (("server", ["127.0.0.1"]), ("client", ["example", "billing"])):
         key = ec.generate_private_key(ec.SECP256R1())
-        kinds = [NameOID.COMMON_NAME] if len(parts) == 1 else [NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME]
-        subject = x509.Name([x509.NameAttribute(kind, part) for kind, part in zip(kinds, parts, strict=True)])
-        (directory / f"{name}.pem").write_bytes(_sign(subject, ca_name, key, ca_key).public_bytes(serialization.Encoding.PEM))
-        encoded = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        kinds = (
+            [NameOID.COMMON_NAME]
+            if len(parts) == 1
+            else [NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME]
+        )
+        subject = x509.Name(
+            [x509.NameAttribute(kind, part) for kind, part in zip(kinds, parts, strict=True)]
+        )
+        (directory / f"{name}.pem").write_bytes(
+            _sign(subject, ca_name, key, ca_key).public_bytes(serialization.Encoding.PEM)
+        )
+        encoded = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
         (directory / f"{name}.key").write_bytes(encoded)
         files += [str(directory / f"{name}.pem"), str(directory / f"{name}.key")]
     return Certificates(*files)
 
 
-def _sign(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, by: ec.EllipticCurvePrivateKey, *, is_ca: bool = False) -> x509.Certificate:
+def _sign(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    by: ec.EllipticCurvePrivateKey,
+    *,
+    is_ca: bool = False,
+) -> x509.Certificate:
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
@@ -53,8 +73,12 @@ def _sign(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
         .not_valid_after(now + timedelta(days=2))
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False
+        )
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
     )
     if is_ca:
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)

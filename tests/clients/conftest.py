@@ -1,4 +1,5 @@
-"""A gateway over 4,000 trips, made once for all tests that only read it; and one of its own for tests that write or kill."""
+"""A gateway over 4,000 trips, made once for all tests that only read it; and one of its own for
+tests that write or kill."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def expected(trips_store: Path) -> dict[str, list[Received]]:
 
 
 @pytest.fixture(scope="session")
-def gateway(trips_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def gateway(
+    trips_store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
     """Shared: to be read, and given groups of unique names."""
     with GatewayProcess(trips_store, tmp_path_factory.mktemp("gateway") / "log") as running:
         yield running

@@ -1,6 +1,8 @@
-"""The Python clients behind one small interface, so that every one of them is asked the same things.
+"""The Python clients behind one small interface, so that every one of them is asked the same
+things.
 
-Each function opens a client of its own, uses it as its documentation says, and closes it. Nothing here knows anything of the gateway.
+Each function opens a client of its own, uses it as its documentation says, and closes it. Nothing
+here knows anything of the gateway.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ READ_TIMEOUT_S = 40.0
 """After this a client is said to have stopped reading."""
 
 LONG_POLL_MS = 30_000
-"""How long a fetch of a consumer that is to be woken may wait; the client's own default elsewhere (half a second: what a client asks of a broker on
-the same connection waits behind its fetch)."""
+"""How long a fetch of a consumer that is to be woken may wait; the client's own default elsewhere
+(half a second: what a client asks of a broker on the same connection waits behind its fetch)."""
 
 DEFAULT_POLL_MS = 500
 
@@ -32,15 +34,26 @@ DEFAULT_POLL_MS = 500
 class Driver(Protocol):
     """What is asked of a client."""
 
-    def read(self, bootstrap: str, topic: str, starts: Mapping[int, int], count: int, *, ready: Callable[[], None] | None = None) -> list[Received]:
-        """``count`` records by assignment, from the given offsets. With ``ready``, which is called once it polls, its fetches wait for half a minute."""
+    def read(
+        self,
+        bootstrap: str,
+        topic: str,
+        starts: Mapping[int, int],
+        count: int,
+        *,
+        ready: Callable[[], None] | None = None,
+    ) -> list[Received]:
+        """``count`` records by assignment, from the given offsets. With ``ready``, which is called
+        once it polls, its fetches wait for half a minute."""
         ...
 
     def read_in_group(self, bootstrap: str, topic: str, group: str, count: int) -> list[Received]:
         """``count`` records as the only member of a group, committing the positions behind them."""
         ...
 
-    def offsets_at(self, bootstrap: str, topic: str, timestamp_ms: int, partitions: int) -> dict[int, int | None]:
+    def offsets_at(
+        self, bootstrap: str, topic: str, timestamp_ms: int, partitions: int
+    ) -> dict[int, int | None]:
         """Per partition the first offset at or after the moment; None when there is none."""
         ...
 
@@ -50,10 +63,25 @@ class Driver(Protocol):
 
 
 class ConfluentDriver:
-    def read(self, bootstrap: str, topic: str, starts: Mapping[int, int], count: int, *, ready: Callable[[], None] | None = None) -> list[Received]:
-        consumer = self._consumer(bootstrap, f"unused-{uuid.uuid4()}", LONG_POLL_MS if ready else DEFAULT_POLL_MS)
+    def read(
+        self,
+        bootstrap: str,
+        topic: str,
+        starts: Mapping[int, int],
+        count: int,
+        *,
+        ready: Callable[[], None] | None = None,
+    ) -> list[Received]:
+        consumer = self._consumer(
+            bootstrap, f"unused-{uuid.uuid4()}", LONG_POLL_MS if ready else DEFAULT_POLL_MS
+        )
         try:
-            consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset) for partition, offset in starts.items()])
+            consumer.assign(
+                [
+                    confluent_kafka.TopicPartition(topic, partition, offset)
+                    for partition, offset in starts.items()
+                ]
+            )
             if ready is not None:
                 assert consumer.poll(0.2) is None, "nothing can have come before it was put"
                 ready()
@@ -66,15 +94,23 @@ class ConfluentDriver:
         try:
             consumer.subscribe([topic])
             received = self._take(consumer, count)
-            consumer.commit(offsets=_next_offsets(received, confluent_kafka.TopicPartition, topic), asynchronous=False)
+            consumer.commit(
+                offsets=_next_offsets(received, confluent_kafka.TopicPartition, topic),
+                asynchronous=False,
+            )
             return received
         finally:
             consumer.close()
 
-    def offsets_at(self, bootstrap: str, topic: str, timestamp_ms: int, partitions: int) -> dict[int, int | None]:
+    def offsets_at(
+        self, bootstrap: str, topic: str, timestamp_ms: int, partitions: int
+    ) -> dict[int, int | None]:
         consumer = self._consumer(bootstrap, "unused")
         try:
-            asked = [confluent_kafka.TopicPartition(topic, partition, timestamp_ms) for partition in range(partitions)]
+            asked = [
+                confluent_kafka.TopicPartition(topic, partition, timestamp_ms)
+                for partition in range(partitions)
+            ]
             found = consumer.offsets_for_times(asked, timeout=READ_TIMEOUT_S)
             return {each.partition: each.offset if each.offset >= 0 else None for each in found}
         finally:
@@ -82,14 +118,18 @@ class ConfluentDriver:
 
     def produce(self, bootstrap: str, topic: str) -> str:
         errors: list[confluent_kafka.KafkaError] = []
-        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 10_000})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "message.timeout.ms": 10_000}
+        )
         producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
         producer.flush(READ_TIMEOUT_S)
         [error] = errors
         return str(error.name())
 
     @staticmethod
-    def _consumer(bootstrap: str, group: str, poll_ms: int = DEFAULT_POLL_MS) -> confluent_kafka.Consumer:
+    def _consumer(
+        bootstrap: str, group: str, poll_ms: int = DEFAULT_POLL_MS
+    ) -> confluent_kafka.Consumer:
         return confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -110,12 +150,28 @@ class ConfluentDriver:
             for message in consumer.consume(min(count - len(received), 500), timeout=0.1):
                 if message.error():
                     raise confluent_kafka.KafkaException(message.error())
-                received.append(Received(message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value()))
+                received.append(
+                    Received(
+                        message.partition(),
+                        message.offset(),
+                        message.timestamp()[1],
+                        message.key(),
+                        message.value(),
+                    )
+                )
         return received
 
 
 class KafkaPythonDriver:
-    def read(self, bootstrap: str, topic: str, starts: Mapping[int, int], count: int, *, ready: Callable[[], None] | None = None) -> list[Received]:
+    def read(
+        self,
+        bootstrap: str,
+        topic: str,
+        starts: Mapping[int, int],
+        count: int,
+        *,
+        ready: Callable[[], None] | None = None,
+    ) -> list[Received]:
         consumer = self._consumer(bootstrap, None, LONG_POLL_MS if ready else DEFAULT_POLL_MS)
         try:
             consumer.assign([kafka.TopicPartition(topic, partition) for partition in starts])
@@ -134,23 +190,40 @@ class KafkaPythonDriver:
             consumer.subscribe([topic])
             received = self._take(consumer, count)
             offsets = {
-                kafka.TopicPartition(topic, partition): kafka.structs.OffsetAndMetadata(offset, "", -1) for partition, offset in _behind(received).items()
+                kafka.TopicPartition(topic, partition): kafka.structs.OffsetAndMetadata(
+                    offset, "", -1
+                )
+                for partition, offset in _behind(received).items()
             }
             consumer.commit(offsets)
             return received
         finally:
             consumer.close(autocommit=False)
 
-    def offsets_at(self, bootstrap: str, topic: str, timestamp_ms: int, partitions: int) -> dict[int, int | None]:
+    def offsets_at(
+        self, bootstrap: str, topic: str, timestamp_ms: int, partitions: int
+    ) -> dict[int, int | None]:
         consumer = self._consumer(bootstrap, None)
         try:
-            found = consumer.offsets_for_times({kafka.TopicPartition(topic, partition): timestamp_ms for partition in range(partitions)})
-            return {partition: at.offset if (at := found[kafka.TopicPartition(topic, partition)]) else None for partition in range(partitions)}
+            found = consumer.offsets_for_times(
+                {
+                    kafka.TopicPartition(topic, partition): timestamp_ms
+                    for partition in range(partitions)
+                }
+            )
+            return {
+                partition: at.offset
+                if (at := found[kafka.TopicPartition(topic, partition)])
+                else None
+                for partition in range(partitions)
+            }
         finally:
             consumer.close(autocommit=False)
 
     def produce(self, bootstrap: str, topic: str) -> str:
-        producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=False, acks="all")
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=bootstrap, enable_idempotence=False, acks="all"
+        )
         try:
             producer.send(topic, b"value").get(READ_TIMEOUT_S)
         except kafka.errors.KafkaError as error:
@@ -160,7 +233,9 @@ class KafkaPythonDriver:
         return "written"
 
     @staticmethod
-    def _consumer(bootstrap: str, group: str | None, poll_ms: int = DEFAULT_POLL_MS) -> kafka.KafkaConsumer:
+    def _consumer(
+        bootstrap: str, group: str | None, poll_ms: int = DEFAULT_POLL_MS
+    ) -> kafka.KafkaConsumer:
         return kafka.KafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=group,
@@ -176,13 +251,26 @@ class KafkaPythonDriver:
         received: list[Received] = []
         deadline = time.monotonic() + READ_TIMEOUT_S
         while len(received) < count and time.monotonic() < deadline:
-            for records in consumer.poll(timeout_ms=100, max_records=min(count - len(received), 500)).values():
-                received += [Received(each.partition, each.offset, each.timestamp, each.key, each.value) for each in records]
+            for records in consumer.poll(
+                timeout_ms=100, max_records=min(count - len(received), 500)
+            ).values():
+                received += [
+                    Received(each.partition, each.offset, each.timestamp, each.key, each.value)
+                    for each in records
+                ]
         return received
 
 
 class AiokafkaDriver:
-    def read(self, bootstrap: str, topic: str, starts: Mapping[int, int], count: int, *, ready: Callable[[], None] | None = None) -> list[Received]:
+    def read(
+        self,
+        bootstrap: str,
+        topic: str,
+        starts: Mapping[int, int],
+        count: int,
+        *,
+        ready: Callable[[], None] | None = None,
+    ) -> list[Received]:
         async def run(consumer: aiokafka.AIOKafkaConsumer) -> list[Received]:
             consumer.assign([aiokafka.TopicPartition(topic, partition) for partition in starts])
             for partition, offset in starts.items():
@@ -192,20 +280,39 @@ class AiokafkaDriver:
                 ready()
             return await self._take(consumer, count)
 
-        return self._with_consumer(bootstrap, None, [], run, LONG_POLL_MS if ready else DEFAULT_POLL_MS)
+        return self._with_consumer(
+            bootstrap, None, [], run, LONG_POLL_MS if ready else DEFAULT_POLL_MS
+        )
 
     def read_in_group(self, bootstrap: str, topic: str, group: str, count: int) -> list[Received]:
         async def run(consumer: aiokafka.AIOKafkaConsumer) -> list[Received]:
             received = await self._take(consumer, count)
-            await consumer.commit({aiokafka.TopicPartition(topic, partition): offset for partition, offset in _behind(received).items()})
+            await consumer.commit(
+                {
+                    aiokafka.TopicPartition(topic, partition): offset
+                    for partition, offset in _behind(received).items()
+                }
+            )
             return received
 
         return self._with_consumer(bootstrap, group, [topic], run)
 
-    def offsets_at(self, bootstrap: str, topic: str, timestamp_ms: int, partitions: int) -> dict[int, int | None]:
+    def offsets_at(
+        self, bootstrap: str, topic: str, timestamp_ms: int, partitions: int
+    ) -> dict[int, int | None]:
         async def run(consumer: aiokafka.AIOKafkaConsumer) -> dict[int, int | None]:
-            found = await consumer.offsets_for_times({aiokafka.TopicPartition(topic, partition): timestamp_ms for partition in range(partitions)})
-            return {partition: at.offset if (at := found[aiokafka.TopicPartition(topic, partition)]) else None for partition in range(partitions)}
+            found = await consumer.offsets_for_times(
+                {
+                    aiokafka.TopicPartition(topic, partition): timestamp_ms
+                    for partition in range(partitions)
+                }
+            )
+            return {
+                partition: at.offset
+                if (at := found[aiokafka.TopicPartition(topic, partition)])
+                else None
+                for partition in range(partitions)
+            }
 
         return self._with_consumer(bootstrap, None, [], run)
 
@@ -224,7 +331,13 @@ class AiokafkaDriver:
         return asyncio.run(run())
 
     @staticmethod
-    def _with_consumer(bootstrap: str, group: str | None, topics: list[str], use: Callable[[Any], Coroutine[Any, Any, T]], poll_ms: int = DEFAULT_POLL_MS) -> T:
+    def _with_consumer(
+        bootstrap: str,
+        group: str | None,
+        topics: list[str],
+        use: Callable[[Any], Coroutine[Any, Any, T]],
+        poll_ms: int = DEFAULT_POLL_MS,
+    ) -> T:
         async def run() -> T:
             consumer = aiokafka.AIOKafkaConsumer(
                 *topics,
@@ -249,8 +362,13 @@ class AiokafkaDriver:
         received: list[Received] = []
         deadline = time.monotonic() + READ_TIMEOUT_S
         while len(received) < count and time.monotonic() < deadline:
-            for records in (await consumer.getmany(timeout_ms=100, max_records=count - len(received))).values():
-                received += [Received(each.partition, each.offset, each.timestamp, each.key, each.value) for each in records]
+            for records in (
+                await consumer.getmany(timeout_ms=100, max_records=count - len(received))
+            ).values():
+                received += [
+                    Received(each.partition, each.offset, each.timestamp, each.key, each.value)
+                    for each in records
+                ]
         return received
 
 
@@ -258,8 +376,14 @@ def _behind(received: list[Received]) -> dict[int, int]:
     return {each.partition: each.offset + 1 for each in received}
 
 
-def _next_offsets(received: list[Received], make: Callable[[str, int, int], Any], topic: str) -> list[Any]:
+def _next_offsets(
+    received: list[Received], make: Callable[[str, int, int], Any], topic: str
+) -> list[Any]:
     return [make(topic, partition, offset) for partition, offset in _behind(received).items()]
 
 
-DRIVERS: dict[str, Driver] = {"confluent-kafka": ConfluentDriver(), "kafka-python": KafkaPythonDriver(), "aiokafka": AiokafkaDriver()}
+DRIVERS: dict[str, Driver] = {
+    "confluent-kafka": ConfluentDriver(),
+    "kafka-python": KafkaPythonDriver(),
+    "aiokafka": AiokafkaDriver(),
+}

@@ -1,5 +1,7 @@
-"""A gateway as a process of its own, to be killed: ``python -m tests.clients.gateway_process STORE_DIR PORT SETTINGS_JSON``. The settings are those of
-``GatewayConfig``, ``coordination``: ``store``, as without, or the URL of a ZooKeeper; a listener without ``mechanisms`` has all of them.
+"""A gateway as a process of its own, to be killed:
+``python -m tests.clients.gateway_process STORE_DIR PORT SETTINGS_JSON``. The settings are those of
+``GatewayConfig``, ``coordination``: ``store``, as without, or the URL of a ZooKeeper; a listener
+without ``mechanisms`` has all of them.
 
 Prints ``{"port", "registry_port"}`` when it serves. SIGTERM ends it in order.
 """
@@ -31,17 +33,27 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     given = json.loads(settings)
     coordination = given.pop("coordination", IN_STORE)
-    listeners = tuple(Listener(**{**each, "mechanisms": tuple(each.get("mechanisms", MECHANISMS))}) for each in given.pop("listeners", ()))
+    listeners = tuple(
+        Listener(**{**each, "mechanisms": tuple(each.get("mechanisms", MECHANISMS))})
+        for each in given.pop("listeners", ())
+    )
     topics = tuple(msgspec.convert(given.pop("topics", []), list[VirtualTopic]))
     given["blocks_directory"] = Path(given.get("blocks_directory", "blocks"))
-    config = GatewayConfig(port=int(port), registry_port=0, listeners=listeners, topics=topics, **given)
-    with Datastore.open_embedded(Path(directory)) as datastore, closing(open_coordinator(coordination, datastore.state)) as coordinator:
+    config = GatewayConfig(
+        port=int(port), registry_port=0, listeners=listeners, topics=topics, **given
+    )
+    with (
+        Datastore.open_embedded(Path(directory)) as datastore,
+        closing(open_coordinator(coordination, datastore.state)) as coordinator,
+    ):
         run_gateway(
             datastore,
             coordinator,
             config,
             stop,
-            lambda bound, registry: print(json.dumps({"port": bound, "registry_port": registry}), flush=True),
+            lambda bound, registry: print(
+                json.dumps({"port": bound, "registry_port": registry}), flush=True
+            ),
         )
 
 

@@ -24,8 +24,9 @@ class GatewayProcess:
     def __init__(self, store: Path, log: Path, **settings: Any) -> None:
         self._store = store
         self._log = log
-        # A tenth of Kafka's own wait for more members, which has tests of its own. Without any, kafka-python's group leader divided a topic whose
-        # metadata it did not have yet, once on a busy machine, and read nothing for the rest of the test.
+        # A tenth of Kafka's own wait for more members, which has tests of its own. Without any,
+        # kafka-python's group leader divided a topic whose metadata it did not have yet, once on a
+        # busy machine, and read nothing for the rest of the test.
         self._settings = {"group_initial_delay_s": 0.3, "formats": FORMATS, **settings}
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
@@ -42,9 +43,18 @@ class GatewayProcess:
 
     def start(self) -> Self:
         """Starts it, on the same port as before if it ran before, and waits until it serves."""
-        command = [sys.executable, "-m", "tests.clients.gateway_process", str(self._store), str(self.port), json.dumps(self._settings)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.clients.gateway_process",
+            str(self._store),
+            str(self.port),
+            json.dumps(self._settings),
+        ]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the gateway did not start: {self._log.read_text()}"

@@ -1,4 +1,5 @@
-"""Topics with compressed batches, as other people's clients read them: byte for byte the records of the same topics without."""
+"""Topics with compressed batches, as other people's clients read them: byte for byte the records of
+the same topics without."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ pytestmark = pytest.mark.integration
 
 __all__ = ["java"]
 
-COMPRESSIONS = {"trips": "zstd", "trips.BASE": "lz4", "trips.NOTES": "snappy", "trips.RARE": "gzip", "*": "none"}
+COMPRESSIONS = {
+    "trips": "zstd",
+    "trips.BASE": "lz4",
+    "trips.NOTES": "snappy",
+    "trips.RARE": "gzip",
+    "*": "none",
+}
 MIDDLE = 77
 
 
@@ -34,7 +41,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def compressing(store: Path) -> Iterator[GatewayProcess]:
     # JSON throughout: the console consumer of Java writes text.
-    with GatewayProcess(store, store.parent / "log", compressions=COMPRESSIONS, formats={"*": "json"}) as running:
+    with GatewayProcess(
+        store, store.parent / "log", compressions=COMPRESSIONS, formats={"*": "json"}
+    ) as running:
         yield running
 
 
@@ -48,32 +57,88 @@ def test_confluent_kafka_reads_every_codec_whole_and_from_the_middle_of_a_block(
     compressing: GatewayProcess, as_json: dict[str, list[Received]], topic: str
 ) -> None:
     wanted = as_json[topic]
-    assert sorted(ConfluentDriver().read(compressing.bootstrap, topic, dict.fromkeys(range(SHARDS), 0), len(wanted))) == wanted
+    assert (
+        sorted(
+            ConfluentDriver().read(
+                compressing.bootstrap, topic, dict.fromkeys(range(SHARDS), 0), len(wanted)
+            )
+        )
+        == wanted
+    )
     later = [each for each in wanted if each.offset >= MIDDLE]
-    assert sorted(ConfluentDriver().read(compressing.bootstrap, topic, dict.fromkeys(range(SHARDS), MIDDLE), len(later))) == later
+    assert (
+        sorted(
+            ConfluentDriver().read(
+                compressing.bootstrap, topic, dict.fromkeys(range(SHARDS), MIDDLE), len(later)
+            )
+        )
+        == later
+    )
 
 
 @pytest.mark.parametrize("topic", ["trips", "trips.BASE", "trips.NOTES", "trips.RARE"])
-def test_kafka_python_reads_every_codec(compressing: GatewayProcess, as_json: dict[str, list[Received]], topic: str) -> None:
+def test_kafka_python_reads_every_codec(
+    compressing: GatewayProcess, as_json: dict[str, list[Received]], topic: str
+) -> None:
     wanted = [each for each in as_json[topic] if each.offset >= MIDDLE]
-    assert sorted(KafkaPythonDriver().read(compressing.bootstrap, topic, dict.fromkeys(range(SHARDS), MIDDLE), len(wanted))) == wanted
+    assert (
+        sorted(
+            KafkaPythonDriver().read(
+                compressing.bootstrap, topic, dict.fromkeys(range(SHARDS), MIDDLE), len(wanted)
+            )
+        )
+        == wanted
+    )
 
 
 @needs_kcat
 @pytest.mark.parametrize("topic", ["trips", "trips.BASE", "trips.NOTES", "trips.RARE"])
-def test_kcat_reads_every_codec(compressing: GatewayProcess, as_json: dict[str, list[Received]], topic: str) -> None:
-    done = kcat(compressing, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-X", "check.crcs=true", "-f", FORMAT)
+def test_kcat_reads_every_codec(
+    compressing: GatewayProcess, as_json: dict[str, list[Received]], topic: str
+) -> None:
+    done = kcat(
+        compressing,
+        "-C",
+        "-t",
+        topic,
+        "-o",
+        "beginning",
+        "-e",
+        "-q",
+        "-X",
+        "check.crcs=true",
+        "-f",
+        FORMAT,
+    )
     assert sorted(parsed(done.stdout)) == as_json[topic]
 
 
-def test_the_java_console_consumer_reads_every_codec(java: Java, compressing: GatewayProcess, as_json: dict[str, list[Received]]) -> None:
+def test_the_java_console_consumer_reads_every_codec(
+    java: Java, compressing: GatewayProcess, as_json: dict[str, list[Received]]
+) -> None:
     wanted = [each for topic in as_json for each in as_console(as_json[topic])]
-    arguments = ("--include", "trips.*", "--from-beginning", "--max-messages", str(len(wanted)), "--group", "compressed")
-    assert sorted(of_console(java("consumer.ConsoleConsumer", compressing, *arguments, *SHOW_ALL).stdout)) == sorted(wanted)
+    arguments = (
+        "--include",
+        "trips.*",
+        "--from-beginning",
+        "--max-messages",
+        str(len(wanted)),
+        "--group",
+        "compressed",
+    )
+    assert sorted(
+        of_console(java("consumer.ConsoleConsumer", compressing, *arguments, *SHOW_ALL).stdout)
+    ) == sorted(wanted)
 
 
 def test_the_topics_tell_how_they_are_compressed(compressing: GatewayProcess) -> None:
     admin = AdminClient({"bootstrap.servers": compressing.bootstrap})
-    asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in ("trips", "trips.BASE", "trips@latest")]
-    found = {resource.name: future.result(30)["compression.type"].value for resource, future in admin.describe_configs(asked).items()}
+    asked = [
+        ConfigResource(ResourceType.TOPIC, topic)
+        for topic in ("trips", "trips.BASE", "trips@latest")
+    ]
+    found = {
+        resource.name: future.result(30)["compression.type"].value
+        for resource, future in admin.describe_configs(asked).items()
+    }
     assert found == {"trips": "zstd", "trips.BASE": "lz4", "trips@latest": "zstd"}

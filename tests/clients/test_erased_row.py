@@ -1,4 +1,5 @@
-"""A row that is erased by another process, as other people's Kafka clients find it through a gateway that had kept its log."""
+"""A row that is erased by another process, as other people's Kafka clients find it through a
+gateway that had kept its log."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def headers(message: confluent_kafka.Message) -> dict[str, bytes]:
     return {name: value for name, value in message.headers() or [] if isinstance(value, bytes)}
 
 
-def test_what_a_gateway_had_kept_of_an_erased_row_is_not_served_and_all_else_is_as_before(own_gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_what_a_gateway_had_kept_of_an_erased_row_is_not_served_and_all_else_is_as_before(
+    own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
     with Datastore.open_embedded(tmp_path / "store") as datastore:
         end = datastore.heads()[PARTITION].watermark
         before = consumed(confluent(own_gateway, "before", "error", 0), end)
@@ -36,25 +39,58 @@ def test_what_a_gateway_had_kept_of_an_erased_row_is_not_served_and_all_else_is_
         # Whoever had read all of it is told, by a record of its key without a value.
         [told] = consumed(follower, 1)
         assert (told.offset(), told.key(), told.value()) == (end, before[5].key(), None)
-        assert headers(told) == {"added_id": b"%d" % end, "column_name": ERASED_COLUMN.encode(), "ref_key": b"0"}
-        # The gateway has told of the erasure, so nothing that it had kept from before comes any more, from any offset.
+        assert headers(told) == {
+            "added_id": b"%d" % end,
+            "column_name": ERASED_COLUMN.encode(),
+            "ref_key": b"0",
+        }
+        # The gateway has told of the erasure, so nothing that it had kept from before comes any
+        # more, from any offset.
         for start in (0, 5, end - 1):
-            after = consumed(confluent(own_gateway, f"after-{start}", "error", start), end + 1 - start)
-            expected = {offset: None if offset in places else value for offset, value in values(before).items()} | {end: None}
-            assert values(after) == {offset: value for offset, value in expected.items() if offset >= start}
-        first = next(message for message in consumed(confluent(own_gateway, "headers", "error", 5), 1))
-        assert headers(first) == {"added_id": b"5", "column_name": victim.column_name.encode(), "ref_key": b"%d" % victim.ref_key}
+            after = consumed(
+                confluent(own_gateway, f"after-{start}", "error", start), end + 1 - start
+            )
+            expected = {
+                offset: None if offset in places else value
+                for offset, value in values(before).items()
+            } | {end: None}
+            assert values(after) == {
+                offset: value for offset, value in expected.items() if offset >= start
+            }
+        first = next(
+            message for message in consumed(confluent(own_gateway, "headers", "error", 5), 1)
+        )
+        assert headers(first) == {
+            "added_id": b"5",
+            "column_name": victim.column_name.encode(),
+            "ref_key": b"%d" % victim.ref_key,
+        }
 
 
-def test_a_topic_of_one_column_tells_of_the_erasure_as_well(own_gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_topic_of_one_column_tells_of_the_erasure_as_well(
+    own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
     with Datastore.open_embedded(tmp_path / "store") as datastore:
         [cell] = datastore.engine.scan(PARTITION, 5, 1)
         other = "trips.RARE" if cell.column_name != "RARE" else "trips.BASE"
         end = datastore.heads()[PARTITION].watermark
-        settings = {"bootstrap.servers": own_gateway.bootstrap, "group.id": "g", "auto.offset.reset": "error", "enable.auto.commit": False}
+        settings = {
+            "bootstrap.servers": own_gateway.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+        }
         consumer = confluent_kafka.Consumer(settings)
-        consumer.assign([confluent_kafka.TopicPartition(topic, PARTITION, end) for topic in (other, f"{other}@latest")])
+        consumer.assign(
+            [
+                confluent_kafka.TopicPartition(topic, PARTITION, end)
+                for topic in (other, f"{other}@latest")
+            ]
+        )
 
         datastore.erase_row(UUID(bytes=cell.row_key))
         found = consumed(consumer, 2)
-        assert {(message.topic(), message.offset(), message.value()) for message in found} == {(other, end, None), (f"{other}@latest", end, None)}
+        assert {(message.topic(), message.offset(), message.value()) for message in found} == {
+            (other, end, None),
+            (f"{other}@latest", end, None),
+        }

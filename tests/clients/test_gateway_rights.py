@@ -1,7 +1,9 @@
-"""The matrix of rights: every API of the gateway, in every version that it advertises, asked by principals with every set of rights.
+"""The matrix of rights: every API of the gateway, in every version that it advertises, asked by
+principals with every set of rights.
 
-``ROWS`` says for each API which rights it asks for, in which order, and what whoever lacks one is answered. An API, or a version, without a row fails. Requests
-go as frames through the gateway's own parser, handler and writer; only the socket is left out, so that a principal costs nothing.
+``ROWS`` says for each API which rights it asks for, in which order, and what whoever lacks one is
+answered. An API, or a version, without a row fails. Requests go as frames through the gateway's own
+parser, handler and writer; only the socket is left out, so that a principal costs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.security.users import OPERATIONS, Acl, Security, allow, list_users, put_user
+from cellfeed.bridge.gateway.security.users import (
+    OPERATIONS,
+    Acl,
+    Security,
+    allow,
+    list_users,
+    put_user,
+)
 from cellfeed.bridge.gateway.server import Gateway, GatewayConfig
 from cellfeed.bridge.gateway.wire.protocol import read_head, read_request, write_response
 from cellfeed.store.datastore import Datastore
@@ -33,7 +42,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway rights")
 
 TOPIC, OTHER_TOPIC, NO_TOPIC = "trips", "trips.BASE", "spirt"
 GROUP, OTHER_GROUP, NO_GROUP = "payers", "others", "sreyap"
-"""A group of the topic's name would have the topic's rights if kinds were mixed up; the last of each are not there, and as long as the first."""
+"""A group of the topic's name would have the topic's rights if kinds were mixed up; the last of
+each are not there, and as long as the first."""
 USER = "alice"
 NAMES = (TOPIC, OTHER_TOPIC, "trips.NOTES", GROUP, OTHER_GROUP, USER)
 ROW_KEY = "00000000-0000-4000-8000-000000000000"
@@ -45,12 +55,19 @@ NO_TOPIC_RIGHT, NO_GROUP_RIGHT = "topic_authorization_failed", "group_authorizat
 Right = tuple[str, str]
 """A kind and an operation, on ``TOPIC`` or ``GROUP``."""
 READ_TOPIC, DESCRIBE_TOPIC = ("topic", "read"), ("topic", "describe")
-READ_GROUP, DESCRIBE_GROUP, DELETE_GROUP = ("group", "read"), ("group", "describe"), ("group", "delete")
-RIGHTS: Final = [(kind, operation) for kind, operations in OPERATIONS.items() for operation in operations]
+READ_GROUP, DESCRIBE_GROUP, DELETE_GROUP = (
+    ("group", "read"),
+    ("group", "describe"),
+    ("group", "delete"),
+)
+RIGHTS: Final = [
+    (kind, operation) for kind, operations in OPERATIONS.items() for operation in operations
+]
 
 
 class Principal(NamedTuple):
-    """``held``: what its ACLs allow on ``TOPIC`` and ``GROUP``. ``beside``: other names that it may describe."""
+    """``held``: what its ACLs allow on ``TOPIC`` and ``GROUP``. ``beside``: other names that it may
+    describe."""
 
     name: str
     acls: tuple[Acl, ...]
@@ -59,7 +76,9 @@ class Principal(NamedTuple):
 
     def has(self, right: Right) -> bool:
         kind, operation = right
-        return right in self.held or (operation == "describe" and any(each == kind for each, _ in self.held))
+        return right in self.held or (
+            operation == "describe" and any(each == kind for each, _ in self.held)
+        )
 
 
 def _principals() -> list[Principal]:
@@ -67,21 +86,38 @@ def _principals() -> list[Principal]:
     for count in range(len(RIGHTS) + 1):
         for held in itertools.combinations(RIGHTS, count):
             name = "may " + ", ".join(f"{operation} {kind}" for kind, operation in held)
-            acls = tuple(Acl(name, kind, {"topic": TOPIC, "group": GROUP}[kind], operation) for kind, operation in held)
+            acls = tuple(
+                Acl(name, kind, {"topic": TOPIC, "group": GROUP}[kind], operation)
+                for kind, operation in held
+            )
             found.append(Principal(name, acls, frozenset(held)))
     everything = frozenset(RIGHTS)
 
     def all_on(name: str, topics: str, groups: str) -> tuple[Acl, ...]:
-        return tuple(Acl(name, kind, {"topic": topics, "group": groups}[kind], operation) for kind, operation in RIGHTS)
+        return tuple(
+            Acl(name, kind, {"topic": topics, "group": groups}[kind], operation)
+            for kind, operation in RIGHTS
+        )
 
     beside = frozenset((OTHER_TOPIC, "trips.NOTES"))
     return [
         *found,
-        Principal("other names", all_on("other names", OTHER_TOPIC, OTHER_GROUP), frozenset(), frozenset((OTHER_TOPIC, OTHER_GROUP))),
+        Principal(
+            "other names",
+            all_on("other names", OTHER_TOPIC, OTHER_GROUP),
+            frozenset(),
+            frozenset((OTHER_TOPIC, OTHER_GROUP)),
+        ),
         Principal("kinds mixed up", all_on("kinds mixed up", GROUP, TOPIC), frozenset()),
         Principal("a prefix", all_on("a prefix", "tri*", "pay*"), everything, beside),
-        Principal("a longer prefix", all_on("a longer prefix", "trips.*", "payers.*"), frozenset(), beside),
-        Principal("a name that begins alike", all_on("a name that begins alike", "trip", "payer"), frozenset()),
+        Principal(
+            "a longer prefix", all_on("a longer prefix", "trips.*", "payers.*"), frozenset(), beside
+        ),
+        Principal(
+            "a name that begins alike",
+            all_on("a name that begins alike", "trip", "payer"),
+            frozenset(),
+        ),
     ]
 
 
@@ -90,9 +126,10 @@ PRINCIPALS: Final = _principals()
 
 @dataclass(frozen=True)
 class Row:
-    """One way to ask an API. ``needs``: the rights in the order in which they are asked for, each with the answer without it; ``told`` says what an answer
-    is: ``ALLOWED`` only when it has what was asked for. ``versions``: all of the API's where it says nothing else. ``changes``: it takes committed offsets
-    away or changes them when it is allowed, and leaves them when not."""
+    """One way to ask an API. ``needs``: the rights in the order in which they are asked for, each
+    with the answer without it; ``told`` says what an answer is: ``ALLOWED`` only when it has what
+    was asked for. ``versions``: all of the API's where it says nothing else. ``changes``: it takes
+    committed offsets away or changes them when it is allowed, and leaves them when not."""
 
     about: str
     ask: Callable[[int], dict[str, Any]]
@@ -104,7 +141,9 @@ class Row:
     """What everybody is answered where no right is asked for."""
 
     def expected(self, principal: Principal) -> str:
-        return next((answer for right, answer in self.needs if not principal.has(right)), self.without)
+        return next(
+            (answer for right, answer in self.needs if not principal.has(right)), self.without
+        )
 
 
 def _names(found: list[str], wanted: str, principal: Principal) -> str:
@@ -117,7 +156,11 @@ def _error(error: Any, allowed: str = "none") -> str:
 
 
 def _partitions(answer: Any) -> list[Any]:
-    return [each for topic in getattr(answer, "topics", None) or answer.responses for each in getattr(topic, "partitions", None) or topic.partition_responses]
+    return [
+        each
+        for topic in getattr(answer, "topics", None) or answer.responses
+        for each in getattr(topic, "partitions", None) or topic.partition_responses
+    ]
 
 
 def _one(answer: Any, allowed: Callable[[Any], bool] = lambda _: True) -> str:
@@ -156,22 +199,37 @@ def _fetch(by_id: bool) -> Callable[[int], dict[str, Any]]:
 
 def _list_offsets(timestamp: int) -> Callable[[int], dict[str, Any]]:
     partition = {"partition_index": SHARD, "timestamp": timestamp, "current_leader_epoch": -1}
-    return lambda _: {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": [{"name": TOPIC, "partitions": [partition]}]}
+    return lambda _: {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "timeout": 1000,
+        "topics": [{"name": TOPIC, "partitions": [partition]}],
+    }
 
 
 def _offsets_of(answer: Any) -> tuple[Any, list[tuple[str, int, str]]]:
     """Of OffsetFetch: the group's error and each partition's topic, offset and error."""
     group = answer.groups[0] if hasattr(answer, "groups") else answer
-    found = [(topic.name, each.committed_offset, each.error_code.name) for topic in group.topics for each in topic.partitions]
+    found = [
+        (topic.name, each.committed_offset, each.error_code.name)
+        for topic in group.topics
+        for each in topic.partitions
+    ]
     return getattr(group, "error_code", None), found
 
 
 def _committed_named(answer: Any, _: Principal) -> str:
-    error, [(_, offset, told)] = _offsets_of(answer) if _offsets_of(answer)[1] else (_offsets_of(answer)[0], [("", -1, "none")])
+    error, [(_, offset, told)] = (
+        _offsets_of(answer)
+        if _offsets_of(answer)[1]
+        else (_offsets_of(answer)[0], [("", -1, "none")])
+    )
     if error is not None and error.name != "none":
         assert offset == -1
         return str(error.name)
-    assert (offset == COMMITTED) == (told == "none"), "an offset beside an error, or none where it may be seen"
+    assert (offset == COMMITTED) == (told == "none"), (
+        "an offset beside an error, or none where it may be seen"
+    )
     return ALLOWED if told == "none" else told
 
 
@@ -217,15 +275,29 @@ TOPIC_IDS: dict[str, Any] = {}
 """Filled by the gateway."""
 _LIST_TOPICS: Final = ((DESCRIBE_TOPIC, "nothing"),)
 _ONE_PARTITION: Final = {"partition_index": SHARD}
-_MEMBER: Final = {"group_id": GROUP, "member_id": "nobody", "generation_id": 1, "group_instance_id": None}
+_MEMBER: Final = {
+    "group_id": GROUP,
+    "member_id": "nobody",
+    "generation_id": 1,
+    "group_instance_id": None,
+}
 _CONFIGS: Final = {"configuration_keys": None}
 _NO_EXPLANATIONS: Final = {"include_synonyms": False, "include_documentation": False}
-_NO_OPERATIONS: Final = dict.fromkeys(("include_topic_authorized_operations", "include_cluster_authorized_operations", "include_authorized_operations"), False)
+_NO_OPERATIONS: Final = dict.fromkeys(
+    (
+        "include_topic_authorized_operations",
+        "include_cluster_authorized_operations",
+        "include_authorized_operations",
+    ),
+    False,
+)
 _LOG_DIR_TOPIC: Final = {"topic": TOPIC, "partitions": [SHARD]}
 
 
 def _log_dirs(answer: Any, principal: Principal) -> str:
-    return _names([topic.name for result in answer.results for topic in result.topics], TOPIC, principal)
+    return _names(
+        [topic.name for result in answer.results for topic in result.topics], TOPIC, principal
+    )
 
 
 def _metadata_all(answer: Any, principal: Principal) -> str:
@@ -266,23 +338,51 @@ ROWS: Final[dict[int, list[Row]]] = {
     ],
     1: [
         Row("by name", _fetch(by_id=False), _fetched, ((READ_TOPIC, NO_TOPIC_RIGHT),), (4, 12)),
-        Row("by id", _fetch(by_id=True), _fetched, ((DESCRIBE_TOPIC, "unknown_topic_id"), (READ_TOPIC, NO_TOPIC_RIGHT)), (13, 17)),
+        Row(
+            "by id",
+            _fetch(by_id=True),
+            _fetched,
+            ((DESCRIBE_TOPIC, "unknown_topic_id"), (READ_TOPIC, NO_TOPIC_RIGHT)),
+            (13, 17),
+        ),
     ],
     2: [
-        Row(about, _list_offsets(timestamp), lambda answer, _: _one(answer, lambda each: each.offset >= 0), ((DESCRIBE_TOPIC, NO_TOPIC_RIGHT),))
+        Row(
+            about,
+            _list_offsets(timestamp),
+            lambda answer, _: _one(answer, lambda each: each.offset >= 0),
+            ((DESCRIBE_TOPIC, NO_TOPIC_RIGHT),),
+        )
         for about, timestamp in (("the latest", -1), ("by a moment", 0))
     ],
     3: [
-        Row("all", lambda version: {"topics": None if version else [], "allow_auto_topic_creation": False, **_NO_OPERATIONS}, _metadata_all, _LIST_TOPICS),
+        Row(
+            "all",
+            lambda version: {
+                "topics": None if version else [],
+                "allow_auto_topic_creation": False,
+                **_NO_OPERATIONS,
+            },
+            _metadata_all,
+            _LIST_TOPICS,
+        ),
         Row(
             "by name",
-            lambda _: {"topics": [{"name": TOPIC, "topic_id": None}], "allow_auto_topic_creation": False, **_NO_OPERATIONS},
+            lambda _: {
+                "topics": [{"name": TOPIC, "topic_id": None}],
+                "allow_auto_topic_creation": False,
+                **_NO_OPERATIONS,
+            },
             _metadata_one,
             ((DESCRIBE_TOPIC, NO_TOPIC_RIGHT),),
         ),
         Row(
             "by id",
-            lambda _: {"topics": [{"name": None, "topic_id": TOPIC_IDS[TOPIC]}], "allow_auto_topic_creation": False, **_NO_OPERATIONS},
+            lambda _: {
+                "topics": [{"name": None, "topic_id": TOPIC_IDS[TOPIC]}],
+                "allow_auto_topic_creation": False,
+                **_NO_OPERATIONS,
+            },
             _metadata_one,
             ((DESCRIBE_TOPIC, "unknown_topic_id"),),
             (10, 13),
@@ -298,7 +398,17 @@ ROWS: Final[dict[int, list[Row]]] = {
                 "generation_id_or_member_epoch": -1,
                 "retention_time": -1,
                 "topics": [
-                    {"name": TOPIC, "partitions": [{**_ONE_PARTITION, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": None}]}
+                    {
+                        "name": TOPIC,
+                        "partitions": [
+                            {
+                                **_ONE_PARTITION,
+                                "committed_offset": 0,
+                                "committed_leader_epoch": -1,
+                                "committed_metadata": None,
+                            }
+                        ],
+                    }
                 ],
             },
             lambda answer, _: _one(answer),
@@ -313,11 +423,23 @@ ROWS: Final[dict[int, list[Row]]] = {
             _committed_named,
             ((DESCRIBE_GROUP, NO_GROUP_RIGHT), (DESCRIBE_TOPIC, NO_TOPIC_RIGHT)),
         ),
-        Row("all", _offset_fetch(None), _committed_all, ((DESCRIBE_GROUP, NO_GROUP_RIGHT), (DESCRIBE_TOPIC, "nothing")), (2, 9)),
+        Row(
+            "all",
+            _offset_fetch(None),
+            _committed_all,
+            ((DESCRIBE_GROUP, NO_GROUP_RIGHT), (DESCRIBE_TOPIC, "nothing")),
+            (2, 9),
+        ),
     ],
     10: [
         Row("of a group", _find(0, GROUP), _coordinator, ((DESCRIBE_GROUP, NO_GROUP_RIGHT),)),
-        Row("of a transaction", _find(1, GROUP), _coordinator, versions=(1, 6), without="cluster_authorization_failed"),
+        Row(
+            "of a transaction",
+            _find(1, GROUP),
+            _coordinator,
+            versions=(1, 6),
+            without="cluster_authorization_failed",
+        ),
     ],
     11: [
         Row(
@@ -333,33 +455,77 @@ ROWS: Final[dict[int, list[Row]]] = {
             ((READ_GROUP, NO_GROUP_RIGHT),),
         )
     ],
-    12: [Row("an unknown member", lambda _: _MEMBER, lambda answer, _: _error(answer.error_code, "unknown_member_id"), ((READ_GROUP, NO_GROUP_RIGHT),))],
-    13: [
-        Row("an unknown member", lambda _: {**_MEMBER, "members": [{"member_id": "nobody", "group_instance_id": None}]}, _left, ((READ_GROUP, NO_GROUP_RIGHT),))
-    ],
-    14: [
+    12: [
         Row(
             "an unknown member",
-            lambda _: {**_MEMBER, "protocol_type": "consumer", "protocol_name": "range", "assignments": []},
+            lambda _: _MEMBER,
             lambda answer, _: _error(answer.error_code, "unknown_member_id"),
             ((READ_GROUP, NO_GROUP_RIGHT),),
         )
     ],
-    15: [Row("a group", lambda _: {"groups": [GROUP], **_NO_OPERATIONS}, _described_group, ((DESCRIBE_GROUP, NO_GROUP_RIGHT),))],
+    13: [
+        Row(
+            "an unknown member",
+            lambda _: {**_MEMBER, "members": [{"member_id": "nobody", "group_instance_id": None}]},
+            _left,
+            ((READ_GROUP, NO_GROUP_RIGHT),),
+        )
+    ],
+    14: [
+        Row(
+            "an unknown member",
+            lambda _: {
+                **_MEMBER,
+                "protocol_type": "consumer",
+                "protocol_name": "range",
+                "assignments": [],
+            },
+            lambda answer, _: _error(answer.error_code, "unknown_member_id"),
+            ((READ_GROUP, NO_GROUP_RIGHT),),
+        )
+    ],
+    15: [
+        Row(
+            "a group",
+            lambda _: {"groups": [GROUP], **_NO_OPERATIONS},
+            _described_group,
+            ((DESCRIBE_GROUP, NO_GROUP_RIGHT),),
+        )
+    ],
     16: [
         Row(
             "all",
             lambda _: {"states_filter": [], "types_filter": []},
-            lambda answer, principal: _names([group.group_id for group in answer.groups], GROUP, principal),
+            lambda answer, principal: _names(
+                [group.group_id for group in answer.groups], GROUP, principal
+            ),
             ((DESCRIBE_GROUP, "nothing"),),
         )
     ],
-    17: [Row("too late", lambda _: {"mechanism": "PLAIN"}, lambda answer, _: _error(answer.error_code), without="illegal_sasl_state")],
-    18: [Row("all", lambda _: {"client_software_name": "test", "client_software_version": "1"}, lambda answer, _: _error(answer.error_code))],
+    17: [
+        Row(
+            "too late",
+            lambda _: {"mechanism": "PLAIN"},
+            lambda answer, _: _error(answer.error_code),
+            without="illegal_sasl_state",
+        )
+    ],
+    18: [
+        Row(
+            "all",
+            lambda _: {"client_software_name": "test", "client_software_version": "1"},
+            lambda answer, _: _error(answer.error_code),
+        )
+    ],
     22: [
         Row(
             "a producer",
-            lambda _: {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1},
+            lambda _: {
+                "transactional_id": None,
+                "transaction_timeout": 1000,
+                "producer_id": -1,
+                "producer_epoch": -1,
+            },
             lambda answer, _: _error(answer.error_code),
             without="cluster_authorization_failed",
         )
@@ -367,7 +533,17 @@ ROWS: Final[dict[int, list[Row]]] = {
     23: [
         Row(
             "an epoch",
-            lambda _: {"replica_id": -1, "topics": [{"topic": TOPIC, "partitions": [{"partition": SHARD, "current_leader_epoch": -1, "leader_epoch": 0}]}]},
+            lambda _: {
+                "replica_id": -1,
+                "topics": [
+                    {
+                        "topic": TOPIC,
+                        "partitions": [
+                            {"partition": SHARD, "current_leader_epoch": -1, "leader_epoch": 0}
+                        ],
+                    }
+                ],
+            },
             lambda answer, _: _one(answer, lambda each: each.end_offset >= 0),
             ((DESCRIBE_TOPIC, NO_TOPIC_RIGHT),),
         )
@@ -390,23 +566,43 @@ ROWS: Final[dict[int, list[Row]]] = {
     32: [
         Row(
             "a topic",
-            lambda _: {"resources": [{"resource_type": 2, "resource_name": TOPIC, **_CONFIGS}], **_NO_EXPLANATIONS},
+            lambda _: {
+                "resources": [{"resource_type": 2, "resource_name": TOPIC, **_CONFIGS}],
+                **_NO_EXPLANATIONS,
+            },
             _configs,
             ((DESCRIBE_TOPIC, NO_TOPIC_RIGHT),),
         ),
         Row(
             "a group",
-            lambda _: {"resources": [{"resource_type": 32, "resource_name": GROUP, **_CONFIGS}], **_NO_EXPLANATIONS},
+            lambda _: {
+                "resources": [{"resource_type": 32, "resource_name": GROUP, **_CONFIGS}],
+                **_NO_EXPLANATIONS,
+            },
             _configs,
             ((DESCRIBE_GROUP, NO_GROUP_RIGHT),),
         ),
-        Row("a gateway", lambda _: {"resources": [{"resource_type": 4, "resource_name": "", **_CONFIGS}], **_NO_EXPLANATIONS}, _configs),
+        Row(
+            "a gateway",
+            lambda _: {
+                "resources": [{"resource_type": 4, "resource_name": "", **_CONFIGS}],
+                **_NO_EXPLANATIONS,
+            },
+            _configs,
+        ),
     ],
     35: [
         Row("all", lambda _: {"topics": None}, _log_dirs, _LIST_TOPICS),
         Row("named", lambda _: {"topics": [_LOG_DIR_TOPIC]}, _log_dirs, _LIST_TOPICS),
     ],
-    36: [Row("too late", lambda _: {"auth_bytes": b""}, lambda answer, _: _error(answer.error_code), without="illegal_sasl_state")],
+    36: [
+        Row(
+            "too late",
+            lambda _: {"auth_bytes": b""},
+            lambda answer, _: _error(answer.error_code),
+            without="illegal_sasl_state",
+        )
+    ],
     42: [
         Row(
             "a group",
@@ -416,22 +612,54 @@ ROWS: Final[dict[int, list[Row]]] = {
             changes=True,
         )
     ],
-    46: [Row("all", lambda _: {"timeout": 1000, "topics": None}, lambda answer, _: _error(answer.error_code))],
+    46: [
+        Row(
+            "all",
+            lambda _: {"timeout": 1000, "topics": None},
+            lambda answer, _: _error(answer.error_code),
+        )
+    ],
     47: [
         Row(
             "an offset",
-            lambda _: {"group_id": GROUP, "topics": [{"name": TOPIC, "partitions": [_ONE_PARTITION]}]},
-            lambda answer, _: _one(answer) if answer.error_code.name == "none" else str(answer.error_code.name),
+            lambda _: {
+                "group_id": GROUP,
+                "topics": [{"name": TOPIC, "partitions": [_ONE_PARTITION]}],
+            },
+            lambda answer, _: (
+                _one(answer) if answer.error_code.name == "none" else str(answer.error_code.name)
+            ),
             ((DELETE_GROUP, NO_GROUP_RIGHT), (READ_TOPIC, NO_TOPIC_RIGHT)),
             changes=True,
         )
     ],
-    48: [Row("all", lambda _: {"components": [], "strict": False}, lambda answer, _: _error(answer.error_code) if not answer.entries else "entries")],
-    50: [
-        Row("all", lambda _: {"users": None}, lambda answer, _: _error(answer.error_code) if not answer.results else "users"),
-        Row("another user", lambda _: {"users": [{"name": USER}]}, lambda answer, _: _error(answer.results[0].error_code), without="resource_not_found"),
+    48: [
+        Row(
+            "all",
+            lambda _: {"components": [], "strict": False},
+            lambda answer, _: _error(answer.error_code) if not answer.entries else "entries",
+        )
     ],
-    60: [Row("all", lambda _: {"endpoint_type": 1, "include_fenced_brokers": False, **_NO_OPERATIONS}, lambda answer, _: _error(answer.error_code))],
+    50: [
+        Row(
+            "all",
+            lambda _: {"users": None},
+            lambda answer, _: _error(answer.error_code) if not answer.results else "users",
+        ),
+        Row(
+            "another user",
+            lambda _: {"users": [{"name": USER}]},
+            lambda answer, _: _error(answer.results[0].error_code),
+            without="resource_not_found",
+        ),
+    ],
+    60: [
+        Row(
+            "all",
+            lambda _: {"endpoint_type": 1, "include_fenced_brokers": False, **_NO_OPERATIONS},
+            lambda answer, _: _error(answer.error_code),
+        )
+    ],
     61: [
         Row(
             "a partition",
@@ -443,23 +671,45 @@ ROWS: Final[dict[int, list[Row]]] = {
     66: [
         Row(
             "all",
-            lambda _: {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, "transactional_id_pattern": None},
-            lambda answer, _: _error(answer.error_code) if not answer.transaction_states else "transactions",
+            lambda _: {
+                "state_filters": [],
+                "producer_id_filters": [],
+                "duration_filter": -1,
+                "transactional_id_pattern": None,
+            },
+            lambda answer, _: (
+                _error(answer.error_code) if not answer.transaction_states else "transactions"
+            ),
         )
     ],
     74: [
-        Row("metrics of clients", lambda _: {}, lambda answer, _: _error(answer.error_code) if not answer.config_resources else "resources", versions=(0, 0)),
+        Row(
+            "metrics of clients",
+            lambda _: {},
+            lambda answer, _: (
+                _error(answer.error_code) if not answer.config_resources else "resources"
+            ),
+            versions=(0, 0),
+        ),
         Row(
             "all",
             lambda _: {"resource_types": []},
-            lambda answer, principal: _names([each.resource_name for each in answer.config_resources if each.resource_type == 2], TOPIC, principal),
+            lambda answer, principal: _names(
+                [each.resource_name for each in answer.config_resources if each.resource_type == 2],
+                TOPIC,
+                principal,
+            ),
             _LIST_TOPICS,
             (1, 1),
         ),
     ],
 }
 
-VERSIONS: Final = [(key, version) for key, api in APIS.items() for version in range(api.versions[0], api.versions[1] + 1)]
+VERSIONS: Final = [
+    (key, version)
+    for key, api in APIS.items()
+    for version in range(api.versions[0], api.versions[1] + 1)
+]
 
 
 def rows_of(key: int, version: int) -> list[Row]:
@@ -486,7 +736,13 @@ class Running(NamedTuple):
 
     def commit(self) -> None:
         """What the group has committed, again: in partitions of its own topic and of another."""
-        self.offsets.commit_offsets(GROUP, {(TOPIC, SHARD): CommittedOffset(COMMITTED), (OTHER_TOPIC, SHARD): CommittedOffset(COMMITTED)})
+        self.offsets.commit_offsets(
+            GROUP,
+            {
+                (TOPIC, SHARD): CommittedOffset(COMMITTED),
+                (OTHER_TOPIC, SHARD): CommittedOffset(COMMITTED),
+            },
+        )
         self.offsets.commit_offsets(OTHER_GROUP, {(TOPIC, SHARD): CommittedOffset(COMMITTED)})
 
     def committed(self) -> dict[tuple[str, int], int]:
@@ -509,12 +765,23 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         for acl in (acl for principal in PRINCIPALS for acl in principal.acls):
             allow(datastore.state, acl)
         offsets = StoreCoordinator(datastore.state)
-        gateway = Gateway(datastore, offsets, GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0, session_timeout_s=SESSION_S))
+        gateway = Gateway(
+            datastore,
+            offsets,
+            GatewayConfig(
+                port=0, registry_port=0, group_initial_delay_s=0, session_timeout_s=SESSION_S
+            ),
+        )
         run(gateway.start())
         context = gateway.context
         assert context is not None
         try:
-            wait_until(lambda: context.cluster.coordinates(GROUP) and context.cluster.coordinates(OTHER_GROUP), "the gateway coordinates both groups")
+            wait_until(
+                lambda: (
+                    context.cluster.coordinates(GROUP) and context.cluster.coordinates(OTHER_GROUP)
+                ),
+                "the gateway coordinates both groups",
+            )
             context.topics.refresh()
             TOPIC_IDS.update({topic.name: topic.topic_id for topic in context.topics.all()})
             yield Running(context, datastore.state, offsets, run)
@@ -532,26 +799,38 @@ def test_every_api_and_version_has_a_row() -> None:
 
 
 def test_every_right_is_asked_for_by_an_api_and_every_set_of_them_is_tried() -> None:
-    assert {right for rows in ROWS.values() for row in rows for right, _ in row.needs} == set(RIGHTS)
-    assert {principal.held for principal in PRINCIPALS} == {frozenset(each) for count in range(6) for each in itertools.combinations(RIGHTS, count)}
+    assert {right for rows in ROWS.values() for row in rows for right, _ in row.needs} == set(
+        RIGHTS
+    )
+    assert {principal.held for principal in PRINCIPALS} == {
+        frozenset(each) for count in range(6) for each in itertools.combinations(RIGHTS, count)
+    }
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_who_has_the_rights_is_answered_and_nobody_else(running: Running, key: int, version: int) -> None:
+def test_who_has_the_rights_is_answered_and_nobody_else(
+    running: Running, key: int, version: int
+) -> None:
     for row in rows_of(key, version):
         values = row.ask(version)
         running.commit()
         before = running.committed()
         for principal in PRINCIPALS:
-            about = f"{APIS[key].handle.__module__} version {version}, {row.about}: {principal.name}"
+            about = (
+                f"{APIS[key].handle.__module__} version {version}, {row.about}: {principal.name}"
+            )
             answer = running.run(running.ask(key, version, values, principal.name))
-            assert row.told(decoded(key, version, answer), principal) == row.expected(principal), about
+            assert row.told(decoded(key, version, answer), principal) == row.expected(principal), (
+                about
+            )
             _shows_no_name(answer, values, principal, about)
             if row.changes:
                 changed = running.committed() != before
                 assert changed == (row.expected(principal) == ALLOWED), about
                 if changed:
-                    assert running.committed().get((OTHER_TOPIC, SHARD), COMMITTED) == COMMITTED, about
+                    assert running.committed().get((OTHER_TOPIC, SHARD), COMMITTED) == COMMITTED, (
+                        about
+                    )
                     running.commit()
         assert running.committed() == before
 
@@ -562,20 +841,38 @@ def _shows_no_name(answer: bytes, values: dict[str, Any], principal: Principal, 
     visible |= {GROUP} if principal.has(DESCRIBE_GROUP) else set()
     own = {acl.pattern.rstrip("*") for acl in principal.acls}
     for name in {*NAMES} - visible - principal.beside - own:
-        if name not in repr(values) and not any(name in seen for seen in visible | principal.beside | own):
+        if name not in repr(values) and not any(
+            name in seen for seen in visible | principal.beside | own
+        ):
             assert name.encode() not in answer, f"{about}: shown {name}"
 
 
-@pytest.mark.parametrize(("key", "version"), [(key, version) for key, version in VERSIONS if any(row.needs for row in rows_of(key, version))])
-def test_without_a_right_nobody_learns_whether_a_name_is_there(running: Running, key: int, version: int) -> None:
-    """The answer about a topic or group that is there is the one about one that is not, byte for byte."""
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        (key, version)
+        for key, version in VERSIONS
+        if any(row.needs for row in rows_of(key, version))
+    ],
+)
+def test_without_a_right_nobody_learns_whether_a_name_is_there(
+    running: Running, key: int, version: int
+) -> None:
+    """The answer about a topic or group that is there is the one about one that is not, byte for
+    byte."""
     nobody = next(principal for principal in PRINCIPALS if not principal.acls)
     absent_id = type(TOPIC_IDS[TOPIC])(int=TOPIC_IDS[TOPIC].int ^ 1)
     for row in rows_of(key, version):
         values = row.ask(version)
         swapped = _swapped(values, {TOPIC: NO_TOPIC, GROUP: NO_GROUP, TOPIC_IDS[TOPIC]: absent_id})
-        there, absent = (running.run(running.ask(key, version, each, nobody.name)) for each in (values, swapped))
-        for name, instead in ((TOPIC.encode(), NO_TOPIC.encode()), (GROUP.encode(), NO_GROUP.encode()), (TOPIC_IDS[TOPIC].bytes, absent_id.bytes)):
+        there, absent = (
+            running.run(running.ask(key, version, each, nobody.name)) for each in (values, swapped)
+        )
+        for name, instead in (
+            (TOPIC.encode(), NO_TOPIC.encode()),
+            (GROUP.encode(), NO_GROUP.encode()),
+            (TOPIC_IDS[TOPIC].bytes, absent_id.bytes),
+        ):
             there = there.replace(name, instead)
         assert there == absent, row.about
 
@@ -600,13 +897,20 @@ def test_only_without_users_and_without_acls_everything_is_allowed(running: Runn
     [user] = [each for each in list_users(running.state) if each.name == USER]
     told = {}
     try:
-        for users, acls in itertools.product(({}, {USER: user}), (frozenset(), frozenset(PRINCIPALS[-1].acls))):
+        for users, acls in itertools.product(
+            ({}, {USER: user}), (frozenset(), frozenset(PRINCIPALS[-1].acls))
+        ):
             running.context.security = Security(users, acls, b"")
             answer = running.run(running.ask(1, 12, ROWS[1][0].ask(12), "ANONYMOUS"))
             told[bool(users), bool(acls)] = _fetched(decoded(1, 12, answer), PRINCIPALS[0])
     finally:
         running.context.security = guarded
-    assert told == {(False, False): ALLOWED, (False, True): NO_TOPIC_RIGHT, (True, False): NO_TOPIC_RIGHT, (True, True): NO_TOPIC_RIGHT}
+    assert told == {
+        (False, False): ALLOWED,
+        (False, True): NO_TOPIC_RIGHT,
+        (True, False): NO_TOPIC_RIGHT,
+        (True, True): NO_TOPIC_RIGHT,
+    }
 
 
 def test_the_gateway_knows_the_acls_of_the_matrix(running: Running) -> None:

@@ -1,4 +1,5 @@
-"""TLS, SASL and ACLs with stock clients: who is known reads what an ACL allows; nobody else gets anything."""
+"""TLS, SASL and ACLs with stock clients: who is known reads what an ACL allows; nobody else gets
+anything."""
 
 from __future__ import annotations
 
@@ -60,12 +61,25 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     listeners = [
         {"name": "open", "port": ports["open"]},
         {"name": "sasl", "port": ports["sasl"], "security": "sasl_tls", **tls},
-        {"name": "mutual", "port": ports["mutual"], "security": "tls", "client_ca": files.ca, **tls},
-        {"name": "scram", "port": ports["scram"], "security": "sasl_plaintext", "mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"]},
+        {
+            "name": "mutual",
+            "port": ports["mutual"],
+            "security": "tls",
+            "client_ca": files.ca,
+            **tls,
+        },
+        {
+            "name": "scram",
+            "port": ports["scram"],
+            "security": "sasl_plaintext",
+            "mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"],
+        },
     ]
     with Datastore.open_embedded(directory / "store") as datastore:
         for number in range(CELLS):
-            datastore.put_cell(f"00000000-0000-4000-8000-{number:012}", "BASE", 1, {"number": number}).or_raise()
+            datastore.put_cell(
+                f"00000000-0000-4000-8000-{number:012}", "BASE", 1, {"number": number}
+            ).or_raise()
         put_user(datastore.state, "alice", PASSWORD, is_new=True)
         for kind in ("topic", "group"):
             allow(datastore.state, Acl("alice", kind, "tri*", "read"))
@@ -74,7 +88,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             yield Secured(datastore, files, ports, directory / "log")
 
 
-def confluent(secured: Secured, listener: str, mechanism: str, user: str, password: str, topic: str, group: str) -> int:
+def confluent(
+    secured: Secured,
+    listener: str,
+    mechanism: str,
+    user: str,
+    password: str,
+    topic: str,
+    group: str,
+) -> int:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": secured.at(listener),
@@ -102,7 +124,15 @@ def confluent(secured: Secured, listener: str, mechanism: str, user: str, passwo
         consumer.close()
 
 
-def kafka_python(secured: Secured, listener: str, mechanism: str, user: str, password: str, topic: str, group: str) -> int:
+def kafka_python(
+    secured: Secured,
+    listener: str,
+    mechanism: str,
+    user: str,
+    password: str,
+    topic: str,
+    group: str,
+) -> int:
     try:
         consumer = kafka.KafkaConsumer(
             topic,
@@ -130,7 +160,15 @@ def kafka_python(secured: Secured, listener: str, mechanism: str, user: str, pas
         consumer.close(autocommit=False)
 
 
-def aiokafka_client(secured: Secured, listener: str, mechanism: str, user: str, password: str, topic: str, group: str) -> int:
+def aiokafka_client(
+    secured: Secured,
+    listener: str,
+    mechanism: str,
+    user: str,
+    password: str,
+    topic: str,
+    group: str,
+) -> int:
     async def run() -> int:
         consumer = aiokafka.AIOKafkaConsumer(
             topic,
@@ -168,8 +206,18 @@ def client(request: pytest.FixtureRequest) -> Client:
     return found
 
 
-@pytest.mark.parametrize(("listener", "mechanism"), [("sasl", "PLAIN"), ("sasl", "SCRAM-SHA-256"), ("sasl", "SCRAM-SHA-512"), ("scram", "SCRAM-SHA-512")])
-def test_a_user_reads_and_commits_in_a_group_that_an_acl_allows(secured: Secured, client: Client, listener: str, mechanism: str) -> None:
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [
+        ("sasl", "PLAIN"),
+        ("sasl", "SCRAM-SHA-256"),
+        ("sasl", "SCRAM-SHA-512"),
+        ("scram", "SCRAM-SHA-512"),
+    ],
+)
+def test_a_user_reads_and_commits_in_a_group_that_an_acl_allows(
+    secured: Secured, client: Client, listener: str, mechanism: str
+) -> None:
     group = f"trips-{client.__name__}-{listener}-{mechanism}"
     assert client(secured, listener, mechanism, "alice", PASSWORD, "trips", group) == CELLS
 
@@ -177,7 +225,10 @@ def test_a_user_reads_and_commits_in_a_group_that_an_acl_allows(secured: Secured
 def test_a_wrong_password_and_an_unknown_user_are_told_the_same(secured: Secured) -> None:
     def answer(user: str, password: str) -> bytes:
         context = ssl.create_default_context(cafile=secured.files.ca)
-        with socket.create_connection(("127.0.0.1", secured.ports["sasl"]), timeout=20) as raw, context.wrap_socket(raw, server_hostname="127.0.0.1") as peer:
+        with (
+            socket.create_connection(("127.0.0.1", secured.ports["sasl"]), timeout=20) as raw,
+            context.wrap_socket(raw, server_hostname="127.0.0.1") as peer,
+        ):
             peer.sendall(request(17, 1, struct.pack(">h", 5) + b"PLAIN"))
             [size] = struct.unpack(">i", peer.recv(4))
             peer.recv(size)
@@ -195,65 +246,131 @@ def test_a_group_that_no_acl_names_is_refused(secured: Secured) -> None:
         confluent(secured, "sasl", "PLAIN", "alice", PASSWORD, "trips", "other")
 
 
-def test_offsets_are_deleted_by_who_may_delete_in_the_group_and_read_the_topic(secured: Secured) -> None:
+def test_offsets_are_deleted_by_who_may_delete_in_the_group_and_read_the_topic(
+    secured: Secured,
+) -> None:
     confluent(secured, "sasl", "PLAIN", "alice", PASSWORD, "trips", "trips-readers")
     state, port = secured.datastore.state, secured.ports["open"]
-    deletes, reads = Acl("ANONYMOUS", "group", "trips-readers", "delete"), Acl("ANONYMOUS", "topic", "trips", "read")
-    body = encoded(47, 0, {"group_id": "trips-readers", "topics": [{"name": "trips", "partitions": [{"partition_index": 0}]}]})
+    deletes, reads = (
+        Acl("ANONYMOUS", "group", "trips-readers", "delete"),
+        Acl("ANONYMOUS", "topic", "trips", "read"),
+    )
+    body = encoded(
+        47,
+        0,
+        {
+            "group_id": "trips-readers",
+            "topics": [{"name": "trips", "partitions": [{"partition_index": 0}]}],
+        },
+    )
 
     def told() -> tuple[str, list[str]]:
         answer = ask(port, 47, 0, body)
-        return answer.error_code.name, [each.error_code.name for topic in answer.topics for each in topic.partitions]
+        return answer.error_code.name, [
+            each.error_code.name for topic in answer.topics for each in topic.partitions
+        ]
 
     before = StoreCoordinator(state).fetch_offsets("trips-readers")
     assert told() == ("group_authorization_failed", [])
     allow(state, deletes)
-    wait_until(lambda: told() == ("none", ["topic_authorization_failed"]), "the group's offsets may be deleted")
+    wait_until(
+        lambda: told() == ("none", ["topic_authorization_failed"]),
+        "the group's offsets may be deleted",
+    )
     assert StoreCoordinator(state).fetch_offsets("trips-readers") == before
     allow(state, reads)
     wait_until(lambda: told() == ("none", ["none"]), "the topic may be read")
-    assert StoreCoordinator(state).fetch_offsets("trips-readers").keys() == before.keys() - {("trips", 0)}
+    assert StoreCoordinator(state).fetch_offsets("trips-readers").keys() == before.keys() - {
+        ("trips", 0)
+    }
     for each in (deletes, reads):
         remove_acl(state, each)
     wait_until(lambda: told() == ("group_authorization_failed", []), "both are taken back")
 
 
 def test_whoever_asks_for_acls_is_shown_its_own(secured: Secured) -> None:
-    admin = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": PASSWORD}
+    admin = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "SCRAM-SHA-256",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+    }
 
-    def told(resource_type: ResourceType, name: str | None, pattern: ResourcePatternType, settings: dict[str, str]) -> set[tuple[str, ...]]:
+    def told(
+        resource_type: ResourceType,
+        name: str | None,
+        pattern: ResourcePatternType,
+        settings: dict[str, str],
+    ) -> set[tuple[str, ...]]:
         client = AdminClient({"log_level": 0, **settings})
-        wanted = AclBindingFilter(resource_type, name, pattern, None, None, AclOperation.ANY, AclPermissionType.ANY)
+        wanted = AclBindingFilter(
+            resource_type, name, pattern, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
         found = client.describe_acls(wanted, request_timeout=TIMEOUT_S).result(TIMEOUT_S)
-        return {(acl.principal, acl.restype.name, acl.name, acl.resource_pattern_type.name, acl.operation.name, acl.permission_type.name) for acl in found}
+        return {
+            (
+                acl.principal,
+                acl.restype.name,
+                acl.name,
+                acl.resource_pattern_type.name,
+                acl.operation.name,
+                acl.permission_type.name,
+            )
+            for acl in found
+        }
 
     alice = {"bootstrap.servers": secured.at("scram"), **admin}
-    topics, groups = (("User:alice", kind, "tri", "PREFIXED", "READ", "ALLOW") for kind in ("TOPIC", "GROUP"))
+    topics, groups = (
+        ("User:alice", kind, "tri", "PREFIXED", "READ", "ALLOW") for kind in ("TOPIC", "GROUP")
+    )
     assert told(ResourceType.ANY, None, ResourcePatternType.ANY, alice) == {topics, groups}
     assert told(ResourceType.TOPIC, "trips.BASE", ResourcePatternType.MATCH, alice) == {topics}
     assert told(ResourceType.TOPIC, "trips.BASE", ResourcePatternType.LITERAL, alice) == set()
     assert told(ResourceType.GROUP, "tri", ResourcePatternType.PREFIXED, alice) == {groups}
-    assert told(ResourceType.ANY, None, ResourcePatternType.ANY, {"bootstrap.servers": secured.at("open")}) == set(), "others' are not shown"
+    assert (
+        told(
+            ResourceType.ANY,
+            None,
+            ResourcePatternType.ANY,
+            {"bootstrap.servers": secured.at("open")},
+        )
+        == set()
+    ), "others' are not shown"
 
 
 def test_whoever_asks_for_users_is_shown_itself(secured: Secured) -> None:
-    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": PASSWORD}
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "SCRAM-SHA-256",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+    }
     alice = AdminClient({"log_level": 0, "bootstrap.servers": secured.at("scram"), **login})
     shown = alice.describe_user_scram_credentials(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
-    assert {name: {each.mechanism.name for each in told.scram_credential_infos} for name, told in shown.items()} == {
-        "alice": {"SCRAM_SHA_256", "SCRAM_SHA_512"}
-    }
+    assert {
+        name: {each.mechanism.name for each in told.scram_credential_infos}
+        for name, told in shown.items()
+    } == {"alice": {"SCRAM_SHA_256", "SCRAM_SHA_512"}}
     nobody = AdminClient({"log_level": 0, "bootstrap.servers": secured.at("open")})
     assert nobody.describe_user_scram_credentials(request_timeout=TIMEOUT_S).result(TIMEOUT_S) == {}
     for name in ("alice", "nobody"):
-        with pytest.raises(confluent_kafka.KafkaException, match=f"no user '{name}' that you may see"):
-            nobody.describe_user_scram_credentials([name], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
+        with pytest.raises(
+            confluent_kafka.KafkaException, match=f"no user '{name}' that you may see"
+        ):
+            nobody.describe_user_scram_credentials([name], request_timeout=TIMEOUT_S)[name].result(
+                TIMEOUT_S
+            )
 
 
 def test_only_resources_that_may_be_described_are_listed(secured: Secured) -> None:
     answer = ask(secured.ports["open"], 74, 1, encoded(74, 1, {"resource_types": []}))
     assert {each.resource_type for each in answer.config_resources} == {4}, "gateways, and no topic"
-    [topic] = ask(secured.ports["open"], 61, 0, encoded(61, 0, {"topics": [{"name": "trips", "partition_indexes": [0]}]})).topics
+    [topic] = ask(
+        secured.ports["open"],
+        61,
+        0,
+        encoded(61, 0, {"topics": [{"name": "trips", "partition_indexes": [0]}]}),
+    ).topics
     assert [each.error_code.name for each in topic.partitions] == ["topic_authorization_failed"]
 
 
@@ -263,22 +380,30 @@ def test_only_kept_bytes_of_topics_that_may_be_described_are_told(secured: Secur
         assert [list(each.topics) for each in answer.results] == [[]], f"version {version}"
 
 
-def topics_seen(settings: dict[str, Any], topic: str | None = None, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+def topics_seen(
+    settings: dict[str, Any], topic: str | None = None, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
     consumer = confluent_kafka.Consumer({"group.id": "trips", "log_level": 0, **settings})
     try:
         return {
             name: found.error.name() if found.error else None
-            for name, found in consumer.list_topics(**({"topic": topic} if topic else {}), timeout=timeout_s).topics.items()
+            for name, found in consumer.list_topics(
+                **({"topic": topic} if topic else {}), timeout=timeout_s
+            ).topics.items()
         }
     finally:
         consumer.close()
 
 
-def test_without_an_acl_no_name_is_shown_and_a_change_is_in_force_without_a_restart(secured: Secured) -> None:
+def test_without_an_acl_no_name_is_shown_and_a_change_is_in_force_without_a_restart(
+    secured: Secured,
+) -> None:
     anonymous = {"bootstrap.servers": secured.at("open")}
     assert topics_seen(anonymous) == {}
     assert topics_seen(anonymous, "trips") == {"trips": "TOPIC_AUTHORIZATION_FAILED"}
-    assert topics_seen(anonymous, "nothing") == {"nothing": "TOPIC_AUTHORIZATION_FAILED"}, "whether it is there or not"
+    assert topics_seen(anonymous, "nothing") == {"nothing": "TOPIC_AUTHORIZATION_FAILED"}, (
+        "whether it is there or not"
+    )
     acl = Acl("ANONYMOUS", "topic", "trips.*", "describe")
     allow(secured.datastore.state, acl)
     wait_until(lambda: set(topics_seen(anonymous)) == {"trips.BASE"}, "the ACL is in force")
@@ -288,8 +413,16 @@ def test_without_an_acl_no_name_is_shown_and_a_change_is_in_force_without_a_rest
 
 def test_a_client_certificate_is_its_subject(secured: Secured) -> None:
     files = secured.files
-    tls = {"bootstrap.servers": secured.at("mutual"), "security.protocol": "SSL", "ssl.ca.location": files.ca}
-    known = {**tls, "ssl.certificate.location": files.client_certificate, "ssl.key.location": files.client_key}
+    tls = {
+        "bootstrap.servers": secured.at("mutual"),
+        "security.protocol": "SSL",
+        "ssl.ca.location": files.ca,
+    }
+    known = {
+        **tls,
+        "ssl.certificate.location": files.client_certificate,
+        "ssl.key.location": files.client_key,
+    }
     assert topics_seen(known) == {"trips": None}
     with pytest.raises(confluent_kafka.KafkaException):
         topics_seen(tls, timeout_s=3)
@@ -297,7 +430,12 @@ def test_a_client_certificate_is_its_subject(secured: Secured) -> None:
 
 def test_a_removed_user_does_not_come_in_again(secured: Secured) -> None:
     put_user(secured.datastore.state, "bob", PASSWORD, is_new=True)
-    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "bob", "sasl.password": PASSWORD}
+    sasl = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "SCRAM-SHA-256",
+        "sasl.username": "bob",
+        "sasl.password": PASSWORD,
+    }
     settings = {"bootstrap.servers": secured.at("scram"), **sasl}
 
     def comes_in() -> bool:
@@ -319,7 +457,11 @@ def request(key: int, version: int, body: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "sent",
-    [request(3, 1, struct.pack(">i", -1)), struct.pack(">i", 1 << 20) + b"x" * 100, request(36, 0, struct.pack(">i", 4) + b"abcd")],
+    [
+        request(3, 1, struct.pack(">i", -1)),
+        struct.pack(">i", 1 << 20) + b"x" * 100,
+        request(36, 0, struct.pack(">i", 4) + b"abcd"),
+    ],
     ids=["Metadata", "a large frame", "a token without a handshake"],
 )
 def test_who_is_not_known_gets_no_answer_but_a_refusal(secured: Secured, sent: bytes) -> None:
@@ -333,7 +475,10 @@ def test_who_is_not_known_gets_no_answer_but_a_refusal(secured: Secured, sent: b
 def test_a_handshake_that_dawdles_is_cut_off(secured: Secured) -> None:
     """Slowly, but on and on: one time for all of it, not for each byte."""
     context = ssl.create_default_context(cafile=secured.files.ca)
-    with socket.create_connection(("127.0.0.1", secured.ports["sasl"]), timeout=5) as raw, context.wrap_socket(raw, server_hostname="127.0.0.1") as peer:
+    with (
+        socket.create_connection(("127.0.0.1", secured.ports["sasl"]), timeout=5) as raw,
+        context.wrap_socket(raw, server_hostname="127.0.0.1") as peer,
+    ):
         peer.settimeout(0.5)
         begun_s, ended = time.monotonic(), False
         frame = request(17, 1, struct.pack(">h", 200) + b"P" * 200)

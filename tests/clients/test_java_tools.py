@@ -18,7 +18,12 @@ TOOLS = "org.apache.kafka.tools"
 CORE_TOOLS = "kafka.admin"
 """Where Kafka keeps the tools that are written in Scala."""
 TIMEOUT_S = 90
-SMALL_JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+SMALL_JVM = (
+    "-Xmx256m",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
 
 
 class Java:
@@ -27,10 +32,28 @@ class Java:
     def __init__(self, class_path: str) -> None:
         self._class_path = class_path
 
-    def __call__(self, tool: str, gateway: GatewayProcess, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self,
+        tool: str,
+        gateway: GatewayProcess,
+        *arguments: str,
+        stdin: str = "",
+        check: bool = True,
+    ) -> subprocess.CompletedProcess[str]:
         name = tool if tool.startswith(CORE_TOOLS) else f"{TOOLS}.{tool}"
-        command = ["java", *SMALL_JVM, "-cp", self._class_path, name, "--bootstrap-server", gateway.bootstrap, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        command = [
+            "java",
+            *SMALL_JVM,
+            "-cp",
+            self._class_path,
+            name,
+            "--bootstrap-server",
+            gateway.bootstrap,
+            *arguments,
+        ]
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
         assert not check or done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
         return done
 
@@ -49,13 +72,30 @@ def of_console(output: str) -> list[tuple[str, ...]]:
 
 
 def as_console(records: list[Received]) -> list[tuple[str, ...]]:
-    return [(f"Partition:{each.partition}", f"Offset:{each.offset}", (each.key or b"").decode(), (each.value or b"").decode()) for each in records]
+    return [
+        (
+            f"Partition:{each.partition}",
+            f"Offset:{each.offset}",
+            (each.key or b"").decode(),
+            (each.value or b"").decode(),
+        )
+        for each in records
+    ]
 
 
-SHOW_ALL = ("--property", "print.partition=true", "--property", "print.offset=true", "--property", "print.key=true")
+SHOW_ALL = (
+    "--property",
+    "print.partition=true",
+    "--property",
+    "print.offset=true",
+    "--property",
+    "print.key=true",
+)
 
 
-def test_the_console_consumer_reads_a_topic_whole_in_a_group(java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
+def test_the_console_consumer_reads_a_topic_whole_in_a_group(
+    java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]
+) -> None:
     count = len(expected["trips.BASE"])
     done = java(
         "consumer.ConsoleConsumer",
@@ -72,18 +112,42 @@ def test_the_console_consumer_reads_a_topic_whole_in_a_group(java: Java, gateway
     assert sorted(of_console(done.stdout)) == sorted(as_console(expected["trips.BASE"]))
 
 
-def test_the_console_consumer_reads_one_partition_from_an_offset(java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
+def test_the_console_consumer_reads_one_partition_from_an_offset(
+    java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]
+) -> None:
     wanted = [each for each in expected["trips.BASE"] if each.partition == 2 and each.offset >= 50]
-    arguments = ("--topic", "trips.BASE", "--partition", "2", "--offset", "50", "--max-messages", str(len(wanted)))
-    assert of_console(java("consumer.ConsoleConsumer", gateway, *arguments, *SHOW_ALL).stdout) == as_console(wanted)
+    arguments = (
+        "--topic",
+        "trips.BASE",
+        "--partition",
+        "2",
+        "--offset",
+        "50",
+        "--max-messages",
+        str(len(wanted)),
+    )
+    assert of_console(
+        java("consumer.ConsoleConsumer", gateway, *arguments, *SHOW_ALL).stdout
+    ) == as_console(wanted)
 
 
-def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(java: Java, own_gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
+def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(
+    java: Java, own_gateway: GatewayProcess, expected: dict[str, list[Received]]
+) -> None:
     total = len(expected["trips.BASE"])
     seen: Counter[int] = Counter()
     next_offset: dict[int, int] = {}
     for count in (1_000, total - 1_000):
-        arguments = ("--topic", "trips.BASE", "--group-id", "java-group", "--max-messages", str(count), "--reset-policy", "earliest")
+        arguments = (
+            "--topic",
+            "trips.BASE",
+            "--group-id",
+            "java-group",
+            "--max-messages",
+            str(count),
+            "--reset-policy",
+            "earliest",
+        )
         for line in java("VerifiableConsumer", own_gateway, *arguments).stdout.splitlines():
             event = json.loads(line)
             for each in event["partitions"] if event["name"] == "records_consumed" else ():
@@ -96,11 +160,27 @@ def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(java: Ja
     assert seen == Counter(each.partition for each in expected["trips.BASE"])
 
 
-def test_the_group_tool_lists_describes_resets_and_deletes(java: Java, own_gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
+def test_the_group_tool_lists_describes_resets_and_deletes(
+    java: Java, own_gateway: GatewayProcess, expected: dict[str, list[Received]]
+) -> None:
     tool = "consumer.group.ConsumerGroupCommand"
     count = len(expected["trips"])
-    java("VerifiableConsumer", own_gateway, "--topic", "trips", "--group-id", "g1", "--max-messages", str(count), "--reset-policy", "earliest")
-    ends = {partition: sum(each.partition == partition for each in expected["trips"]) for partition in range(SHARDS)}
+    java(
+        "VerifiableConsumer",
+        own_gateway,
+        "--topic",
+        "trips",
+        "--group-id",
+        "g1",
+        "--max-messages",
+        str(count),
+        "--reset-policy",
+        "earliest",
+    )
+    ends = {
+        partition: sum(each.partition == partition for each in expected["trips"])
+        for partition in range(SHARDS)
+    }
 
     def described() -> dict[int, tuple[int, int, int]]:
         lines = java(tool, own_gateway, "--describe", "--all-groups").stdout.splitlines()
@@ -109,7 +189,18 @@ def test_the_group_tool_lists_describes_resets_and_deletes(java: Java, own_gatew
 
     assert java(tool, own_gateway, "--list").stdout.split() == ["g1"]
     assert described() == {partition: (end, end, 0) for partition, end in ends.items()}
-    java(tool, own_gateway, "--reset-offsets", "--group", "g1", "--topic", "trips", "--to-offset", "5", "--execute")
+    java(
+        tool,
+        own_gateway,
+        "--reset-offsets",
+        "--group",
+        "g1",
+        "--topic",
+        "trips",
+        "--to-offset",
+        "5",
+        "--execute",
+    )
     assert described() == {partition: (5, end, end - 5) for partition, end in ends.items()}
     java(tool, own_gateway, "--delete-offsets", "--group", "g1", "--topic", "trips:3")
     assert described().keys() == ends.keys() - {3}
@@ -117,36 +208,79 @@ def test_the_group_tool_lists_describes_resets_and_deletes(java: Java, own_gatew
     assert java(tool, own_gateway, "--list").stdout.split() == []
 
 
-def test_the_offset_tool_tells_every_end_and_finds_timestamps(java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
-    ends = [f"trips:{partition}:{sum(each.partition == partition for each in expected['trips'])}" for partition in range(SHARDS)]
-    assert sorted(java("GetOffsetShell", gateway, "--topic", "trips").stdout.split()) == sorted(ends)
+def test_the_offset_tool_tells_every_end_and_finds_timestamps(
+    java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]
+) -> None:
+    ends = [
+        f"trips:{partition}:{sum(each.partition == partition for each in expected['trips'])}"
+        for partition in range(SHARDS)
+    ]
+    assert sorted(java("GetOffsetShell", gateway, "--topic", "trips").stdout.split()) == sorted(
+        ends
+    )
     starts = [f"trips:{partition}:0" for partition in range(SHARDS)]
-    assert sorted(java("GetOffsetShell", gateway, "--topic", "trips", "--time", "earliest").stdout.split()) == sorted(starts)
+    assert sorted(
+        java("GetOffsetShell", gateway, "--topic", "trips", "--time", "earliest").stdout.split()
+    ) == sorted(starts)
 
 
-def test_the_performance_tool_reads_as_many_records_as_there_are(java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
+def test_the_performance_tool_reads_as_many_records_as_there_are(
+    java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]
+) -> None:
     count = len(expected["trips"])
-    arguments = ("--topic", "trips", "--messages", str(count), "--group", "java-performance", "--timeout", "60000", "--hide-header")
-    [line] = [line for line in java("ConsumerPerformance", gateway, *arguments).stdout.splitlines() if line.count(", ") > 5]
+    arguments = (
+        "--topic",
+        "trips",
+        "--messages",
+        str(count),
+        "--group",
+        "java-performance",
+        "--timeout",
+        "60000",
+        "--hide-header",
+    )
+    [line] = [
+        line
+        for line in java("ConsumerPerformance", gateway, *arguments).stdout.splitlines()
+        if line.count(", ") > 5
+    ]
     _, _, _, _, records, *_ = line.split(", ")
     assert int(records) == count
 
 
 def test_the_topic_tool_describes_a_topic(java: Java, gateway: GatewayProcess) -> None:
-    lines = java("TopicCommand", gateway, "--describe", "--topic", "trips.NOTES").stdout.splitlines()
+    lines = java(
+        "TopicCommand", gateway, "--describe", "--topic", "trips.NOTES"
+    ).stdout.splitlines()
     assert f"PartitionCount: {SHARDS}\tReplicationFactor: 1" in lines[0]
     assert len(lines) == 1 + SHARDS
 
 
-def test_the_tools_for_administration_read_what_they_show(java: Java, gateway: GatewayProcess) -> None:
-    """What is asked to show a page of brokers: kafka-ui and AKHQ ask the same with the same client."""
-    told = java("LogDirsCommand", gateway, "--describe", "--topic-list", "trips").stdout.splitlines()
+def test_the_tools_for_administration_read_what_they_show(
+    java: Java, gateway: GatewayProcess
+) -> None:
+    """What is asked to show a page of brokers: kafka-ui and AKHQ ask the same with the same
+    client."""
+    told = java(
+        "LogDirsCommand", gateway, "--describe", "--topic-list", "trips"
+    ).stdout.splitlines()
     [broker] = json.loads(next(line for line in told if line.startswith("{")))["brokers"]
     [memory] = broker["logDirs"]
     assert memory["error"] is None
-    assert sorted(each["partition"] for each in memory["partitions"]) == [f"trips-{partition}" for partition in sorted(range(SHARDS), key=str)]
+    assert sorted(each["partition"] for each in memory["partitions"]) == [
+        f"trips-{partition}" for partition in sorted(range(SHARDS), key=str)
+    ]
     node_id = str(broker["broker"])
-    settings = java(f"{CORE_TOOLS}.ConfigCommand", gateway, "--describe", "--all", "--entity-type", "brokers", "--entity-name", node_id).stdout
+    settings = java(
+        f"{CORE_TOOLS}.ConfigCommand",
+        gateway,
+        "--describe",
+        "--all",
+        "--entity-type",
+        "brokers",
+        "--entity-name",
+        node_id,
+    ).stdout
     assert f"advertised.listeners=PLAINTEXT://{gateway.bootstrap}" in settings
     java("FeatureCommand", gateway, "describe")
     acls = java("AclCommand", gateway, "--list", check=False)
@@ -156,13 +290,31 @@ def test_the_tools_for_administration_read_what_they_show(java: Java, gateway: G
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
     [
-        pytest.param(f"{CORE_TOOLS}.ConfigCommand", ("--describe", "--entity-type", "users"), "", id="quotas and credentials of users"),
-        pytest.param("reassign.ReassignPartitionsCommand", ("--list",), "No partition reassignments found.", id="reassignments"),
-        pytest.param("TransactionsCommand", ("find-hanging", "--broker-id", "1"), "ProducerId", id="producers and transactions"),
+        pytest.param(
+            f"{CORE_TOOLS}.ConfigCommand",
+            ("--describe", "--entity-type", "users"),
+            "",
+            id="quotas and credentials of users",
+        ),
+        pytest.param(
+            "reassign.ReassignPartitionsCommand",
+            ("--list",),
+            "No partition reassignments found.",
+            id="reassignments",
+        ),
+        pytest.param(
+            "TransactionsCommand",
+            ("find-hanging", "--broker-id", "1"),
+            "ProducerId",
+            id="producers and transactions",
+        ),
     ],
 )
-def test_a_tool_that_asks_for_what_is_not_there_is_told_so(java: Java, gateway: GatewayProcess, tool: str, arguments: tuple[str, ...], told: str) -> None:
-    """Quotas, reassignments, transactions and the like: an empty list is an answer, an error is not."""
+def test_a_tool_that_asks_for_what_is_not_there_is_told_so(
+    java: Java, gateway: GatewayProcess, tool: str, arguments: tuple[str, ...], told: str
+) -> None:
+    """Quotas, reassignments, transactions and the like: an empty list is an answer, an error is
+    not."""
     done = java(tool, gateway, *arguments)
     assert told in done.stdout
     assert "Exception" not in done.stdout + done.stderr
@@ -171,5 +323,14 @@ def test_a_tool_that_asks_for_what_is_not_there_is_told_so(java: Java, gateway: 
 def test_the_producer_is_told_that_writes_are_refused(java: Java, gateway: GatewayProcess) -> None:
     done = java("ConsoleProducer", gateway, "--topic", "trips", stdin="a value\n", check=False)
     assert "Cluster authorization failed" in done.stdout + done.stderr
-    without_ids = java("ConsoleProducer", gateway, "--topic", "trips", "--producer-property", "enable.idempotence=false", stdin="a value\n", check=False)
+    without_ids = java(
+        "ConsoleProducer",
+        gateway,
+        "--topic",
+        "trips",
+        "--producer-property",
+        "enable.idempotence=false",
+        stdin="a value\n",
+        check=False,
+    )
     assert "TopicAuthorizationException" in without_ids.stdout + without_ids.stderr

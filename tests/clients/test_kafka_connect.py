@@ -1,4 +1,5 @@
-"""Kafka Connect's file sink, with nothing but a gateway as its cluster: every record, at least once, over a kill."""
+"""Kafka Connect's file sink, with nothing but a gateway as its cluster: every record, at least
+once, over a kill."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from tests.services.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_a_file_sink_has_every_record_after_connect_was_killed(own_gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_file_sink_has_every_record_after_connect_was_killed(
+    own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
     try:
         class_path = connect_class_path()
     except ConnectUnavailable as reason:
@@ -33,14 +36,28 @@ def test_a_file_sink_has_every_record_after_connect_was_killed(own_gateway: Gate
 
         def cells() -> set[tuple[int, int]]:
             shards = range(datastore.shards)
-            return {(shard, cell.added_id) for shard in shards for cell in datastore.engine.scan(shard, 0, 1 << 20) if cell.column_name == "BASE"}
+            return {
+                (shard, cell.added_id)
+                for shard in shards
+                for cell in datastore.engine.scan(shard, 0, 1 << 20)
+                if cell.column_name == "BASE"
+            }
 
         def written() -> set[tuple[int, int]]:
-            found = [json.loads(line) for line in sink.lines if line.startswith("{") and line.endswith("}") and line.count('"added_id"') == 1]
-            return {(each["shard"], each["added_id"]) for each in found}  # a line that the kill cut off is written again
+            found = [
+                json.loads(line)
+                for line in sink.lines
+                if line.startswith("{") and line.endswith("}") and line.count('"added_id"') == 1
+            ]
+            return {
+                (each["shard"], each["added_id"]) for each in found
+            }  # a line that the kill cut off is written again
 
         def committed() -> dict[int, int]:
-            return {partition: each.offset for (_, partition), each in coordinator.fetch_offsets(sink.group).items()}
+            return {
+                partition: each.offset
+                for (_, partition), each in coordinator.fetch_offsets(sink.group).items()
+            }
 
         first = cells()
         wait_until(lambda: bool(committed()), "Connect commits in its group")
@@ -59,7 +76,10 @@ def test_a_file_sink_has_every_record_after_connect_was_killed(own_gateway: Gate
         everything = cells()
         assert everything > first
         ends = {shard: added_id + 1 for shard, added_id in sorted(everything)}
-        wait_until(lambda: all(committed().get(shard, 0) >= end for shard, end in ends.items()), "Connect has committed to the end")
+        wait_until(
+            lambda: all(committed().get(shard, 0) >= end for shard, end in ends.items()),
+            "Connect has committed to the end",
+        )
         assert written() == everything, "what was committed is in the file, and nothing else"
         assert len(sink.lines) > lines, "the second process wrote, too"
         after = committed()

@@ -21,7 +21,9 @@ TIMEOUT_S = 60
 FORMAT = "%p %o %T %K %S %k%s"
 
 
-def kcat(gateway: GatewayProcess, *arguments: str, stdin: bytes = b"", check: bool = True) -> subprocess.CompletedProcess[bytes]:
+def kcat(
+    gateway: GatewayProcess, *arguments: str, stdin: bytes = b"", check: bool = True
+) -> subprocess.CompletedProcess[bytes]:
     command = ["kcat", "-b", gateway.bootstrap, *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert not check or done.returncode == 0, done.stderr.decode()
@@ -34,31 +36,55 @@ def parsed(output: bytes) -> list[Received]:
     while output:
         partition, offset, timestamp, key_size, size, rest = output.split(b" ", 5)
         key_end, end = int(key_size), int(key_size) + int(size)
-        records.append(Received(int(partition), int(offset), int(timestamp), rest[:key_end], rest[key_end:end]))
+        records.append(
+            Received(int(partition), int(offset), int(timestamp), rest[:key_end], rest[key_end:end])
+        )
         output = rest[end:]
     return records
 
 
 @pytest.mark.parametrize("topic", ["trips", "trips.BASE", "trips.NOTES", "trips.RARE"])
-def test_a_topic_is_read_whole(gateway: GatewayProcess, expected: dict[str, list[Received]], topic: str) -> None:
+def test_a_topic_is_read_whole(
+    gateway: GatewayProcess, expected: dict[str, list[Received]], topic: str
+) -> None:
     done = kcat(gateway, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", FORMAT)
     assert sorted(parsed(done.stdout)) == expected[topic]
 
 
-def test_one_partition_is_read_from_an_offset(gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
+def test_one_partition_is_read_from_an_offset(
+    gateway: GatewayProcess, expected: dict[str, list[Received]]
+) -> None:
     done = kcat(gateway, "-C", "-t", "trips", "-p", "5", "-o", "77", "-e", "-q", "-f", FORMAT)
-    assert parsed(done.stdout) == [each for each in expected["trips"] if each.partition == 5 and each.offset >= 77]
+    assert parsed(done.stdout) == [
+        each for each in expected["trips"] if each.partition == 5 and each.offset >= 77
+    ]
 
 
-def test_reading_starts_at_a_timestamp(gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
+def test_reading_starts_at_a_timestamp(
+    gateway: GatewayProcess, expected: dict[str, list[Received]]
+) -> None:
     moments = sorted({each.timestamp_ms for each in expected["trips"]})
     moment = moments[len(moments) // 2]
     done = kcat(gateway, "-C", "-t", "trips", "-o", f"s@{moment}", "-e", "-q", "-f", FORMAT)
-    assert sorted(parsed(done.stdout)) == [each for each in expected["trips"] if each.timestamp_ms >= moment]
+    assert sorted(parsed(done.stdout)) == [
+        each for each in expected["trips"] if each.timestamp_ms >= moment
+    ]
 
 
-def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(own_gateway: GatewayProcess, tmp_path: Path) -> None:
-    arguments = ("-q", "-e", "-f", FORMAT, "-X", "auto.offset.reset=earliest", "-G", "kcat-group", "trips.NOTES")
+def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(
+    own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    arguments = (
+        "-q",
+        "-e",
+        "-f",
+        FORMAT,
+        "-X",
+        "auto.offset.reset=earliest",
+        "-G",
+        "kcat-group",
+        "trips.NOTES",
+    )
     first = parsed(kcat(own_gateway, *arguments).stdout)
     own_gateway.kill()
     new = uuid.uuid4()
@@ -66,7 +92,12 @@ def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(own_gate
         put = datastore.put_cell(new, "NOTES", 1, {"late": True})
         own_gateway.start()
         second = parsed(kcat(own_gateway, *arguments).stdout)
-        everything = [(shard, cell.added_id) for shard in range(SHARDS) for cell in datastore.engine.scan(shard, 0, 10_000) if cell.column_name == "NOTES"]
+        everything = [
+            (shard, cell.added_id)
+            for shard in range(SHARDS)
+            for cell in datastore.engine.scan(shard, 0, 10_000)
+            if cell.column_name == "NOTES"
+        ]
     assert [(each.partition, each.offset) for each in second] == [(put.shard, put.added_id)]
     assert sorted((each.partition, each.offset) for each in first + second) == everything
 

@@ -1,4 +1,5 @@
-"""Kept blocks in files, with real processes: a gateway that was ended, or killed, goes on with what it encoded before, and asks the store for none of it."""
+"""Kept blocks in files, with real processes: a gateway that was ended, or killed, goes on with what
+it encoded before, and asks the store for none of it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ SHARD = shard_of(ROW.bytes, 16)
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     with Datastore.open_embedded(tmp_path / "store") as datastore:
-        for put in datastore.put_cells([(ROW, "BASE", number, {"n": number}) for number in range(CELLS)]):
+        for put in datastore.put_cells(
+            [(ROW, "BASE", number, {"n": number}) for number in range(CELLS)]
+        ):
             put.or_raise()
     return tmp_path / "store"
 
@@ -48,7 +51,9 @@ def start(store: Path, tmp_path: Path) -> Iterator[Any]:
 
         def started(name: str = "gateway") -> GatewayProcess:
             files = {"blocks_directory": str(tmp_path / "blocks"), "block_files_bytes_max": 1 << 30}
-            gateway = GatewayProcess(store, tmp_path / f"{name}.log", name=name, session_timeout_s=1.0, **files)
+            gateway = GatewayProcess(
+                store, tmp_path / f"{name}.log", name=name, session_timeout_s=1.0, **files
+            )
             running.callback(gateway.end_by_force)
             return gateway.start()
 
@@ -67,28 +72,57 @@ def make_unreadable(store: Path) -> None:
     """Whoever encodes one of the full blocks from now on fails."""
     [file] = store.rglob("node-0.sqlite3")
     with closing(sqlite3.connect(file)) as connection, connection:
-        assert connection.execute("UPDATE cell SET body = x'ff' WHERE position - (? << 47) BETWEEN 0 AND ?", (SHARD, FULL - 1)).rowcount == FULL
+        assert (
+            connection.execute(
+                "UPDATE cell SET body = x'ff' WHERE position - (? << 47) BETWEEN 0 AND ?",
+                (SHARD, FULL - 1),
+            ).rowcount
+            == FULL
+        )
 
 
 def metrics(gateway: GatewayProcess) -> dict[str, float]:
     with urlopen(f"http://127.0.0.1:{gateway.registry_port}/metrics", timeout=10) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
-    return {sample.name + "".join(f" {value}" for value in sample.labels.values()): sample.value for each in families for sample in each.samples}
+    return {
+        sample.name + "".join(f" {value}" for value in sample.labels.values()): sample.value
+        for each in families
+        for sample in each.samples
+    }
 
 
-def test_what_happens_to_blocks_is_in_the_metrics_and_the_metrics_are_in_the_guide(start: Any, tmp_path: Path) -> None:
+def test_what_happens_to_blocks_is_in_the_metrics_and_the_metrics_are_in_the_guide(
+    start: Any, tmp_path: Path
+) -> None:
     gateway = start()
     read(gateway)
     blocks = FULL // BLOCK_CELLS
-    wait_until(lambda: metrics(gateway)["cellfeed_gateway_block_files_total written"] == blocks, "every full block is in a file")
+    wait_until(
+        lambda: metrics(gateway)["cellfeed_gateway_block_files_total written"] == blocks,
+        "every full block is in a file",
+    )
     found = metrics(gateway)
-    assert found["cellfeed_gateway_kept_block_bytes files"] == sum(each.stat().st_size for each in kept(tmp_path))
+    assert found["cellfeed_gateway_kept_block_bytes files"] == sum(
+        each.stat().st_size for each in kept(tmp_path)
+    )
     assert found["cellfeed_gateway_kept_block_bytes memory"] > 0
     assert found["cellfeed_gateway_blocks_encoded_total"] >= blocks
-    in_memory, in_files = ask(gateway.port, LOG_DIRS, 4, encoded(LOG_DIRS, 4, {"topics": [{"topic": "trips", "partitions": [SHARD]}]})).results
-    assert (in_memory.log_dir, in_files.log_dir) == ("memory", "files"), "no peer need know the host's paths"
-    assert [each.partition_size for topic in in_files.topics for each in topic.partitions] == [found["cellfeed_gateway_kept_block_bytes files"]]
-    assert in_files.total_bytes - in_files.usable_bytes == found["cellfeed_gateway_kept_block_bytes files"]
+    in_memory, in_files = ask(
+        gateway.port,
+        LOG_DIRS,
+        4,
+        encoded(LOG_DIRS, 4, {"topics": [{"topic": "trips", "partitions": [SHARD]}]}),
+    ).results
+    assert (in_memory.log_dir, in_files.log_dir) == ("memory", "files"), (
+        "no peer need know the host's paths"
+    )
+    assert [each.partition_size for topic in in_files.topics for each in topic.partitions] == [
+        found["cellfeed_gateway_kept_block_bytes files"]
+    ]
+    assert (
+        in_files.total_bytes - in_files.usable_bytes
+        == found["cellfeed_gateway_kept_block_bytes files"]
+    )
     gateway.kill()
     kept(tmp_path)[0].write_bytes(b"not a block")
     gateway.start()
@@ -104,7 +138,9 @@ def test_what_happens_to_blocks_is_in_the_metrics_and_the_metrics_are_in_the_gui
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_gateway_that_is_started_again_serves_full_blocks_without_the_store(start: Any, store: Path, tmp_path: Path, end: signal.Signals) -> None:
+def test_a_gateway_that_is_started_again_serves_full_blocks_without_the_store(
+    start: Any, store: Path, tmp_path: Path, end: signal.Signals
+) -> None:
     gateway = start()
     before = read(gateway)
     assert [each.offset for each in before] == list(range(CELLS))
@@ -116,16 +152,24 @@ def test_a_gateway_that_is_started_again_serves_full_blocks_without_the_store(st
     assert "comes from another history" not in (tmp_path / "gateway.log").read_text()
 
 
-def test_two_gateways_with_one_directory_keep_out_of_each_others_way(start: Any, store: Path, tmp_path: Path) -> None:
+def test_two_gateways_with_one_directory_keep_out_of_each_others_way(
+    start: Any, store: Path, tmp_path: Path
+) -> None:
     names = ("gateway-1", "gateway-2")
     gateways = {name: start(name) for name in names}
     before = read(gateways["gateway-1"])
-    wait_until(lambda: any(len(kept(tmp_path, name)) == FULL // BLOCK_CELLS for name in names), "the partition's leader has its files")
+    wait_until(
+        lambda: any(len(kept(tmp_path, name)) == FULL // BLOCK_CELLS for name in names),
+        "the partition's leader has its files",
+    )
     leader, other = sorted(names, key=lambda name: not kept(tmp_path, name))
     assert not kept(tmp_path, other), "clients read from the partition's leader"
     gateways[leader].kill()
     assert read(gateways[other]) == before
-    wait_until(lambda: len(kept(tmp_path, other)) == FULL // BLOCK_CELLS, "the other one has files of its own")
+    wait_until(
+        lambda: len(kept(tmp_path, other)) == FULL // BLOCK_CELLS,
+        "the other one has files of its own",
+    )
     gateways[other].kill()
     make_unreadable(store)
     for file in kept(tmp_path, leader):
@@ -146,11 +190,25 @@ def marked_files(tmp_path: Path, mark: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["beside the gateway", "while it is down"])
-def test_no_file_has_a_byte_of_an_erased_row(start: Any, store: Path, tmp_path: Path, runs: bool) -> None:
+def test_no_file_has_a_byte_of_an_erased_row(
+    start: Any, store: Path, tmp_path: Path, runs: bool
+) -> None:
     mark = "a name that stands in one body alone: 7be0c1"
-    row = next(key for number in range(2, 1_000) if shard_of((key := uuid.UUID(int=number)).bytes, 16) == SHARD)
+    row = next(
+        key
+        for number in range(2, 1_000)
+        if shard_of((key := uuid.UUID(int=number)).bytes, 16) == SHARD
+    )
     with Datastore.open_embedded(store) as datastore:
-        datastore.put_cells([(row, "BASE", 1, {"name": mark}), *[(ROW, "BASE", number, {"n": number}) for number in range(CELLS, CELLS + BLOCK_CELLS)]])
+        datastore.put_cells(
+            [
+                (row, "BASE", 1, {"name": mark}),
+                *[
+                    (ROW, "BASE", number, {"n": number})
+                    for number in range(CELLS, CELLS + BLOCK_CELLS)
+                ],
+            ]
+        )
         end = CELLS + BLOCK_CELLS + 1
         gateway = start()
         before = ConfluentDriver().read(gateway.bootstrap, "trips", {SHARD: 0}, end)
@@ -163,6 +221,8 @@ def test_no_file_has_a_byte_of_an_erased_row(start: Any, store: Path, tmp_path: 
             gateway.start()
         wait_until(lambda: not marked_files(tmp_path, mark), "no file has it")
         after = ConfluentDriver().read(gateway.bootstrap, "trips", {SHARD: 0}, end)
-        assert [place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new] == [CELLS], "all else is as before"
+        assert [
+            place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
+        ] == [CELLS], "all else is as before"
         gateway.stop()
         assert marked_files(tmp_path, mark) == []

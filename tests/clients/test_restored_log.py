@@ -1,4 +1,5 @@
-"""A log that was restored with ids left out, as a Kafka consumer group finds it: it goes on where it was, passes the gap, and learns what was lost."""
+"""A log that was restored with ids left out, as a Kafka consumer group finds it: it goes on where
+it was, passes the gap, and learns what was lost."""
 
 from __future__ import annotations
 
@@ -29,7 +30,13 @@ NOW_US = 1_800_000_000_000_000
 
 def consumed(gateway: GatewayProcess, count: int) -> list[confluent_kafka.Message]:
     """The group's next messages of partition 1, committed."""
-    settings = {"bootstrap.servers": gateway.bootstrap, "group.id": GROUP, "auto.offset.reset": "error", "enable.auto.commit": False, "log_level": 0}
+    settings = {
+        "bootstrap.servers": gateway.bootstrap,
+        "group.id": GROUP,
+        "auto.offset.reset": "error",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
     consumer = confluent_kafka.Consumer(settings)
     found: list[confluent_kafka.Message] = []
     deadline_s = time.monotonic() + READ_S
@@ -55,8 +62,13 @@ def test_a_consumer_group_passes_the_ids_that_were_left_out(tmp_path: Path) -> N
         with GatewayProcess(tmp_path / "store", tmp_path / "before.log", **formats) as gateway:
             assert [message.offset() for message in consumed(gateway, 20)] == list(range(20))
         backup = create(folder, Source(source.engine, belongs))
-    new_ids = {shard: source_end + IDS_LEFT_OUT for shard, source_end in ((log.shard, log.watermark) for log in backup.manifest.logs)}
-    made = plan([backup], restored(read_state(backup), NOW_US), [], new_ids, NOW_US, "the disk failed")
+    new_ids = {
+        shard: source_end + IDS_LEFT_OUT
+        for shard, source_end in ((log.shard, log.watermark) for log in backup.manifest.logs)
+    }
+    made = plan(
+        [backup], restored(read_state(backup), NOW_US), [], new_ids, NOW_US, "the disk failed"
+    )
     with SqliteTarget(tmp_path / "new" / "trips", "trips", 16) as target:
         restore(made, target)
     with Datastore.open_embedded(tmp_path / "new") as store:
@@ -69,4 +81,8 @@ def test_a_consumer_group_passes_the_ids_that_were_left_out(tmp_path: Path) -> N
     assert note.offset() == end + IDS_LEFT_OUT
     told = json.loads(note.value() or b"")
     assert told["column_name"] == RESTORED_COLUMN
-    assert (told["body"]["lost_from"], told["body"]["lost_to"], told["body"]["reason"]) == (end, end + IDS_LEFT_OUT - 1, "the disk failed")
+    assert (told["body"]["lost_from"], told["body"]["lost_to"], told["body"]["reason"]) == (
+        end,
+        end + IDS_LEFT_OUT - 1,
+        "the disk failed",
+    )

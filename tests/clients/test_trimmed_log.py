@@ -1,4 +1,5 @@
-"""A log that was trimmed, as other people's Kafka clients find it: below its start they get OFFSET_OUT_OF_RANGE and follow their reset policy."""
+"""A log that was trimmed, as other people's Kafka clients find it: below its start they get
+OFFSET_OUT_OF_RANGE and follow their reset policy."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ READ_S = 40.0
 
 @pytest.fixture
 def ends(own_gateway: GatewayProcess, tmp_path: Path) -> tuple[int, int]:
-    """Where the partition's log starts and ends, after it was trimmed by another process while the gateway runs, and had kept all of it."""
+    """Where the partition's log starts and ends, after it was trimmed by another process while the
+    gateway runs, and had kept all of it."""
     assert own_gateway.port
     read = confluent(own_gateway, "before", "error", 0)
     with Datastore.open_embedded(tmp_path / "store") as datastore:
@@ -33,8 +35,16 @@ def ends(own_gateway: GatewayProcess, tmp_path: Path) -> tuple[int, int]:
     return 60, end
 
 
-def confluent(gateway: GatewayProcess, group: str, reset: str, offset: int) -> confluent_kafka.Consumer:
-    settings = {"bootstrap.servers": gateway.bootstrap, "group.id": group, "auto.offset.reset": reset, "enable.auto.commit": False, "log_level": 0}
+def confluent(
+    gateway: GatewayProcess, group: str, reset: str, offset: int
+) -> confluent_kafka.Consumer:
+    settings = {
+        "bootstrap.servers": gateway.bootstrap,
+        "group.id": group,
+        "auto.offset.reset": reset,
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
     consumer = confluent_kafka.Consumer(settings)
     consumer.assign([confluent_kafka.TopicPartition("trips", PARTITION, offset)])
     return consumer
@@ -53,7 +63,9 @@ def consumed(consumer: confluent_kafka.Consumer, count: int) -> list[confluent_k
     return found
 
 
-def test_librdkafka_below_the_start_follows_its_policy(own_gateway: GatewayProcess, ends: tuple[int, int]) -> None:
+def test_librdkafka_below_the_start_follows_its_policy(
+    own_gateway: GatewayProcess, ends: tuple[int, int]
+) -> None:
     start, end = ends
     found = consumed(confluent(own_gateway, "earliest", "earliest", 5), end - start)
     assert [message.offset() for message in found] == list(range(start, end))
@@ -65,17 +77,29 @@ def test_librdkafka_below_the_start_follows_its_policy(own_gateway: GatewayProce
     assert "out of range" in str(error).lower()
     consumer = confluent(own_gateway, "moments", "error", start)
     try:
-        asked = [confluent_kafka.TopicPartition("trips", partition, 0) for partition in (0, PARTITION)]
-        assert [each.offset for each in consumer.offsets_for_times(asked, timeout=READ_S)] == [0, start]
+        asked = [
+            confluent_kafka.TopicPartition("trips", partition, 0) for partition in (0, PARTITION)
+        ]
+        assert [each.offset for each in consumer.offsets_for_times(asked, timeout=READ_S)] == [
+            0,
+            start,
+        ]
         assert consumer.get_watermark_offsets(asked[1], timeout=READ_S) == (start, end)
     finally:
         consumer.close()
 
 
-def test_kafka_python_below_the_start_follows_its_policy(own_gateway: GatewayProcess, ends: tuple[int, int]) -> None:
+def test_kafka_python_below_the_start_follows_its_policy(
+    own_gateway: GatewayProcess, ends: tuple[int, int]
+) -> None:
     start, end = ends
     for reset in ("none", "earliest"):
-        consumer = kafka.KafkaConsumer(bootstrap_servers=own_gateway.bootstrap, auto_offset_reset=reset, group_id=None, enable_auto_commit=False)
+        consumer = kafka.KafkaConsumer(
+            bootstrap_servers=own_gateway.bootstrap,
+            auto_offset_reset=reset,
+            group_id=None,
+            enable_auto_commit=False,
+        )
         try:
             place = kafka.TopicPartition("trips", PARTITION)
             consumer.assign([place])
@@ -86,20 +110,37 @@ def test_kafka_python_below_the_start_follows_its_policy(own_gateway: GatewayPro
             while len(offsets) < end - start and not told:
                 assert time.monotonic() < deadline_s, f"{len(offsets)} records came"
                 try:
-                    offsets += [record.offset for records in consumer.poll(500).values() for record in records]
+                    offsets += [
+                        record.offset
+                        for records in consumer.poll(500).values()
+                        for record in records
+                    ]
                 except OffsetOutOfRangeError:
                     told = True
-            assert (told, offsets) == ((True, []) if reset == "none" else (False, list(range(start, end))))
+            assert (told, offsets) == (
+                (True, []) if reset == "none" else (False, list(range(start, end)))
+            )
             assert consumer.beginning_offsets([place]) == {place: start}
         finally:
             consumer.close()
 
 
-def test_a_group_that_had_committed_below_the_start_follows_its_policy(own_gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Its commit does not count as reading: the trim was done although the group needed the cells."""
-    settings = {"bootstrap.servers": own_gateway.bootstrap, "group.id": "slow", "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
+def test_a_group_that_had_committed_below_the_start_follows_its_policy(
+    own_gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    """Its commit does not count as reading: the trim was done although the group needed the
+    cells."""
+    settings = {
+        "bootstrap.servers": own_gateway.bootstrap,
+        "group.id": "slow",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
     first = confluent_kafka.Consumer(settings)
-    first.commit(offsets=[confluent_kafka.TopicPartition("trips", PARTITION, 10)], asynchronous=False)
+    first.commit(
+        offsets=[confluent_kafka.TopicPartition("trips", PARTITION, 10)], asynchronous=False
+    )
     first.close()
     with Datastore.open_embedded(tmp_path / "store") as datastore:
         end = datastore.heads()[PARTITION].watermark
@@ -112,7 +153,11 @@ def test_a_group_that_had_committed_below_the_start_follows_its_policy(own_gatew
     try:
         while len(offsets) < 5:
             assert time.monotonic() < deadline_s, f"only {offsets} came"
-            offsets += [message.offset() for message in consumer.consume(500, 0.2) if message.partition() == PARTITION and not message.error()]
+            offsets += [
+                message.offset()
+                for message in consumer.consume(500, 0.2)
+                if message.partition() == PARTITION and not message.error()
+            ]
     finally:
         consumer.close()
     assert offsets == list(range(end - 5, end))

@@ -1,4 +1,5 @@
-"""Typed topics by real clients: Confluent's AvroDeserializer against two gateways and their registries, also while a new version comes."""
+"""Typed topics by real clients: Confluent's AvroDeserializer against two gateways and their
+registries, also while a new version comes."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def with_surge() -> str:
 
 
 def put(datastore: Datastore, bodies: list[dict[str, Any]]) -> None:
-    for result in datastore.put_cells([(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(body)), "BASE", 1, body) for body in bodies]):
+    for result in datastore.put_cells(
+        [(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(body)), "BASE", 1, body) for body in bodies]
+    ):
         result.or_raise()
 
 
@@ -61,27 +64,52 @@ def trips() -> Iterator[dict[str, Any]]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("typed-store")
     with Datastore.open_embedded(directory) as datastore:
-        register(datastore.state, "BASE", body_schema(cellfeed.schemas.avro_text("taxi_trip")), Settings())
+        register(
+            datastore.state,
+            "BASE",
+            body_schema(cellfeed.schemas.avro_text("taxi_trip")),
+            Settings(),
+        )
         put(datastore, [*islice(trips(), TRIPS), UNFIT])
     return directory
 
 
 @pytest.fixture(scope="module")
-def gateways(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[GatewayProcess]]:
+def gateways(
+    store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[GatewayProcess]]:
     """Two of one datastore."""
     logs = tmp_path_factory.mktemp("gateways")
     with ExitStack() as running:
-        views = [{"name": "long-trips", "column": "BASE", "filter": [{"field": "passengers", "op": "=", "value": 1}], "format": "typed"}]
-        made = [GatewayProcess(store, logs / f"{number}", name=f"gateway-{number}", formats=AVRO, topics=views) for number in (1, 2)]
+        views = [
+            {
+                "name": "long-trips",
+                "column": "BASE",
+                "filter": [{"field": "passengers", "op": "=", "value": 1}],
+                "format": "typed",
+            }
+        ]
+        made = [
+            GatewayProcess(
+                store, logs / f"{number}", name=f"gateway-{number}", formats=AVRO, topics=views
+            )
+            for number in (1, 2)
+        ]
         yield [running.enter_context(each) for each in made]
 
 
 def bodies_in_store(store: Path) -> dict[tuple[int, int], dict[str, Any]]:
     with Datastore.open_embedded(store) as datastore:
-        return {(shard, cell.added_id): cell.body for shard in range(SHARDS) for cell in datastore.get_cells_for_shard(shard, 0, 10_000).cells}
+        return {
+            (shard, cell.added_id): cell.body
+            for shard in range(SHARDS)
+            for cell in datastore.get_cells_for_shard(shard, 0, 10_000).cells
+        }
 
 
-def deserialised(gateway: GatewayProcess, values: list[bytes | None], **settings: Any) -> list[dict[str, Any]]:
+def deserialised(
+    gateway: GatewayProcess, values: list[bytes | None], **settings: Any
+) -> list[dict[str, Any]]:
     schema = settings.pop("schema", None)
     with SchemaRegistryClient({"url": f"http://127.0.0.1:{gateway.registry_port}"}) as client:
         read = AvroDeserializer(client, schema, conf=settings)
@@ -92,59 +120,108 @@ def as_put(body: Any) -> Any:
     """A typed body as the JSON that was put: an optional member that is None was not there."""
     if isinstance(body, str):
         return json.loads(body)
-    said = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in body.items()}
+    said = {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in body.items()
+    }
     return {name: value for name, value in said.items() if value is not None}
 
 
 @pytest.mark.parametrize("name", list(DRIVERS))
-def test_every_client_gets_the_same_bytes_from_both_gateways_and_reads_what_was_put(gateways: list[GatewayProcess], store: Path, name: str) -> None:
+def test_every_client_gets_the_same_bytes_from_both_gateways_and_reads_what_was_put(
+    gateways: list[GatewayProcess], store: Path, name: str
+) -> None:
     driver: Driver = DRIVERS[name]
     bodies = bodies_in_store(store)
-    found = [sorted(driver.read(each.bootstrap, TOPIC, dict.fromkeys(range(SHARDS), 0), TRIPS + 1)) for each in gateways]
+    found = [
+        sorted(driver.read(each.bootstrap, TOPIC, dict.fromkeys(range(SHARDS), 0), TRIPS + 1))
+        for each in gateways
+    ]
     assert found[0] == found[1]
     assert {(record.partition, record.offset) for record in found[0]} == set(bodies)
     read = deserialised(gateways[1], [record.value for record in found[0]])
     for record, value in zip(found[0], read, strict=True):
         assert as_put(value["body"]) == bodies[record.partition, record.offset]
-        assert (value["added_id"], value["shard"], str(value["row_key"])) == (record.offset, record.partition, (record.key or b"").decode())
-    assert sum(isinstance(value["body"], str) for value in read) == 1, "the one that fits no version"
+        assert (value["added_id"], value["shard"], str(value["row_key"])) == (
+            record.offset,
+            record.partition,
+            (record.key or b"").decode(),
+        )
+    assert sum(isinstance(value["body"], str) for value in read) == 1, (
+        "the one that fits no version"
+    )
 
 
-def test_readers_with_the_latest_version_or_fewer_fields_get_theirs(gateways: list[GatewayProcess], store: Path) -> None:
+def test_readers_with_the_latest_version_or_fewer_fields_get_theirs(
+    gateways: list[GatewayProcess], store: Path
+) -> None:
     gateway = gateways[0]
-    records = DRIVERS["confluent-kafka"].read(gateway.bootstrap, TOPIC, dict.fromkeys(range(SHARDS), 0), TRIPS + 1)
+    records = DRIVERS["confluent-kafka"].read(
+        gateway.bootstrap, TOPIC, dict.fromkeys(range(SHARDS), 0), TRIPS + 1
+    )
     values = [record.value for record in records]
-    assert deserialised(gateway, values, **{"use.latest.version": True}) == deserialised(gateway, values)
+    assert deserialised(gateway, values, **{"use.latest.version": True}) == deserialised(
+        gateway, values
+    )
     with SchemaRegistryClient({"url": f"http://127.0.0.1:{gateway.registry_port}"}) as client:
         latest = client.get_latest_version(f"{TOPIC}-value")
         assert client.get_compatibility(f"{TOPIC}-value") == "FULL_TRANSITIVE"
-        assert client.get_latest_version("trips-value").schema_id == envelope_schema_id(), "the topic of all cells has JSON"
-        assert sorted(client.get_subjects_by_schema_id(latest.schema_id or 0)) == ["long-trips-value", f"{TOPIC}-value"]
+        assert client.get_latest_version("trips-value").schema_id == envelope_schema_id(), (
+            "the topic of all cells has JSON"
+        )
+        assert sorted(client.get_subjects_by_schema_id(latest.schema_id or 0)) == [
+            "long-trips-value",
+            f"{TOPIC}-value",
+        ]
         assert latest.schema is not None
         fewer = json.loads(str(latest.schema.schema_str))
     fewer["fields"] = [field for field in fewer["fields"] if field["name"] in ("added_id", "body")]
-    fewer["fields"][1]["type"][0]["fields"] = [field for field in fewer["fields"][1]["type"][0]["fields"] if field["name"] == "total_cents"]
+    fewer["fields"][1]["type"][0]["fields"] = [
+        field for field in fewer["fields"][1]["type"][0]["fields"] if field["name"] == "total_cents"
+    ]
     bodies = bodies_in_store(store)
-    for record, value in zip(records, deserialised(gateway, values, schema=json.dumps(fewer)), strict=True):
+    for record, value in zip(
+        records, deserialised(gateway, values, schema=json.dumps(fewer)), strict=True
+    ):
         whole = bodies[record.partition, record.offset]
         assert value["added_id"] == record.offset
-        assert value["body"] == {"total_cents": whole["total_cents"]} if whole != UNFIT else isinstance(value["body"], str)
+        assert (
+            value["body"] == {"total_cents": whole["total_cents"]}
+            if whole != UNFIT
+            else isinstance(value["body"], str)
+        )
 
 
 def test_a_declared_view_is_typed(gateways: list[GatewayProcess], store: Path) -> None:
     wanted = {place for place, body in bodies_in_store(store).items() if body["passengers"] == 1}
-    records = DRIVERS["confluent-kafka"].read(gateways[0].bootstrap, "long-trips", dict.fromkeys(range(SHARDS), 0), len(wanted))
+    records = DRIVERS["confluent-kafka"].read(
+        gateways[0].bootstrap, "long-trips", dict.fromkeys(range(SHARDS), 0), len(wanted)
+    )
     assert {(record.partition, record.offset) for record in records} == wanted
-    assert all(isinstance(value["body"], dict) or value["body"] for value in deserialised(gateways[0], [record.value for record in records]))
+    assert all(
+        isinstance(value["body"], dict) or value["body"]
+        for value in deserialised(gateways[0], [record.value for record in records])
+    )
 
 
 def test_a_new_version_while_a_consumer_reads(tmp_path: Path) -> None:
-    """It goes on without a pause, gets every cell once, typed by the version that it fits; what it had got is what whoever comes later gets, at any gateway."""
+    """It goes on without a pause, gets every cell once, typed by the version that it fits; what it
+    had got is what whoever comes later gets, at any gateway."""
     many = list(islice(trips(), 600))
     with Datastore.open_embedded(tmp_path / "store") as datastore, ExitStack() as running:
-        register(datastore.state, "BASE", body_schema(cellfeed.schemas.avro_text("taxi_trip")), Settings())
+        register(
+            datastore.state,
+            "BASE",
+            body_schema(cellfeed.schemas.avro_text("taxi_trip")),
+            Settings(),
+        )
         put(datastore, many[:200])
-        made = [GatewayProcess(tmp_path / "store", tmp_path / f"{number}", name=f"gateway-{number}", formats=AVRO) for number in (1, 2)]
+        made = [
+            GatewayProcess(
+                tmp_path / "store", tmp_path / f"{number}", name=f"gateway-{number}", formats=AVRO
+            )
+            for number in (1, 2)
+        ]
         gateways = [running.enter_context(each) for each in made]
         reader = Reader(gateways[0])
         running.callback(reader.stop)
@@ -154,7 +231,9 @@ def test_a_new_version_while_a_consumer_reads(tmp_path: Path) -> None:
         register(datastore.state, "BASE", body_schema(with_surge()), Settings())
         put(datastore, [*({**body, "surge": 2.5} for body in many[300:400]), *many[400:]])
         wait_until(lambda: len(reader.values) >= 600, "cells by the second version")
-        versions = [version.schema_id for version in stored_columns(datastore.state)["BASE"].versions]
+        versions = [
+            version.schema_id for version in stored_columns(datastore.state)["BASE"].versions
+        ]
         assert len(versions) == 2
         live = dict(reader.values)
         bodies = bodies_in_store(tmp_path / "store")
@@ -164,20 +243,35 @@ def test_a_new_version_while_a_consumer_reads(tmp_path: Path) -> None:
         as_json = {place for place, value in read.items() if isinstance(value["body"], str)}
         assert as_json == {place for place, body in bodies.items() if body.get("surge") == 1.5}
         ids = {place: int.from_bytes(value[1:5], "big") for place, value in live.items()}
-        assert {ids[place] for place, body in bodies.items() if body.get("surge") == 2.5} == {versions[1]}
-        assert {ids[place] for place, body in bodies.items() if "surge" not in body} == {versions[0]}
+        assert {ids[place] for place, body in bodies.items() if body.get("surge") == 2.5} == {
+            versions[1]
+        }
+        assert {ids[place] for place, body in bodies.items() if "surge" not in body} == {
+            versions[0]
+        }
 
         def later(gateway: GatewayProcess) -> dict[tuple[int, int], bytes]:
-            records = DRIVERS["confluent-kafka"].read(gateway.bootstrap, TOPIC, dict.fromkeys(range(SHARDS), 0), 600)
+            records = DRIVERS["confluent-kafka"].read(
+                gateway.bootstrap, TOPIC, dict.fromkeys(range(SHARDS), 0), 600
+            )
             return {(record.partition, record.offset): record.value or b"" for record in records}
 
         def typed_now() -> bool:
-            return all(all(value[1:5] == versions[1].to_bytes(4, "big") for place, value in later(each).items() if place in as_json) for each in gateways)
+            return all(
+                all(
+                    value[1:5] == versions[1].to_bytes(4, "big")
+                    for place, value in later(each).items()
+                    if place in as_json
+                )
+                for each in gateways
+            )
 
         wait_until(typed_now, "both gateways type what the second version takes")
         first, second = later(gateways[0]), later(gateways[1])
         assert first == second
-        assert {place: value for place, value in first.items() if place not in as_json} == {place: live[place] for place in live if place not in as_json}
+        assert {place: value for place, value in first.items() if place not in as_json} == {
+            place: live[place] for place in live if place not in as_json
+        }
 
 
 class Reader:
@@ -187,7 +281,9 @@ class Reader:
         self.values: dict[tuple[int, int], bytes] = {}
         self.error: str | None = None
         self._stop = threading.Event()
-        self._consumer = confluent_kafka.Consumer({"bootstrap.servers": gateway.bootstrap, "group.id": "reader", "check.crcs": True})
+        self._consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": gateway.bootstrap, "group.id": "reader", "check.crcs": True}
+        )
         self._consumer.assign([TopicPartition(TOPIC, shard, 0) for shard in range(SHARDS)])
         self._thread = threading.Thread(target=self._run, name="reader")
         self._thread.start()

@@ -1,4 +1,5 @@
-"""Declared views and ``@latest`` as other people's clients see them: over long stretches in which nothing matches, and from what is newest to what is new."""
+"""Declared views and ``@latest`` as other people's clients see them: over long stretches in which
+nothing matches, and from what is newest to what is new."""
 
 from __future__ import annotations
 
@@ -33,14 +34,21 @@ pytestmark = pytest.mark.integration
 __all__ = ["java"]
 
 ROWS, REVISIONS = 250, 80
-"""20,000 cells: rows are written again and again, each time whole, so only the last 250 cells are newest ones."""
+"""20,000 cells: rows are written again and again, each time whole, so only the last 250 cells are
+newest ones."""
 
 TIMEOUT_S = 60.0
 FROM_START = dict.fromkeys(range(SHARDS), 0)
 TOPICS = [
     {"name": "nothing", "filter": [{"field": "kind", "op": "=", "value": "card"}]},
     {"name": "newest", "latest": True, "format": "json"},
-    {"name": "events", "column": "BASE", "filter": [{"field": "n", "op": "in", "values": [3, 4]}], "fields": ["n", "missing"], "format": "cloudevents"},
+    {
+        "name": "events",
+        "column": "BASE",
+        "filter": [{"field": "n", "op": "in", "values": [3, 4]}],
+        "fields": ["n", "missing"],
+        "format": "cloudevents",
+    },
 ]
 
 
@@ -54,15 +62,23 @@ def many_revisions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("many-revisions")
     with Datastore.open_embedded(directory) as datastore:
         for revision in range(0, REVISIONS, 4):
-            cells = [(row, "BASE", each, {"kind": "cash", "n": number}) for each in range(revision, revision + 4) for number, row in enumerate(rows())]
+            cells = [
+                (row, "BASE", each, {"kind": "cash", "n": number})
+                for each in range(revision, revision + 4)
+                for number, row in enumerate(rows())
+            ]
             for put in datastore.put_cells(cells):
                 put.or_raise()
     return directory
 
 
 @pytest.fixture(scope="module")
-def gateway(many_revisions: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    with GatewayProcess(many_revisions, tmp_path_factory.mktemp("gateway") / "log", topics=TOPICS) as running:
+def gateway(
+    many_revisions: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    with GatewayProcess(
+        many_revisions, tmp_path_factory.mktemp("gateway") / "log", topics=TOPICS
+    ) as running:
         yield running
 
 
@@ -77,19 +93,32 @@ def newest(many_revisions: Path) -> set[tuple[int, int]]:
     """Partition and offset of the newest cell of each row."""
     with Datastore.open_embedded(many_revisions) as datastore:
         triples = [Triple(row.bytes, "BASE", REVISIONS - 1) for row in rows()]
-        return {(found.shard, found.cell.added_id) for found in datastore.engine.get(triples) if found is not None}
+        return {
+            (found.shard, found.cell.added_id)
+            for found in datastore.engine.get(triples)
+            if found is not None
+        }
 
 
 def committed(gateway: GatewayProcess, group: str, topic: str) -> dict[int, int]:
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition) for partition in range(SHARDS)])
+    asked = ConsumerGroupTopicPartitions(
+        group, [TopicPartition(topic, partition) for partition in range(SHARDS)]
+    )
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
     found = admin.list_consumer_group_offsets([asked])[group].result(TIMEOUT_S)
     return {each.partition: each.offset for each in found.topic_partitions or ()}
 
 
 def with_confluent(bootstrap: str, group: str, topic: str, ends: Mapping[int, int]) -> None:
-    """librdkafka has no position before the first record of a partition, and no more than its last one's: the end of the partition is an event of its own."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "enable.partition.eof": True}
+    """librdkafka has no position before the first record of a partition, and no more than its last
+    one's: the end of the partition is an event of its own."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
     consumer = confluent_kafka.Consumer(settings)
     at_end: dict[int, int] = {}
     try:
@@ -104,22 +133,36 @@ def with_confluent(bootstrap: str, group: str, topic: str, ends: Mapping[int, in
                 assert partition is not None
                 assert offset is not None
                 at_end[partition] = offset
-        consumer.commit(offsets=[TopicPartition(topic, partition, offset) for partition, offset in at_end.items()], asynchronous=False)
+        consumer.commit(
+            offsets=[
+                TopicPartition(topic, partition, offset) for partition, offset in at_end.items()
+            ],
+            asynchronous=False,
+        )
     finally:
         consumer.close()
 
 
 def with_kafka_python(bootstrap: str, group: str, topic: str, ends: Mapping[int, int]) -> None:
-    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
     partitions = {kafka.TopicPartition(topic, partition): end for partition, end in ends.items()}
     try:
         consumer.subscribe([topic])
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             assert not consumer.poll(timeout_ms=200), "nothing matches"
-            if consumer.assignment() == set(partitions) and all(consumer.position(each) == end for each, end in partitions.items()):
+            if consumer.assignment() == set(partitions) and all(
+                consumer.position(each) == end for each, end in partitions.items()
+            ):
                 break
-        assert {each: consumer.highwater(each) - consumer.position(each) for each in partitions} == dict.fromkeys(partitions, 0), "the lag"
+        assert {
+            each: consumer.highwater(each) - consumer.position(each) for each in partitions
+        } == dict.fromkeys(partitions, 0), "the lag"
         consumer.commit()
     finally:
         consumer.close(autocommit=False)
@@ -127,16 +170,29 @@ def with_kafka_python(bootstrap: str, group: str, topic: str, ends: Mapping[int,
 
 def with_aiokafka(bootstrap: str, group: str, topic: str, ends: Mapping[int, int]) -> None:
     async def run() -> None:
-        consumer = aiokafka.AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False)
-        partitions = {aiokafka.TopicPartition(topic, partition): end for partition, end in ends.items()}
+        consumer = aiokafka.AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        partitions = {
+            aiokafka.TopicPartition(topic, partition): end for partition, end in ends.items()
+        }
         await consumer.start()
         try:
             deadline = time.monotonic() + TIMEOUT_S
             while time.monotonic() < deadline:
                 assert not await consumer.getmany(timeout_ms=200), "nothing matches"
-                if consumer.assignment() == set(partitions) and all([await consumer.position(each) == end for each, end in partitions.items()]):
+                if consumer.assignment() == set(partitions) and all(
+                    [await consumer.position(each) == end for each, end in partitions.items()]
+                ):
                     break
-            assert {each: consumer.highwater(each) - await consumer.position(each) for each in partitions} == dict.fromkeys(partitions, 0), "the lag"
+            assert {
+                each: consumer.highwater(each) - await consumer.position(each)
+                for each in partitions
+            } == dict.fromkeys(partitions, 0), "the lag"
             await consumer.commit()
         finally:
             await consumer.stop()
@@ -146,7 +202,9 @@ def with_aiokafka(bootstrap: str, group: str, topic: str, ends: Mapping[int, int
 
 @pytest.mark.parametrize("client", [with_confluent, with_kafka_python, with_aiokafka])
 def test_a_group_comes_to_the_end_of_a_view_in_which_nothing_matches_and_commits_it(
-    client: Callable[[str, str, str, Mapping[int, int]], None], gateway: GatewayProcess, ends: dict[int, int]
+    client: Callable[[str, str, str, Mapping[int, int]], None],
+    gateway: GatewayProcess,
+    ends: dict[int, int],
 ) -> None:
     assert sum(ends.values()) == ROWS * REVISIONS
     client(gateway.bootstrap, client.__name__, "nothing", ends)
@@ -154,26 +212,87 @@ def test_a_group_comes_to_the_end_of_a_view_in_which_nothing_matches_and_commits
 
 
 @needs_kcat
-def test_kcat_comes_to_the_end_of_views(gateway: GatewayProcess, newest: set[tuple[int, int]]) -> None:
-    for topic, wanted in (("nothing", set()), ("newest", newest), ("trips@latest", newest), ("trips.BASE@latest", newest)):
-        command = ["kcat", "-b", gateway.bootstrap, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%p %o\n"]
+def test_kcat_comes_to_the_end_of_views(
+    gateway: GatewayProcess, newest: set[tuple[int, int]]
+) -> None:
+    for topic, wanted in (
+        ("nothing", set()),
+        ("newest", newest),
+        ("trips@latest", newest),
+        ("trips.BASE@latest", newest),
+    ):
+        command = [
+            "kcat",
+            "-b",
+            gateway.bootstrap,
+            "-C",
+            "-t",
+            topic,
+            "-o",
+            "beginning",
+            "-e",
+            "-q",
+            "-f",
+            "%p %o\n",
+        ]
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=True)
         lines = [line.split() for line in done.stdout.splitlines()]
         assert {(int(partition), int(offset)) for partition, offset in lines} == wanted
         assert len(lines) == len(wanted)
 
 
-def test_java_takes_the_name_with_the_at_sign_and_commits_to_the_end(java: Java, gateway: GatewayProcess, newest: set[tuple[int, int]]) -> None:
-    arguments = ("--topic", "trips@latest", "--group-id", "java-latest", "--max-messages", str(ROWS), "--reset-policy", "earliest", "--verbose")
-    events = [json.loads(line) for line in java("VerifiableConsumer", gateway, *arguments).stdout.splitlines()]
-    assert {(each["partition"], each["offset"]) for each in events if each["name"] == "record_data"} == newest
+def test_java_takes_the_name_with_the_at_sign_and_commits_to_the_end(
+    java: Java, gateway: GatewayProcess, newest: set[tuple[int, int]]
+) -> None:
+    arguments = (
+        "--topic",
+        "trips@latest",
+        "--group-id",
+        "java-latest",
+        "--max-messages",
+        str(ROWS),
+        "--reset-policy",
+        "earliest",
+        "--verbose",
+    )
+    events = [
+        json.loads(line)
+        for line in java("VerifiableConsumer", gateway, *arguments).stdout.splitlines()
+    ]
+    assert {
+        (each["partition"], each["offset"]) for each in events if each["name"] == "record_data"
+    } == newest
 
     def lags(group: str, topic: str) -> list[str]:
-        lines = java("consumer.group.ConsumerGroupCommand", gateway, "--describe", "--group", group, check=False).stdout.splitlines()
-        return [row[5] for row in (line.split() for line in lines if line.startswith(group)) if row[1] == topic]
+        lines = java(
+            "consumer.group.ConsumerGroupCommand",
+            gateway,
+            "--describe",
+            "--group",
+            group,
+            check=False,
+        ).stdout.splitlines()
+        return [
+            row[5]
+            for row in (line.split() for line in lines if line.startswith(group))
+            if row[1] == topic
+        ]
 
-    for without_records_ms in (8_000, 40_000):  # the tool commits when it ends, for want of records: on a busy machine before it has come to the end
-        arguments = ("--topic", "nothing", "--from-beginning", "--group", "java-nothing", "--timeout-ms", str(without_records_ms))
+    for without_records_ms in (
+        8_000,
+        40_000,
+    ):
+        # the tool commits when it ends, for want of records: on a busy machine before it has come
+        # to the end
+        arguments = (
+            "--topic",
+            "nothing",
+            "--from-beginning",
+            "--group",
+            "java-nothing",
+            "--timeout-ms",
+            str(without_records_ms),
+        )
         java("consumer.ConsoleConsumer", gateway, *arguments)
         if lags("java-nothing", "nothing") == ["0"] * SHARDS:
             break
@@ -181,14 +300,26 @@ def test_java_takes_the_name_with_the_at_sign_and_commits_to_the_end(java: Java,
     assert lags("java-latest", "trips@latest") == ["0"] * SHARDS
 
 
-def test_a_row_is_shown_once_with_its_highest_ref_key_wherever_that_lies_in_the_log(driver: Driver, tmp_path: Path) -> None:
+def test_a_row_is_shown_once_with_its_highest_ref_key_wherever_that_lies_in_the_log(
+    driver: Driver, tmp_path: Path
+) -> None:
     written = [uuid.uuid4() for _ in range(40)]
-    with Datastore.open_embedded(tmp_path / "store") as datastore, GatewayProcess(tmp_path / "store", tmp_path / "gateway.log", topics=TOPICS) as running:
+    with (
+        Datastore.open_embedded(tmp_path / "store") as datastore,
+        GatewayProcess(tmp_path / "store", tmp_path / "gateway.log", topics=TOPICS) as running,
+    ):
         for ref_keys, newest in (((1, 9, 5), 9), ((0,), 9), ((10, 30, 20), 30)):
-            for result in datastore.put_cells([(row, "BASE", ref_key, {"n": ref_key}) for ref_key in ref_keys for row in written]):
+            for result in datastore.put_cells(
+                [(row, "BASE", ref_key, {"n": ref_key}) for ref_key in ref_keys for row in written]
+            ):
                 result.or_raise()
-            values = [json.loads(record.value or b"") for record in driver.read(running.bootstrap, "newest", FROM_START, len(written))]
-            assert sorted((each["row_key"], each["ref_key"]) for each in values) == sorted((str(row), newest) for row in written)
+            values = [
+                json.loads(record.value or b"")
+                for record in driver.read(running.bootstrap, "newest", FROM_START, len(written))
+            ]
+            assert sorted((each["row_key"], each["ref_key"]) for each in values) == sorted(
+                (str(row), newest) for row in written
+            )
 
 
 class Following(Protocol):
@@ -201,7 +332,9 @@ class Following(Protocol):
 
 class FollowingConfluent:
     def __init__(self, bootstrap: str, topic: str, shard: int) -> None:
-        self._consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
+        self._consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+        )
         self._consumer.assign([TopicPartition(topic, shard, 0)])
 
     def offsets(self, count: int) -> list[int]:
@@ -227,7 +360,13 @@ class FollowingKafkaPython:
         found: list[int] = []
         deadline = time.monotonic() + TIMEOUT_S
         while len(found) < count and time.monotonic() < deadline:
-            found += [each.offset for records in self._consumer.poll(timeout_ms=200, max_records=count - len(found)).values() for each in records]
+            found += [
+                each.offset
+                for records in self._consumer.poll(
+                    timeout_ms=200, max_records=count - len(found)
+                ).values()
+                for each in records
+            ]
         return found
 
     def close(self) -> None:
@@ -239,7 +378,9 @@ class FollowingAiokafka:
         self._runner = asyncio.Runner()
 
         async def start() -> aiokafka.AIOKafkaConsumer:
-            consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+            consumer = aiokafka.AIOKafkaConsumer(
+                bootstrap_servers=bootstrap, enable_auto_commit=False
+            )
             await consumer.start()
             consumer.assign([aiokafka.TopicPartition(topic, shard)])
             consumer.seek(aiokafka.TopicPartition(topic, shard), 0)
@@ -264,15 +405,25 @@ class FollowingAiokafka:
 
 
 @pytest.mark.parametrize("client", [FollowingConfluent, FollowingKafkaPython, FollowingAiokafka])
-def test_a_consumer_that_has_read_what_is_newest_goes_on_with_every_cell(client: Callable[[str, str, int], Following], tmp_path: Path) -> None:
-    """The same consumer over its "now": what is put together comes whole, late cells too, and whoever comes afterwards is shown the newest of it."""
+def test_a_consumer_that_has_read_what_is_newest_goes_on_with_every_cell(
+    client: Callable[[str, str, int], Following], tmp_path: Path
+) -> None:
+    """The same consumer over its "now": what is put together comes whole, late cells too, and
+    whoever comes afterwards is shown the newest of it."""
     row = uuid.uuid4()
     with ExitStack() as opened:
         datastore = opened.enter_context(Datastore.open_embedded(tmp_path / "store"))
-        running = opened.enter_context(GatewayProcess(tmp_path / "store", tmp_path / "gateway.log", topics=TOPICS))
+        running = opened.enter_context(
+            GatewayProcess(tmp_path / "store", tmp_path / "gateway.log", topics=TOPICS)
+        )
 
         def put(*ref_keys: int) -> int:
-            results = [result.or_raise() for result in datastore.put_cells([(row, "BASE", ref_key, {}) for ref_key in ref_keys])]
+            results = [
+                result.or_raise()
+                for result in datastore.put_cells(
+                    [(row, "BASE", ref_key, {}) for ref_key in ref_keys]
+                )
+            ]
             return results[0].shard or 0
 
         shard = put(0, 1, 4, 3, 2)
@@ -289,7 +440,9 @@ def test_a_consumer_that_has_read_what_is_newest_goes_on_with_every_cell(client:
 
 
 def test_cloud_events_of_a_projection_carry_their_content_type(gateway: GatewayProcess) -> None:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": gateway.bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": gateway.bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
     try:
         consumer.assign([TopicPartition("events", partition, 0) for partition in range(SHARDS)])
         messages: list[confluent_kafka.Message] = []
@@ -306,21 +459,41 @@ def test_cloud_events_of_a_projection_carry_their_content_type(gateway: GatewayP
         assert envelope["body"] in ({"n": 3}, {"n": 4})
 
 
-def test_tools_are_told_which_topics_there_are_and_which_do_not_keep_every_cell(gateway: GatewayProcess) -> None:
+def test_tools_are_told_which_topics_there_are_and_which_do_not_keep_every_cell(
+    gateway: GatewayProcess,
+) -> None:
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
-    assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {"trips", "trips.BASE", "nothing", "newest", "events"}
-    for topic, policy in (("trips", "delete"), ("nothing", "delete"), ("newest", "compact"), ("trips@latest", "compact")):
+    assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {
+        "trips",
+        "trips.BASE",
+        "nothing",
+        "newest",
+        "events",
+    }
+    for topic, policy in (
+        ("trips", "delete"),
+        ("nothing", "delete"),
+        ("newest", "compact"),
+        ("trips@latest", "compact"),
+    ):
         [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         assert described.result(TIMEOUT_S)["cleanup.policy"].value == policy
-    # A column that may come is waited for, with and without what stands behind its name; what is no name at all is refused.
-    errors = {"trips.SOON": "UNKNOWN_TOPIC_OR_PART", "trips.SOON@latest": "UNKNOWN_TOPIC_OR_PART", "trips@first": "TOPIC_EXCEPTION"}
+    # A column that may come is waited for, with and without what stands behind its name; what is no
+    # name at all is refused.
+    errors = {
+        "trips.SOON": "UNKNOWN_TOPIC_OR_PART",
+        "trips.SOON@latest": "UNKNOWN_TOPIC_OR_PART",
+        "trips@first": "TOPIC_EXCEPTION",
+    }
     for topic, error in errors.items():
         told = admin.list_topics(topic, TIMEOUT_S).topics[topic].error
         assert told is not None
         assert told.name() == error
 
 
-def test_a_moment_of_the_log_is_found_in_every_view_of_it(driver: Driver, gateway: GatewayProcess, ends: dict[int, int]) -> None:
+def test_a_moment_of_the_log_is_found_in_every_view_of_it(
+    driver: Driver, gateway: GatewayProcess, ends: dict[int, int]
+) -> None:
     assert driver.offsets_at(gateway.bootstrap, "nothing", 0, SHARDS) == FROM_START
     moment = int(time.time() * 1000) + 3_600_000
     assert driver.offsets_at(gateway.bootstrap, "newest", moment, SHARDS) == dict.fromkeys(ends)

@@ -32,13 +32,26 @@ class Received(NamedTuple):
 
 
 def fill(directory: Path) -> None:
-    """4,000 trips: BASE for each, NOTES for one in 40, and RARE for the last 16 only, so that topic ``trips.RARE`` is one long hole with an end."""
+    """4,000 trips: BASE for each, NOTES for one in 40, and RARE for the last 16 only, so that topic
+    ``trips.RARE`` is one long hole with an end."""
     with Datastore.open_embedded(directory) as datastore:
         for start in range(0, TRIPS, 1_000):
             cells = []
             for number in range(start, start + 1_000):
                 row_key = uuid.uuid5(_NAMES, str(number))
-                cells.append((row_key, "BASE", 0, {"number": number, "fare": number / 4, "zone": "Théâtre", "note": "x" * (number % 300)}))
+                cells.append(
+                    (
+                        row_key,
+                        "BASE",
+                        0,
+                        {
+                            "number": number,
+                            "fare": number / 4,
+                            "zone": "Théâtre",
+                            "note": "x" * (number % 300),
+                        },
+                    )
+                )
                 if number % 40 == 0:
                     cells.append((row_key, "NOTES", 0, {"missing": ["zone"]}))
                 if number >= TRIPS - 16:
@@ -46,8 +59,11 @@ def fill(directory: Path) -> None:
             datastore.put_cells(cells)
 
 
-def expected_records(directory: Path, formats: Mapping[str, str] = FORMATS) -> dict[str, list[Received]]:
-    """Topic to all its records, by partition and offset: what every client must read, to the byte."""
+def expected_records(
+    directory: Path, formats: Mapping[str, str] = FORMATS
+) -> dict[str, list[Received]]:
+    """Topic to all its records, by partition and offset: what every client must read, to the
+    byte."""
     topics: dict[str, list[Received]] = {"trips": []}
     avro, json = AvroFormat(envelope_schema_id()), JsonFormat()
     with Datastore.open_embedded(directory) as datastore:
@@ -56,6 +72,12 @@ def expected_records(directory: Path, formats: Mapping[str, str] = FORMATS) -> d
                 key, body_json = row_key_text(cell.row_key), decode_body(cell.body)
                 for topic in ("trips", f"trips.{cell.column_name}"):
                     encode = (json if formats.get(topic, formats["*"]) == "json" else avro).encode
-                    record = Received(shard, cell.added_id, cell.created_at_us // 1000, key, encode(shard, cell, key, body_json))
+                    record = Received(
+                        shard,
+                        cell.added_id,
+                        cell.created_at_us // 1000,
+                        key,
+                        encode(shard, cell, key, body_json),
+                    )
                     topics.setdefault(topic, []).append(record)
     return topics

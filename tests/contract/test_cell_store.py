@@ -1,4 +1,5 @@
-"""The calls of a datastore (:mod:`cellfeed.store.api`): one suite, in process and over HTTP, over both engines."""
+"""The calls of a datastore (:mod:`cellfeed.store.api`): one suite, in process and over HTTP, over
+both engines."""
 
 from __future__ import annotations
 
@@ -30,13 +31,21 @@ from cellfeed.store.errors import (
     UnknownShard,
 )
 from cellfeed.store.http.client import Client
-from cellfeed.store.limits import BATCH_CELLS_MAX, BODY_BYTES_MAX, BODY_DEPTH_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
+from cellfeed.store.limits import (
+    BATCH_CELLS_MAX,
+    BODY_BYTES_MAX,
+    BODY_DEPTH_MAX,
+    READ_KEYS_MAX,
+    SCAN_CELLS_MAX,
+)
 from tests.services import local_mariadb
 from tests.worker_thread import worker_thread
 
 
 @pytest.fixture(scope="module", params=["sqlite", "mysql"])
-def datastore(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datastore]:
+def datastore(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Datastore]:
     if request.param == "mysql":
         server = request.getfixturevalue("mariadb_server")
         local_mariadb.drop_all_databases(server)
@@ -70,8 +79,21 @@ ODD_BODIES: list[dict[str, Any]] = [
     {},
     {"": ""},
     {'quote"and\\slash': "line\nbreak\x00nul"},
-    {"emoji": "🚕", "combining": "e\u0301", "astral": "\U0010ffff", "bom": "\ufeff", "rtl": "\u202eabc"},
-    {"min": -(1 << 63), "max": (1 << 64) - 1, "zero": 0, "float": 1e308, "tiny": 5e-324, "negative zero": -0.0},
+    {
+        "emoji": "🚕",
+        "combining": "e\u0301",
+        "astral": "\U0010ffff",
+        "bom": "\ufeff",
+        "rtl": "\u202eabc",
+    },
+    {
+        "min": -(1 << 63),
+        "max": (1 << 64) - 1,
+        "zero": 0,
+        "float": 1e308,
+        "tiny": 5e-324,
+        "negative zero": -0.0,
+    },
     {"nested": [[], {}, [None, True, False, {"a": [1.5, "x"]}]]},
     {"row_key": "not the key", "body": {"body": 1}, "cells": []},
     {"long": "x" * 200_000},
@@ -102,14 +124,26 @@ def test_a_body_comes_back_as_it_was_put(store: CellStore, row: UUID, body: dict
     found = store.get_cell(row, "BASE", 1)
     assert found is not None
     assert found.body == body
-    assert (found.row_key, found.column_name, found.ref_key, found.shard, found.added_id) == (row, "BASE", 1, result.shard, result.added_id)
+    assert (found.row_key, found.column_name, found.ref_key, found.shard, found.added_id) == (
+        row,
+        "BASE",
+        1,
+        result.shard,
+        result.added_id,
+    )
     assert abs(found.created_at - datetime.now(UTC)) < timedelta(minutes=5)
 
 
-def test_a_put_again_with_the_same_body_exists_with_the_same_id(store: CellStore, row: UUID) -> None:
+def test_a_put_again_with_the_same_body_exists_with_the_same_id(
+    store: CellStore, row: UUID
+) -> None:
     first = store.put_cell(row, "BASE", 1, {"b": 1, "a": 2})
     again = store.put_cell(str(row).upper(), "BASE", 1, {"a": 2, "b": 1})
-    assert (again.outcome, again.shard, again.added_id) == (Outcome.EXISTS, first.shard, first.added_id)
+    assert (again.outcome, again.shard, again.added_id) == (
+        Outcome.EXISTS,
+        first.shard,
+        first.added_id,
+    )
 
 
 def test_another_body_for_the_same_key_is_a_conflict(store: CellStore, row: UUID) -> None:
@@ -123,19 +157,30 @@ def test_another_body_for_the_same_key_is_a_conflict(store: CellStore, row: UUID
     assert found.body == {"a": 1}
 
 
-def test_the_latest_cell_has_the_highest_ref_key_in_any_order_of_puts(store: CellStore, row: UUID) -> None:
+def test_the_latest_cell_has_the_highest_ref_key_in_any_order_of_puts(
+    store: CellStore, row: UUID
+) -> None:
     for ref_key in (5, -(1 << 63), (1 << 63) - 1, 0):
         store.put_cell(row, "BASE", ref_key, {"ref": ref_key})
     latest = store.get_cell_latest(row, "BASE")
     assert latest is not None
     assert latest.ref_key == (1 << 63) - 1
-    assert [store.get_cell(row, "BASE", ref) is not None for ref in (5, -(1 << 63), 1)] == [True, True, False]
+    assert [store.get_cell(row, "BASE", ref) is not None for ref in (5, -(1 << 63), 1)] == [
+        True,
+        True,
+        False,
+    ]
 
 
-@pytest.mark.parametrize("column", ["BASE", "a b+c%2F/d?e&f=g#h", "Ünïcode-🚕", "..", '"quoted"\\', "x" * 128, " ", "𝔘" * 32])
+@pytest.mark.parametrize(
+    "column",
+    ["BASE", "a b+c%2F/d?e&f=g#h", "Ünïcode-🚕", "..", '"quoted"\\', "x" * 128, " ", "𝔘" * 32],
+)
 def test_a_column_name_is_told_from_every_other(store: CellStore, row: UUID, column: str) -> None:
     store.put_cell(row, column, 1, {"column": column})
-    store.put_cell(row, column.swapcase() if column.swapcase() != column else "other", 1, {"column": "other"})
+    store.put_cell(
+        row, column.swapcase() if column.swapcase() != column else "other", 1, {"column": "other"}
+    )
     found = store.get_cell_latest(row, column)
     assert found is not None
     assert found.body == {"column": column}
@@ -147,7 +192,10 @@ def test_a_column_name_is_told_from_every_other(store: CellStore, row: UUID, col
 def test_a_row_is_the_latest_cell_of_each_column(store: CellStore, row: UUID) -> None:
     for column, ref_key in (("BASE", 1), ("BASE", 2), ("STATUS", 1)):
         store.put_cell(row, column, ref_key, {"at": ref_key})
-    assert {column: cell.ref_key for column, cell in store.get_row(row).items()} == {"BASE": 2, "STATUS": 1}
+    assert {column: cell.ref_key for column, cell in store.get_row(row).items()} == {
+        "BASE": 2,
+        "STATUS": 1,
+    }
     assert store.get_row(uuid4()) == {}
 
 
@@ -177,10 +225,32 @@ def test_a_batch_gives_a_result_per_item_in_order(store: CellStore) -> None:
         ]
     )
     outcomes = [result.outcome.value for result in results]
-    assert outcomes == ["exists", "stored", "conflict", "failed", "failed", "failed", "failed", "exists", "failed", "stored"]
+    assert outcomes == [
+        "exists",
+        "stored",
+        "conflict",
+        "failed",
+        "failed",
+        "failed",
+        "failed",
+        "exists",
+        "failed",
+        "stored",
+    ]
     errors = [type(result.error) for result in results]
     none = type(None)
-    assert errors == [none, none, CellConflict, InvalidRowKey, InvalidColumn, InvalidRefKey, InvalidBody, none, InvalidRequest, none]
+    assert errors == [
+        none,
+        none,
+        CellConflict,
+        InvalidRowKey,
+        InvalidColumn,
+        InvalidRefKey,
+        InvalidBody,
+        none,
+        InvalidRequest,
+        none,
+    ]
     assert [result.shard for result in results[3:6]] == [None, store.shard_of(b), store.shard_of(b)]
     assert results[7].added_id == results[1].added_id
 
@@ -199,9 +269,15 @@ def test_a_batch_of_any_size_is_written_whole(store: CellStore, count: int) -> N
     results = store.put_cells(cells)
     assert {result.outcome for result in results} == {Outcome.STORED}
     keys = [(key, column, ref_key) for key, column, ref_key, _ in cells]
-    found = [cell for start in range(0, count, READ_KEYS_MAX) for cell in store.get_cells(keys[start : start + READ_KEYS_MAX])]
+    found = [
+        cell
+        for start in range(0, count, READ_KEYS_MAX)
+        for cell in store.get_cells(keys[start : start + READ_KEYS_MAX])
+    ]
     assert [cell and cell.body for cell in found] == [body for *_, body in cells]
-    assert [cell and (cell.shard, cell.added_id) for cell in found] == [(result.shard, result.added_id) for result in results]
+    assert [cell and (cell.shard, cell.added_id) for cell in found] == [
+        (result.shard, result.added_id) for result in results
+    ]
 
 
 @pytest.mark.parametrize("body", BAD_BODIES, ids=range(len(BAD_BODIES)))
@@ -212,7 +288,9 @@ def test_a_body_that_json_cannot_carry_is_refused(store: CellStore, row: UUID, b
     assert store.get_row(row) == {}
 
 
-def test_a_body_at_its_limits_is_kept_and_one_beyond_is_refused(store: CellStore, row: UUID) -> None:
+def test_a_body_at_its_limits_is_kept_and_one_beyond_is_refused(
+    store: CellStore, row: UUID
+) -> None:
     overhead = len('{"x":""}')
     store.put_cell(row, "BASE", 1, {"x": "y" * (BODY_BYTES_MAX - overhead)})
     with pytest.raises(BodyTooLarge):
@@ -230,7 +308,19 @@ def test_many_large_bodies_in_one_call_are_written(store: CellStore) -> None:
     assert {result.outcome for result in store.put_cells(cells)} == {Outcome.STORED}
 
 
-@pytest.mark.parametrize("row_key", ["", "x", 7, None, b"short", "0" * 32, "{00000000-0000-0000-0000-000000000000}", "0000000-00000-0000-0000-000000000000"])
+@pytest.mark.parametrize(
+    "row_key",
+    [
+        "",
+        "x",
+        7,
+        None,
+        b"short",
+        "0" * 32,
+        "{00000000-0000-0000-0000-000000000000}",
+        "0000000-00000-0000-0000-000000000000",
+    ],
+)
 def test_a_row_key_that_is_no_uuid_is_refused(store: CellStore, row_key: Any) -> None:
     for call in (
         lambda: store.put_cell(row_key, "BASE", 1, {}),
@@ -246,8 +336,12 @@ def test_a_row_key_that_is_no_uuid_is_refused(store: CellStore, row_key: Any) ->
             call()
 
 
-@pytest.mark.parametrize("column", ["", "x" * 129, "𝔘" * 33, "tab\t", "nul\x00", "\x7f", "lone \ud800", 7, None, b"BASE"])
-def test_a_column_name_that_breaks_a_rule_is_refused(store: CellStore, row: UUID, column: Any) -> None:
+@pytest.mark.parametrize(
+    "column", ["", "x" * 129, "𝔘" * 33, "tab\t", "nul\x00", "\x7f", "lone \ud800", 7, None, b"BASE"]
+)
+def test_a_column_name_that_breaks_a_rule_is_refused(
+    store: CellStore, row: UUID, column: Any
+) -> None:
     for call in (
         lambda: store.put_cell(row, column, 1, {}),
         lambda: store.get_cell(row, column, 1),
@@ -258,8 +352,13 @@ def test_a_column_name_that_breaks_a_rule_is_refused(store: CellStore, row: UUID
 
 
 @pytest.mark.parametrize("ref_key", [1 << 63, -(1 << 63) - 1, 1.0, "1", None, True])
-def test_a_ref_key_that_is_no_signed_64_bit_integer_is_refused(store: CellStore, row: UUID, ref_key: Any) -> None:
-    for call in (lambda: store.put_cell(row, "BASE", ref_key, {}), lambda: store.get_cell(row, "BASE", ref_key)):
+def test_a_ref_key_that_is_no_signed_64_bit_integer_is_refused(
+    store: CellStore, row: UUID, ref_key: Any
+) -> None:
+    for call in (
+        lambda: store.put_cell(row, "BASE", ref_key, {}),
+        lambda: store.get_cell(row, "BASE", ref_key),
+    ):
         with pytest.raises(InvalidRefKey):
             call()
 
@@ -295,7 +394,9 @@ def test_a_timestamp_is_a_location(store: CellStore) -> None:
     assert (far.cells, far.next_location) == ([], store.heads()[5].next_added_id)
 
 
-def test_a_log_is_not_read_from_below_where_it_was_trimmed(store: CellStore, datastore: Datastore) -> None:
+def test_a_log_is_not_read_from_below_where_it_was_trimmed(
+    store: CellStore, datastore: Datastore
+) -> None:
     shard = 7
     keys = [key for key in (uuid4() for _ in range(600)) if store.shard_of(key) == shard][:10]
     results = store.put_cells([(key, "BASE", 1, {}) for key in keys])
@@ -309,8 +410,13 @@ def test_a_log_is_not_read_from_below_where_it_was_trimmed(store: CellStore, dat
         with pytest.raises(Trimmed):
             store.get_cells_for_shards({3: 0, shard: location})
     assert [cell.row_key for cell in store.get_cells_for_shard(shard, start).cells] == keys[4:]
-    assert store.get_cells_for_shard(shard, datetime(1, 1, 1, tzinfo=UTC), 1).cells[0].added_id == start
-    assert [cell is None for cell in store.get_cells_latest([(key, "BASE") for key in keys])] == [True] * 4 + [False] * 6
+    assert (
+        store.get_cells_for_shard(shard, datetime(1, 1, 1, tzinfo=UTC), 1).cells[0].added_id
+        == start
+    )
+    assert [cell is None for cell in store.get_cells_latest([(key, "BASE") for key in keys])] == [
+        True
+    ] * 4 + [False] * 6
     assert store.put_cell(keys[0], "BASE", 1, {}).outcome is Outcome.STORED
 
 
@@ -318,7 +424,9 @@ def test_many_shards_are_read_at_once(store: CellStore) -> None:
     heads = store.heads()
     keys = [uuid4() for _ in range(100)]
     store.put_cells([(key, "BASE", 1, {}) for key in keys])
-    pieces = store.get_cells_for_shards({shard: head.next_added_id for shard, head in heads.items()}, limit=200)
+    pieces = store.get_cells_for_shards(
+        {shard: head.next_added_id for shard, head in heads.items()}, limit=200
+    )
     assert {cell.row_key for piece in pieces.values() for cell in piece.cells} == set(keys)
     for shard, piece in pieces.items():
         assert piece == store.get_cells_for_shard(shard, heads[shard].next_added_id, 200)
@@ -345,20 +453,30 @@ def test_a_read_of_too_many_keys_is_refused(store: CellStore, row: UUID) -> None
         store.get_rows([row] * (READ_KEYS_MAX + 1))
 
 
-def test_both_tell_the_same_of_the_same_cells(datastore: Datastore, client: Client, row: UUID) -> None:
+def test_both_tell_the_same_of_the_same_cells(
+    datastore: Datastore, client: Client, row: UUID
+) -> None:
     for ref_key, body in enumerate(ODD_BODIES):
         datastore.put_cell(row, "BASE", ref_key, body)
     triples = [(row, "BASE", ref_key) for ref_key in range(len(ODD_BODIES) + 1)]
     assert client.get_cells(triples) == datastore.get_cells(triples)
     assert client.get_cell_latest(row, "BASE") == datastore.get_cell_latest(row, "BASE")
-    assert client.get_cells_latest([(row, "BASE"), (row, "X")]) == datastore.get_cells_latest([(row, "BASE"), (row, "X")])
+    assert client.get_cells_latest([(row, "BASE"), (row, "X")]) == datastore.get_cells_latest(
+        [(row, "BASE"), (row, "X")]
+    )
     assert client.get_row(row) == datastore.get_row(row)
     assert client.get_rows([row]) == datastore.get_rows([row])
     assert client.heads() == datastore.heads()
-    assert (client.name, client.shards, client.shard_of(row)) == (datastore.name, datastore.shards, datastore.shard_of(row))
+    assert (client.name, client.shards, client.shard_of(row)) == (
+        datastore.name,
+        datastore.shards,
+        datastore.shard_of(row),
+    )
     shard = datastore.shard_of(row)
     assert client.get_cells_for_shard(shard) == datastore.get_cells_for_shard(shard)
-    assert client.get_cells_for_shards({shard: 0, 0: 5}) == datastore.get_cells_for_shards({shard: 0, 0: 5})
+    assert client.get_cells_for_shards({shard: 0, 0: 5}) == datastore.get_cells_for_shards(
+        {shard: 0, 0: 5}
+    )
 
 
 @pytest.mark.parametrize(
@@ -383,7 +501,9 @@ def test_both_refuse_in_the_same_words(datastore: Datastore, client: Client, cal
 
 
 @pytest.mark.parametrize("read_from", ["master", "minion", Replica.MINION])
-def test_without_minions_a_read_from_either_is_of_the_same_store(store: CellStore, row: UUID, read_from: ReadFrom) -> None:
+def test_without_minions_a_read_from_either_is_of_the_same_store(
+    store: CellStore, row: UUID, read_from: ReadFrom
+) -> None:
     for ref_key in (1, 2):
         store.put_cell(row, "BASE", ref_key, {"at": ref_key})
     first, latest = store.get_cell(row, "BASE", 1), store.get_cell_latest(row, "BASE")
@@ -392,8 +512,14 @@ def test_without_minions_a_read_from_either_is_of_the_same_store(store: CellStor
     assert store.get_cell(row, "BASE", 1, read_from=read_from) == first
     assert store.get_cell_latest(row, "BASE", read_from=read_from) == latest
     assert store.get_row(row, read_from=read_from) == {"BASE": latest}
-    assert store.get_cells([(row, "BASE", 1), (row, "BASE", 3)], read_from=read_from) == [first, None]
-    assert store.get_cells_latest([(row, "BASE"), (row, "STATUS")], read_from=read_from) == [latest, None]
+    assert store.get_cells([(row, "BASE", 1), (row, "BASE", 3)], read_from=read_from) == [
+        first,
+        None,
+    ]
+    assert store.get_cells_latest([(row, "BASE"), (row, "STATUS")], read_from=read_from) == [
+        latest,
+        None,
+    ]
     assert store.get_rows([row, uuid4()], read_from=read_from) == [{"BASE": latest}, {}]
     assert store.get_cell_latest(row, "STATUS", read_from=read_from) is None
     assert not first.stale
@@ -401,7 +527,9 @@ def test_without_minions_a_read_from_either_is_of_the_same_store(store: CellStor
 
 
 @pytest.mark.parametrize("read_from", ["MINION", "", "replica", None, 1])
-def test_a_read_from_anywhere_else_is_refused_with_what_there_is(store: CellStore, row: UUID, read_from: Any) -> None:
+def test_a_read_from_anywhere_else_is_refused_with_what_there_is(
+    store: CellStore, row: UUID, read_from: Any
+) -> None:
     reads = (
         lambda: store.get_cell(row, "BASE", 1, read_from=read_from),
         lambda: store.get_cell_latest(row, "BASE", read_from=read_from),
@@ -415,7 +543,9 @@ def test_a_read_from_anywhere_else_is_refused_with_what_there_is(store: CellStor
             read()
 
 
-def test_an_erased_row_is_found_by_no_key_refuses_puts_and_keeps_its_places_in_the_log(store: CellStore, row: UUID) -> None:
+def test_an_erased_row_is_found_by_no_key_refuses_puts_and_keeps_its_places_in_the_log(
+    store: CellStore, row: UUID
+) -> None:
     other = uuid4()
     places = [store.put_cell(row, "BASE", ref_key, {"secret": ref_key}) for ref_key in range(3)]
     store.put_cell(other, "BASE", 1, {"kept": 1})
@@ -429,15 +559,31 @@ def test_an_erased_row_is_found_by_no_key_refuses_puts_and_keeps_its_places_in_t
     assert [list(found) for found in store.get_rows([row, other])] == [[], ["BASE"]]
     location = places[0].added_id
     assert location is not None
-    piece = [cell for cell in store.get_cells_for_shard(shard, location, 1_000).cells if cell.row_key == row]
-    assert [(cell.column_name, cell.ref_key, cell.erased) for cell in piece] == [*(("BASE", n, True) for n in range(3)), (ERASED_COLUMN, 0, True)]
-    assert [cell.added_id for cell in piece] == [*(each.added_id for each in places), erased.added_id]
+    piece = [
+        cell
+        for cell in store.get_cells_for_shard(shard, location, 1_000).cells
+        if cell.row_key == row
+    ]
+    assert [(cell.column_name, cell.ref_key, cell.erased) for cell in piece] == [
+        *(("BASE", n, True) for n in range(3)),
+        (ERASED_COLUMN, 0, True),
+    ]
+    assert [cell.added_id for cell in piece] == [
+        *(each.added_id for each in places),
+        erased.added_id,
+    ]
     with pytest.raises(RowErased, match="it has no body"):
         _ = piece[0].body
     with pytest.raises(RowErased, match="put under another row key") as refused:
         store.put_cell(row, "BASE", 1, {"secret": 1})
-    assert (refused.value.definite, refused.value.retriable, refused.value.http_status) == (True, False, 410)
-    assert [result.outcome for result in store.put_cells([(row, "NEW", 1, {}), (other, "NEW", 1, {})])] == [Outcome.FAILED, Outcome.STORED]
+    assert (refused.value.definite, refused.value.retriable, refused.value.http_status) == (
+        True,
+        False,
+        410,
+    )
+    assert [
+        result.outcome for result in store.put_cells([(row, "NEW", 1, {}), (other, "NEW", 1, {})])
+    ] == [Outcome.FAILED, Outcome.STORED]
     assert store.erase_row(row) == ErasedRow(shard, erased.added_id, 0)
 
 

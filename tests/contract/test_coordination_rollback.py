@@ -50,7 +50,12 @@ class InMemory:
         self._copy: TreeCopy | None = None
 
     def open(self, state: SqliteState, clock: Callable[[], float]) -> ZooKeeperCoordinator:
-        return ZooKeeperCoordinator(ZooKeeperAddress("in memory"), state, clock=clock, connect=lambda _, timeout_s: self.tree.begin(timeout_s))
+        return ZooKeeperCoordinator(
+            ZooKeeperAddress("in memory"),
+            state,
+            clock=clock,
+            connect=lambda _, timeout_s: self.tree.begin(timeout_s),
+        )
 
     def copy(self) -> None:
         self._copy = self.tree.copy()
@@ -70,7 +75,9 @@ class Real:
         self.server.start()
 
     def open(self, state: SqliteState, clock: Callable[[], float]) -> ZooKeeperCoordinator:
-        return ZooKeeperCoordinator(parse_zookeeper_url(f"{self.server.url}/here?timeout_s=10"), state, clock=clock)
+        return ZooKeeperCoordinator(
+            parse_zookeeper_url(f"{self.server.url}/here?timeout_s=10"), state, clock=clock
+        )
 
     def copy(self) -> None:
         self.server.copy(self._backup)
@@ -105,7 +112,9 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
                 pytest.skip(reason)
             server = Real(tmp_path)
             opened.callback(server.server.kill)
-        yield Fleet(server, opened.enter_context(closing(SqliteState(tmp_path / "state.sqlite3"))), opened)
+        yield Fleet(
+            server, opened.enter_context(closing(SqliteState(tmp_path / "state.sqlite3"))), opened
+        )
 
 
 def claimed(process: ZooKeeperCoordinator, member: str, shard: int = 0) -> tuple[Session, Claim]:
@@ -129,14 +138,21 @@ def reached(call: Callable[[], T]) -> T:
 
 
 def save(process: ZooKeeperCoordinator, claim: Claim, offset: int, **entries: bytes) -> None:
-    process.commit_offsets(GROUP, {("trips", claim.partition): CommittedOffset(offset)}, claims=[claim], entries=entries or None)
+    process.commit_offsets(
+        GROUP,
+        {("trips", claim.partition): CommittedOffset(offset)},
+        claims=[claim],
+        entries=entries or None,
+    )
 
 
 def offset(process: ZooKeeperCoordinator) -> int:
     return reached(lambda: process.fetch_offsets(GROUP))[("trips", 0)].offset
 
 
-def test_c8_an_overtaken_process_saves_nothing_in_a_coordination_that_went_back_to_its_own_time(fleet: Fleet) -> None:
+def test_c8_an_overtaken_process_saves_nothing_in_a_coordination_that_went_back_to_its_own_time(
+    fleet: Fleet,
+) -> None:
     now_s = [0.0]
     paused, heir = fleet.process(lambda: now_s[0]), fleet.process()
     _, old = claimed(paused, "paused")
@@ -160,7 +176,9 @@ def test_c8_an_overtaken_process_saves_nothing_in_a_coordination_that_went_back_
     assert token > new.token
 
 
-def test_c8_a_claim_of_a_time_that_never_was_is_void_although_its_number_is_given_out_again(fleet: Fleet) -> None:
+def test_c8_a_claim_of_a_time_that_never_was_is_void_although_its_number_is_given_out_again(
+    fleet: Fleet,
+) -> None:
     first, second = fleet.process(), fleet.process()
     fleet.process().commit_offsets(GROUP, {("trips", 0): CommittedOffset(1)})
     fleet.server.copy()
@@ -183,10 +201,14 @@ def test_c8_a_process_that_only_saved_since_finds_its_claim_void(fleet: Fleet) -
     fleet.server.copy()
     reached(lambda: save(process, claim, 90))
     before = process.lineage(GROUP)
-    wait_until(lambda: process._history._saves == process._history._saves_marked, "the save is marked")
+    wait_until(
+        lambda: process._history._saves == process._history._saves_marked, "the save is marked"
+    )
     marked = fleet.state.list("coordination/history/witnesses/")
     time.sleep(2 * history.MARK_EVERY_S)
-    assert fleet.state.list("coordination/history/witnesses/") == marked, "it marks although nothing was saved"
+    assert fleet.state.list("coordination/history/witnesses/") == marked, (
+        "it marks although nothing was saved"
+    )
     fleet.server.go_back()
     with pytest.raises(StaleWriter):
         reached(lambda: save(process, claim, 91))
@@ -205,14 +227,20 @@ def test_c8_what_was_saved_just_before_the_end_is_marked(fleet: Fleet) -> None:
     assert reached(lambda: fleet.process().lineage(GROUP)) != before
 
 
-def test_c8_entries_are_written_also_where_it_went_back_unnoticed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c8_entries_are_written_also_where_it_went_back_unnoticed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cellfeed.bridge.coordination.zookeeper.coordinator.MARK_EVERY_S", 1_000.0)
     process = fleet.process()
     _, claim = claimed(process, "a")
     fleet.server.copy()
     for number in range(30):
-        reached(lambda number=number: save(process, claim, number + 1, **{f"before-{number}": b"x"}))
-    process._history._saves_marked = process._history._saves  # as if it went back within a moment after these saves
+        reached(
+            lambda number=number: save(process, claim, number + 1, **{f"before-{number}": b"x"})
+        )
+    process._history._saves_marked = (
+        process._history._saves
+    )  # as if it went back within a moment after these saves
     fleet.server.go_back()
     for number in range(20):
         reached(lambda number=number: save(process, claim, number + 1, **{f"after-{number}": b"x"}))
@@ -220,7 +248,9 @@ def test_c8_entries_are_written_also_where_it_went_back_unnoticed(fleet: Fleet, 
     assert [number for number in range(20) if fleet.state.get(f"after-{number}") is None] == []
 
 
-def test_c8_entries_are_written_whatever_the_clock_of_the_process_that_made_the_group(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c8_entries_are_written_whatever_the_clock_of_the_process_that_made_the_group(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as ahead:
         ahead.setattr("time.time", lambda: 1_900_000_000.0)
         process = fleet.process()
@@ -242,7 +272,9 @@ def test_c8_nobody_has_to_be_there_when_it_goes_back(fleet: Fleet) -> None:
     fleet.server.copy()
     with closing(fleet.server.open(fleet.state, lambda: 0.0)) as process:
         session = reached(lambda: process.join(GROUP, "a", 30))
-        wait_until(lambda: bool(process.claim(session, "trips", [0])), "the first session has ended")
+        wait_until(
+            lambda: bool(process.claim(session, "trips", [0])), "the first session has ended"
+        )
         [claim] = process.claim(session, "trips", [0]).values()
         save(process, claim, 9)
         assert changed_lineage(fleet.state, process, GROUP) is None
@@ -305,7 +337,9 @@ def test_c8_many_processes_that_join_and_claim_at_once_see_no_break(fleet: Fleet
 
 
 @pytest.mark.parametrize("failpoint", ["zookeeper.mark_announced", "zookeeper.mark_written"])
-def test_c8_a_process_that_dies_within_a_claim_looks_like_no_break(fleet: Fleet, failpoint: str) -> None:
+def test_c8_a_process_that_dies_within_a_claim_looks_like_no_break(
+    fleet: Fleet, failpoint: str
+) -> None:
     process = fleet.process()
     session, _ = claimed(process, "a")
     set_failpoint(failpoint, "raise")
@@ -321,7 +355,9 @@ def test_c8_a_process_that_dies_within_a_claim_looks_like_no_break(fleet: Fleet,
 
 
 @pytest.mark.parametrize("failpoint", ["zookeeper.era_announced", "zookeeper.era_written"])
-def test_c8_an_era_that_a_process_died_declaring_is_finished_by_the_next(fleet: Fleet, failpoint: str) -> None:
+def test_c8_an_era_that_a_process_died_declaring_is_finished_by_the_next(
+    fleet: Fleet, failpoint: str
+) -> None:
     process = fleet.process()
     fleet.process().join(GROUP, "x", 30)
     fleet.server.copy()
@@ -340,7 +376,9 @@ def test_c8_an_era_that_a_process_died_declaring_is_finished_by_the_next(fleet: 
     assert claimed(other, "b")[1].token > claim.token
 
 
-def test_c8_witnesses_of_ended_processes_do_not_pile_up(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c8_witnesses_of_ended_processes_do_not_pile_up(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history, "_WITNESSES_MAX", 3)
     first = fleet.process()
     first_session = first.join(GROUP, "first", 30)
@@ -372,7 +410,11 @@ def test_c8_gateways_stop_and_say_so_until_somebody_accepts_the_offsets(fleet: F
     process.commit_offsets("readers", {("trips", 0): CommittedOffset(90)}, claims=[held.claim])
     fleet.server.go_back()
     with pytest.raises(StaleWriter):
-        reached(lambda: process.commit_offsets("readers", {("trips", 0): CommittedOffset(91)}, claims=[held.claim]))
+        reached(
+            lambda: process.commit_offsets(
+                "readers", {("trips", 0): CommittedOffset(91)}, claims=[held.claim]
+            )
+        )
     wait_until(lambda: "consumer groups wait: " in said(gateway), "it says so")
     assert "went back in time" in said(gateway)
     assert gateway.confirmed_until_s == 0.0, "it would still answer for groups"

@@ -28,7 +28,8 @@ from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 
 
 class Time:
-    """The store's clock, which may step, and the clock of the processes, which never does; both are moved by the test."""
+    """The store's clock, which may step, and the clock of the processes, which never does; both are
+    moved by the test."""
 
     step_us = 0
     passed_us = 1_700_000_000_000_000
@@ -57,22 +58,39 @@ def time() -> Time:
 def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateTable]:
     with ExitStack() as opened:
         if request.param == "mysql":
-            engine = opened.enter_context(closing(MySqlEngine(MySqlServer(request.getfixturevalue("empty_mariadb").url), "trips", 1, create=True)))
+            engine = opened.enter_context(
+                closing(
+                    MySqlEngine(
+                        MySqlServer(request.getfixturevalue("empty_mariadb").url),
+                        "trips",
+                        1,
+                        create=True,
+                    )
+                )
+            )
             yield engine.state
         else:
             yield opened.enter_context(closing(SqliteState(tmp_path / "state.sqlite3")))
 
 
 @pytest.fixture
-def coordinator(request: pytest.FixtureRequest, state: StateTable, time: Time, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
+def coordinator(
+    request: pytest.FixtureRequest, state: StateTable, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Coordinator]:
     wanted = request.node.callspec.params.values()
     if "zookeeper in memory" in wanted:
         tree = ZooKeeperTree()
         connect = lambda _, timeout_s: tree.begin(timeout_s)  # noqa: E731
-        with closing(ZooKeeperCoordinator(ZooKeeperAddress("in memory"), state, clock=time.now_s, connect=connect)) as opened:
+        with closing(
+            ZooKeeperCoordinator(
+                ZooKeeperAddress("in memory"), state, clock=time.now_s, connect=connect
+            )
+        ) as opened:
             yield opened
     elif "zookeeper" in wanted:
-        address = parse_zookeeper_url(f"{request.getfixturevalue('zookeeper_server').url}/contract-{uuid4()}")
+        address = parse_zookeeper_url(
+            f"{request.getfixturevalue('zookeeper_server').url}/contract-{uuid4()}"
+        )
         with closing(ZooKeeperCoordinator(address, state, clock=time.now_s)) as opened:
             yield opened
     else:
@@ -80,7 +98,9 @@ def coordinator(request: pytest.FixtureRequest, state: StateTable, time: Time, m
         yield StoreCoordinator(state, clock=time.now_s)
 
 
-def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(coordinator: Coordinator, time: Time) -> None:
+def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(
+    coordinator: Coordinator, time: Time
+) -> None:
     a, b = coordinator.join("g", "a/1", 10), coordinator.join("g", "b", 10)
     assert coordinator.members("g") == ["a/1", "b"]
     assert coordinator.members("other") == []
@@ -96,7 +116,9 @@ def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(coordinator:
     assert coordinator.members("g") == ["b"]
 
 
-def test_c1_a_member_that_comes_back_after_days_is_welcome(coordinator: Coordinator, time: Time) -> None:
+def test_c1_a_member_that_comes_back_after_days_is_welcome(
+    coordinator: Coordinator, time: Time
+) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
     time.pass_s(3 * 86_400)
     assert coordinator.renew(a).epoch > a.epoch
@@ -109,7 +131,9 @@ HOUR_S = 3600.0
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S, 4.0, -4.0])
-def test_c1_a_step_of_the_stores_clock_ends_no_lease_and_makes_none_longer(coordinator: Coordinator, time: Time, step_s: float) -> None:
+def test_c1_a_step_of_the_stores_clock_ends_no_lease_and_makes_none_longer(
+    coordinator: Coordinator, time: Time, step_s: float
+) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
     assert coordinator.lead(a)
     assert coordinator.members("g") == ["a", "b"]
@@ -142,7 +166,9 @@ def test_c1_a_member_that_died_while_its_clock_was_wrong_keeps_nothing_for_longe
     dead = coordinator.join("g", "dead", 10)
     assert set(coordinator.claim(dead, "trips", [0, 1])) == {0, 1}
     time.step_s(-ahead_s)
-    other = StoreCoordinator(state, clock=time.now_s)  # another process, which sees that lease for the first time
+    other = StoreCoordinator(
+        state, clock=time.now_s
+    )  # another process, which sees that lease for the first time
     heir = other.join("g", "heir", 10)
     other.members("g")
     time.pass_s(6)
@@ -154,7 +180,9 @@ def test_c1_a_member_that_died_while_its_clock_was_wrong_keeps_nothing_for_longe
 
 @pytest.mark.parametrize("state", ["sqlite", "mysql"], indirect=True)
 @pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
-def test_c1_a_member_whose_clock_is_wrong_is_alive_while_it_renews(coordinator: Coordinator, state: StateTable, time: Time, ahead_s: float) -> None:
+def test_c1_a_member_whose_clock_is_wrong_is_alive_while_it_renews(
+    coordinator: Coordinator, state: StateTable, time: Time, ahead_s: float
+) -> None:
     other = StoreCoordinator(state, clock=time.now_s)
     right = other.join("g", "right", 10)
     time.step_s(ahead_s)
@@ -168,7 +196,9 @@ def test_c1_a_member_whose_clock_is_wrong_is_alive_while_it_renews(coordinator: 
         wrong = coordinator.renew(wrong)
         seen.append(coordinator.members("g"))
         time.pass_s(2.5)
-    assert seen[2:] == [["right", "wrong"]] * 10, "only the first sight goes by the clock of another process"
+    assert seen[2:] == [["right", "wrong"]] * 10, (
+        "only the first sight goes by the clock of another process"
+    )
 
 
 def test_c7_joining_under_a_name_in_use_ends_the_earlier_session(coordinator: Coordinator) -> None:
@@ -198,13 +228,20 @@ def test_c7_joining_under_a_name_in_use_ends_the_earlier_session(coordinator: Co
 @pytest.mark.parametrize("answers_lost", [1, 2])
 @pytest.mark.parametrize("commits", [True, False], ids=["it was committed", "nothing was written"])
 def test_c1_a_renewal_that_broke_off_is_gone_on_with_unless_another_process_has_joined(
-    coordinator: Coordinator, state: StateTable, time: Time, monkeypatch: pytest.MonkeyPatch, answers_lost: int, commits: bool
+    coordinator: Coordinator,
+    state: StateTable,
+    time: Time,
+    monkeypatch: pytest.MonkeyPatch,
+    answers_lost: int,
+    commits: bool,
 ) -> None:
     old = coordinator.join("g", "a", 10)
     time.pass_s(11)
     commit, sent = state.commit, list[object]()
 
-    def losing(write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+    def losing(
+        write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
         sent.append(write)
         done = commit(write, expect) if commits or len(sent) < answers_lost else None
         if len(sent) >= answers_lost:
@@ -220,7 +257,8 @@ def test_c1_a_renewal_that_broke_off_is_gone_on_with_unless_another_process_has_
 
 
 def check_gone_on_with(coordinator: Coordinator, old: Session) -> None:
-    """The next renewal of a member's session begins a new one, until another process joins under its name."""
+    """The next renewal of a member's session begins a new one, until another process joins under
+    its name."""
     new = coordinator.renew(old)
     assert new.epoch > old.epoch
     assert coordinator.members("g") == ["a"]
@@ -233,7 +271,7 @@ def check_gone_on_with(coordinator: Coordinator, old: Session) -> None:
 
 
 @pytest.mark.parametrize("state", ["zookeeper", "zookeeper in memory"], indirect=True)
-def test_c1_a_renewal_whose_answer_got_lost_in_zookeeper_is_gone_on_with_unless_another_process_has_joined(
+def test_c1_a_renewal_whose_answer_got_lost_in_zookeeper_is_gone_on_with_unless_another_process_has_joined(  # noqa: E501
     coordinator: ZooKeeperCoordinator, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = coordinator.join("g", "a", 10)
@@ -253,7 +291,9 @@ def test_c1_a_renewal_whose_answer_got_lost_in_zookeeper_is_gone_on_with_unless_
     check_gone_on_with(coordinator, old)
 
 
-def test_c7_epochs_rise_through_every_leave_and_return(coordinator: Coordinator, time: Time) -> None:
+def test_c7_epochs_rise_through_every_leave_and_return(
+    coordinator: Coordinator, time: Time
+) -> None:
     epochs = []
     for lifetime_s in (1, 11, 1, 4000, 11):
         session = coordinator.join("g", "a", 10)
@@ -265,7 +305,9 @@ def test_c7_epochs_rise_through_every_leave_and_return(coordinator: Coordinator,
     assert epochs == sorted(set(epochs))
 
 
-def test_c2_one_member_leads_and_is_replaced_when_it_goes(coordinator: Coordinator, time: Time) -> None:
+def test_c2_one_member_leads_and_is_replaced_when_it_goes(
+    coordinator: Coordinator, time: Time
+) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
     assert coordinator.lead(a)
     assert not coordinator.lead(b)
@@ -303,7 +345,9 @@ def test_c3_only_the_leader_assigns(coordinator: Coordinator, time: Time) -> Non
     assert coordinator.assignment("g") == {0: "a", 1: "b"}
 
 
-def test_c4_a_claim_is_one_members_until_released_or_its_session_has_ended(coordinator: Coordinator, time: Time) -> None:
+def test_c4_a_claim_is_one_members_until_released_or_its_session_has_ended(
+    coordinator: Coordinator, time: Time
+) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 30)
     first = coordinator.claim(a, "trips", [0])[0]
     assert set(coordinator.claim(b, "trips", [0, 1, 2])) == {1, 2}
@@ -321,12 +365,16 @@ def test_c4_a_claim_is_one_members_until_released_or_its_session_has_ended(coord
     assert first.token < second.token < third.token < fourth.token
 
 
-def test_c4_a_session_that_has_ended_claims_nothing_until_it_is_renewed(coordinator: Coordinator, time: Time) -> None:
+def test_c4_a_session_that_has_ended_claims_nothing_until_it_is_renewed(
+    coordinator: Coordinator, time: Time
+) -> None:
     a = coordinator.join("g", "a", 10)
     before = coordinator.claim(a, "trips", [0])[0]
     time.pass_s(11)
     assert coordinator.claim(a, "trips", [0]) == {}
-    coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[before])  # nobody took it over: it still holds
+    coordinator.commit_offsets(
+        "g", {("trips", 0): CommittedOffset(1)}, claims=[before]
+    )  # nobody took it over: it still holds
     after = coordinator.claim(coordinator.renew(a), "trips", [0])[0]
     assert after.token > before.token
     with pytest.raises(StaleWriter):
@@ -346,10 +394,14 @@ def test_c4_many_members_at_once_never_hold_the_same_partition(coordinator: Coor
         got = list(pool.map(claim, sessions))
     assert sorted(partition for each in got for partition in each) == list(partitions)
     for session, each in zip(sessions, got, strict=True):
-        assert each == {} or {coordinator.owners("g", "trips")[partition] for partition in each} == {session.member}
+        assert each == {} or {
+            coordinator.owners("g", "trips")[partition] for partition in each
+        } == {session.member}
 
 
-def test_c5_a_void_claim_moves_no_offset_and_writes_nothing_along(coordinator: Coordinator, time: Time) -> None:
+def test_c5_a_void_claim_moves_no_offset_and_writes_nothing_along(
+    coordinator: Coordinator, time: Time
+) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 30)
     claims = coordinator.claim(a, "trips", [0, 1])
     old, kept = claims[0], claims[1]
@@ -360,16 +412,26 @@ def test_c5_a_void_claim_moves_no_offset_and_writes_nothing_along(coordinator: C
     coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(9)}, claims=[new])
     coordinator.renew(a)
     with pytest.raises(StaleWriter, match="taken over"):
-        coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(6), ("trips", 1): CommittedOffset(1)}, claims=[old, kept], entries={"x": b"1"})
+        coordinator.commit_offsets(
+            "g",
+            {("trips", 0): CommittedOffset(6), ("trips", 1): CommittedOffset(1)},
+            claims=[old, kept],
+            entries={"x": b"1"},
+        )
     with pytest.raises(StaleWriter):
         coordinator.commit_offsets("g", {}, claims=[old])
-    assert {key: value.offset for key, value in coordinator.fetch_offsets("g").items()} == {("trips", 0): 9}
+    assert {key: value.offset for key, value in coordinator.fetch_offsets("g").items()} == {
+        ("trips", 0): 9
+    }
     coordinator.commit_offsets("g", {("trips", 1): CommittedOffset(1)}, claims=[kept])
 
 
 def test_c6_offsets_are_kept_per_group_with_their_metadata(coordinator: Coordinator) -> None:
     name = "odd/ \u00e9%2F group"
-    coordinator.commit_offsets(name, {("trips", 3): CommittedOffset(7, 2, "m\u00e9ta"), ("trips.BASE", 3): CommittedOffset(1)})
+    coordinator.commit_offsets(
+        name,
+        {("trips", 3): CommittedOffset(7, 2, "m\u00e9ta"), ("trips.BASE", 3): CommittedOffset(1)},
+    )
     coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(1)})
     fetched = coordinator.fetch_offsets(name)
     assert {key: (o.offset, o.leader_epoch, o.metadata) for key, o in fetched.items()} == {
@@ -377,7 +439,9 @@ def test_c6_offsets_are_kept_per_group_with_their_metadata(coordinator: Coordina
         ("trips.BASE", 3): (1, -1, ""),
     }
     assert list(coordinator.fetch_offsets(name, [("trips", 3), ("trips", 4)])) == [("trips", 3)]
-    assert list(coordinator.fetch_offsets(name, [("trips", shard) for shard in range(100)])) == [("trips", 3)]
+    assert list(coordinator.fetch_offsets(name, [("trips", shard) for shard in range(100)])) == [
+        ("trips", 3)
+    ]
     assert coordinator.groups() == sorted(["g", name])
     assert fetched[("trips", 3)].committed_at_us > 0
     coordinator.delete_offsets(name)
@@ -385,13 +449,21 @@ def test_c6_offsets_are_kept_per_group_with_their_metadata(coordinator: Coordina
     assert coordinator.fetch_offsets(name) == {}
 
 
-def test_c6_offsets_of_some_partitions_are_deleted_and_the_others_stay(coordinator: Coordinator) -> None:
+def test_c6_offsets_of_some_partitions_are_deleted_and_the_others_stay(
+    coordinator: Coordinator,
+) -> None:
     name, topic = "odd/ \u00e9%2F group", "a/\u00e9%"
-    given = {("trips", 3): CommittedOffset(7, 2, "why"), ("trips", 4): CommittedOffset(8, 2, "why"), (topic, 3): CommittedOffset(9)}
+    given = {
+        ("trips", 3): CommittedOffset(7, 2, "why"),
+        ("trips", 4): CommittedOffset(8, 2, "why"),
+        (topic, 3): CommittedOffset(9),
+    }
     coordinator.commit_offsets(name, given)
     coordinator.commit_offsets("g", given)
     coordinator.delete_offsets(name, [("trips", 3), ("trips", 9), (topic, 3), ("nobodys", 0)])
-    assert [(key, each.offset, each.metadata) for key, each in coordinator.fetch_offsets(name).items()] == [(("trips", 4), 8, "why")]
+    assert [
+        (key, each.offset, each.metadata) for key, each in coordinator.fetch_offsets(name).items()
+    ] == [(("trips", 4), 8, "why")]
     coordinator.delete_offsets(name, [])
     assert coordinator.groups() == sorted(["g", name])
     coordinator.delete_offsets(name, [("trips", 4)])
@@ -401,7 +473,9 @@ def test_c6_offsets_of_some_partitions_are_deleted_and_the_others_stay(coordinat
     assert coordinator.fetch_offsets(name).keys() == given.keys()
 
 
-def test_c6_the_lineage_of_a_group_stays_through_commits_and_deletes(coordinator: Coordinator) -> None:
+def test_c6_the_lineage_of_a_group_stays_through_commits_and_deletes(
+    coordinator: Coordinator,
+) -> None:
     before = coordinator.lineage("g")
     coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(7)})
     coordinator.delete_offsets("g")
@@ -412,7 +486,9 @@ NAMES = st.sets(st.sampled_from("abcdefgh"), max_size=6)
 
 
 @given(st.integers(0, 60), NAMES, NAMES, st.randoms(use_true_random=False))
-def test_partitions_are_divided_evenly_and_no_more_than_needed_move(partitions: int, before: set[str], after: set[str], chance) -> None:  # type: ignore[no-untyped-def]
+def test_partitions_are_divided_evenly_and_no_more_than_needed_move(
+    partitions: int, before: set[str], after: set[str], chance
+) -> None:  # type: ignore[no-untyped-def]
     current = {p: chance.choice(sorted(before)) for p in range(partitions)} if before else {}
     result = balance(partitions, sorted(after), current)
     if not after:

@@ -1,4 +1,5 @@
-"""Dictionaries in a storage, promise by promise (C1–C4 in store/engines/contract/dictionaries.py), over SQLite and MariaDB."""
+"""Dictionaries in a storage, promise by promise (C1–C4 in store/engines/contract/dictionaries.py),
+over SQLite and MariaDB."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cellfeed.store.cells.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, DEFAULT_CODEC, decode_body, forget_dictionaries
+from cellfeed.store.cells.body_codec import (
+    CODEC_JSON_DICTIONARY,
+    CODEC_JSON_ZSTD,
+    CODEC_MSGPACK_ZLIB,
+    DEFAULT_CODEC,
+    decode_body,
+    forget_dictionaries,
+)
 from cellfeed.store.cells.cell import NewCell, Outcome
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.dictionaries import trainer
@@ -36,7 +44,9 @@ pytestmark = pytest.mark.usefixtures("no_other_stores")
 
 SHARDS = 4
 FIRST = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 600)]).dictionary
-SECOND = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(600, 600)]).dictionary
+SECOND = train(
+    "BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(600, 600)]
+).dictionary
 
 AnyEngine = SqliteEngine | MySqlEngine
 
@@ -55,7 +65,9 @@ class Storage:
         if self._server is None:
             engine = SqliteEngine(self._directory, "trips", SHARDS, codec=codec)
         else:
-            engine = MySqlEngine(MySqlServer(self._server.url), "trips", SHARDS, create=True, codec=codec)
+            engine = MySqlEngine(
+                MySqlServer(self._server.url), "trips", SHARDS, create=True, codec=codec
+            )
         self._opened.append(engine)
         return engine
 
@@ -83,15 +95,21 @@ class Storage:
 
 
 @pytest.fixture(params=["sqlite", "mysql"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+def storage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Storage]:
     monkeypatch.setattr(dictionaries, "REFRESH_S", 0.0)
-    made = Storage(tmp_path, request.getfixturevalue("empty_mariadb") if request.param == "mysql" else None)
+    made = Storage(
+        tmp_path, request.getfixturevalue("empty_mariadb") if request.param == "mysql" else None
+    )
     yield made
     made.close()
 
 
 def bodies(engine: AnyEngine) -> list[bytes]:
-    return sorted(decode_body(cell.body) for shard in range(SHARDS) for cell in engine.scan(shard, 0, 10_000))
+    return sorted(
+        decode_body(cell.body) for shard in range(SHARDS) for cell in engine.scan(shard, 0, 10_000)
+    )
 
 
 def codecs(engine: AnyEngine) -> set[int]:
@@ -102,7 +120,9 @@ def of(cells: list[NewCell]) -> list[bytes]:
     return sorted(cell.body_json for cell in cells)
 
 
-def test_c1_an_added_dictionary_is_found_by_every_process_and_adding_it_again_changes_nothing(storage: Storage) -> None:
+def test_c1_an_added_dictionary_is_found_by_every_process_and_adding_it_again_changes_nothing(
+    storage: Storage,
+) -> None:
     engine, other = storage.open(), storage.open()
     assert engine.dictionaries.find(FIRST.dictionary_id) is None
     for _ in range(2):
@@ -129,7 +149,10 @@ def test_c2_of_two_that_take_the_same_turn_at_once_one_is_told_false(storage: St
         engine.dictionaries.add(dictionary)
         told.append(engine.dictionaries.use(dictionary, 0))
 
-    threads = [threading.Thread(target=take, args=pair) for pair in zip(engines, (FIRST, SECOND) * 2, strict=True)]
+    threads = [
+        threading.Thread(target=take, args=pair)
+        for pair in zip(engines, (FIRST, SECOND) * 2, strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -146,12 +169,22 @@ def test_c3_puts_take_the_dictionary_of_their_column_once_it_is_in_use(storage: 
     assert codecs(engine) == {CODEC_JSON_ZSTD}
     assert publish(engine.dictionaries, FIRST, 0)
     engine.put(rides(100, 50) + rides(0, 50, "STATUS"))
-    kinds = {(cell.column_name, cell.body[0]) for shard in range(SHARDS) for cell in engine.scan(shard, 0, 10_000)}
-    assert kinds == {("BASE", CODEC_JSON_ZSTD), ("BASE", CODEC_JSON_DICTIONARY), ("STATUS", CODEC_JSON_ZSTD)}
+    kinds = {
+        (cell.column_name, cell.body[0])
+        for shard in range(SHARDS)
+        for cell in engine.scan(shard, 0, 10_000)
+    }
+    assert kinds == {
+        ("BASE", CODEC_JSON_ZSTD),
+        ("BASE", CODEC_JSON_DICTIONARY),
+        ("STATUS", CODEC_JSON_ZSTD),
+    }
     assert bodies(engine) == of(rides(0, 150) + rides(0, 50, "STATUS"))
 
 
-def test_c3_a_column_may_change_its_dictionary_and_every_body_keeps_its_own(storage: Storage) -> None:
+def test_c3_a_column_may_change_its_dictionary_and_every_body_keeps_its_own(
+    storage: Storage,
+) -> None:
     engine = storage.open()
     for turn, dictionary in enumerate((FIRST, SECOND)):
         assert publish(engine.dictionaries, dictionary, turn)
@@ -160,7 +193,10 @@ def test_c3_a_column_may_change_its_dictionary_and_every_body_keeps_its_own(stor
     ids = {cell.body[1:5] for shard in range(SHARDS) for cell in reader.scan(shard, 0, 10_000)}
     assert ids == {FIRST.dictionary_id.to_bytes(4), SECOND.dictionary_id.to_bytes(4)}
     assert bodies(reader) == of(rides(0, 200))
-    assert [(each.name, each.turns) for each in sorted(reader.dictionaries.kept(), key=lambda each: each.turns)] == [(FIRST.name, (0,)), (SECOND.name, (1,))]
+    assert [
+        (each.name, each.turns)
+        for each in sorted(reader.dictionaries.kept(), key=lambda each: each.turns)
+    ] == [(FIRST.name, (0,)), (SECOND.name, (1,))]
 
 
 def test_c3_the_same_body_is_the_same_in_whatever_codec_it_lies(storage: Storage) -> None:
@@ -191,7 +227,9 @@ def test_c3_a_dictionary_that_is_lost_meanwhile_is_not_taken_any_more(storage: S
     engine.put(rides(0, 20))
     storage.run("DELETE FROM dictionary")
     engine.put(rides(20, 20))
-    assert [cell.body[0] for shard in range(SHARDS) for cell in engine.scan(shard, 0, 1_000)].count(CODEC_JSON_DICTIONARY) == 20
+    assert [cell.body[0] for shard in range(SHARDS) for cell in engine.scan(shard, 0, 1_000)].count(
+        CODEC_JSON_DICTIONARY
+    ) == 20
     assert bodies(engine) == of(rides(0, 40))  # this process still has it
     forget_dictionaries()
     with pytest.raises(DataDamaged, match=f"names dictionary {FIRST.name}"):
@@ -203,24 +241,40 @@ def test_c3_a_dictionary_that_is_lost_meanwhile_is_not_taken_any_more(storage: S
     [
         ("DELETE FROM dictionary", "missing"),
         ("UPDATE dictionary SET content = X'00'", "damaged"),
-        (f"UPDATE dictionary SET content = X'{SECOND.content.hex()}', sha256 = X'{SECOND.sha256.hex()}'", "damaged"),
+        (
+            (
+                f"UPDATE dictionary SET content = X'{SECOND.content.hex()}', sha256 ="
+                f" X'{SECOND.sha256.hex()}'"
+            ),
+            "damaged",
+        ),
     ],
     ids=["missing", "damaged", "another"],
 )
-def test_c4_what_is_lost_is_refused_at_the_start_by_name_and_comes_back_from_a_copy(storage: Storage, damage: str, told: str) -> None:
+def test_c4_what_is_lost_is_refused_at_the_start_by_name_and_comes_back_from_a_copy(
+    storage: Storage, damage: str, told: str
+) -> None:
     engine = storage.open()
     publish(engine.dictionaries, FIRST, 0)
     engine.put(rides(0, 60))
     storage.close()
     storage.run(damage)
-    with pytest.raises(DictionaryLost, match=f"dictionary {FIRST.name} of column 'BASE' is {told}.*cellfeed dictionary recover"):
+    with pytest.raises(
+        DictionaryLost,
+        match=f"dictionary {FIRST.name} of column 'BASE' is {told}.*cellfeed dictionary recover",
+    ):
         storage.open()
     place = Place("c1", "a", storage.table())
     assert [each.condition for each in place.table.kept() if each.turns] == [Condition(told)]
     for useless in ([], [SECOND]):
-        with pytest.raises(DictionaryLost, match=f"dictionary {FIRST.name} of column 'BASE' on c1/a is whole nowhere"):
+        with pytest.raises(
+            DictionaryLost,
+            match=f"dictionary {FIRST.name} of column 'BASE' on c1/a is whole nowhere",
+        ):
             recover([place], useless)
-    assert [(each.name, each.source) for each in recover([place], [SECOND, FIRST])] == [(FIRST.name, "the file")]
+    assert [(each.name, each.source) for each in recover([place], [SECOND, FIRST])] == [
+        (FIRST.name, "the file")
+    ]
     assert recover([place], [FIRST]) == []
     assert bodies(storage.open()) == of(rides(0, 60))
 
@@ -246,7 +300,9 @@ def test_a_death_anywhere_on_the_way_loses_nothing_and_the_next_process_goes_on(
 ) -> None:
     monkeypatch.setattr(trainer, "SAMPLES_WANTED", SAMPLES_MIN)
     kind = request.node.callspec.params["storage"]
-    points = sorted(name for name in FAILPOINTS if name.startswith(("dictionary.", f"{kind}.dictionary.")))
+    points = sorted(
+        name for name in FAILPOINTS if name.startswith(("dictionary.", f"{kind}.dictionary."))
+    )
     assert len(points) == 7
     written: list[NewCell] = []
     for number, point in enumerate(points):
@@ -277,20 +333,31 @@ def test_a_death_anywhere_on_the_way_loses_nothing_and_the_next_process_goes_on(
         storage.close()
 
 
-def test_cells_that_are_buffered_for_another_cluster_need_no_dictionary(empty_mariadb: MariaDB, tmp_path: Path) -> None:
+def test_cells_that_are_buffered_for_another_cluster_need_no_dictionary(
+    empty_mariadb: MariaDB, tmp_path: Path
+) -> None:
     with closing(Storage(tmp_path, empty_mariadb)) as storage:
         engine = storage.open()
         assert isinstance(engine, MySqlEngine)
         publish(engine.dictionaries, FIRST, 0)
         engine.buffer.add("c2", rides(0, 20))
-        assert {codec for (codec,) in empty_mariadb.sql("SELECT HEX(LEFT(body, 1)) FROM trips_meta.buffered_cell")} == {"02"}
-        assert sorted(each.cell.body_json for each in engine.buffer.waiting("c2", 0, 100, 0.0)) == of(rides(0, 20))
+        assert {
+            codec
+            for (codec,) in empty_mariadb.sql(
+                "SELECT HEX(LEFT(body, 1)) FROM trips_meta.buffered_cell"
+            )
+        } == {"02"}
+        assert sorted(
+            each.cell.body_json for each in engine.buffer.waiting("c2", 0, 100, 0.0)
+        ) == of(rides(0, 20))
 
 
 def test_the_sample_of_a_log_is_the_first_cells_of_its_column(storage: Storage) -> None:
     engine = storage.open()
     engine.put(rides(0, 300) + rides(0, 300, "STATUS"))
-    assert sorted(sample.body_json for sample in sample_of_log(engine, "STATUS")) == of(rides(0, 300))
+    assert sorted(sample.body_json for sample in sample_of_log(engine, "STATUS")) == of(
+        rides(0, 300)
+    )
     assert sample_of_log(engine, "NOTE") == []
 
 

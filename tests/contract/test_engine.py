@@ -1,4 +1,5 @@
-"""The engine contract, promise by promise (E1–E24 in store/engines/contract/engine.py), over every engine."""
+"""The engine contract, promise by promise (E1–E24 in store/engines/contract/engine.py), over every
+engine."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from uuid import UUID, uuid4
 import pytest
 import zstandard
 
-from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, ERASED_BODY, decode_body, is_erased
+from cellfeed.store.cells.body_codec import (
+    CODEC_JSON_ZSTD,
+    CODEC_MSGPACK_ZLIB,
+    ERASED_BODY,
+    decode_body,
+    is_erased,
+)
 from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, Triple, new_cell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.engine import Engine
@@ -23,7 +30,16 @@ from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.open import CELLS_FILE
-from cellfeed.store.errors import CellConflict, DataDamaged, InvalidLocation, ProtectData, RowErased, StorageUnavailable, Trimmed, UnknownShard
+from cellfeed.store.errors import (
+    CellConflict,
+    DataDamaged,
+    InvalidLocation,
+    ProtectData,
+    RowErased,
+    StorageUnavailable,
+    Trimmed,
+    UnknownShard,
+)
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
 from cellfeed.testing.failing_master import FailingMaster
 
@@ -52,15 +68,21 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=["sqlite", "mysql", "test kit"])
-def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[EngineMaker]:
+def open_engine(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
+) -> Iterator[EngineMaker]:
     """Opens engines on the same storage; every one is closed at the end."""
     opened: list[Engine] = []
     url = request.getfixturevalue("empty_mariadb").url if request.param == "mysql" else None
 
-    def open_one(datastore: str = "trips", shards: int = SHARDS, codec: int = CODEC_JSON_ZSTD) -> Engine:
+    def open_one(
+        datastore: str = "trips", shards: int = SHARDS, codec: int = CODEC_JSON_ZSTD
+    ) -> Engine:
         engine: Engine
         if url is not None:
-            engine = MySqlEngine(MySqlServer(url), datastore, shards, create=True, codec=codec, clock_us=clock)
+            engine = MySqlEngine(
+                MySqlServer(url), datastore, shards, create=True, codec=codec, clock_us=clock
+            )
         else:
             engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
             engine = FailingMaster(engine) if request.param == "test kit" else engine
@@ -83,7 +105,9 @@ def engine(open_engine: EngineMaker) -> Engine:
     return open_engine()
 
 
-def cell(number: int = 0, column: str = "BASE", ref_key: int = 1, row: UUID | None = None) -> NewCell:
+def cell(
+    number: int = 0, column: str = "BASE", ref_key: int = 1, row: UUID | None = None
+) -> NewCell:
     return new_cell(row or UUID(int=number), column, ref_key, {"n": number})
 
 
@@ -99,11 +123,17 @@ def rows_of_shard(shard: int, count: int) -> list[UUID]:
 
 def log(engine: Engine) -> dict[int, list[tuple[int, bytes, str, int, bytes]]]:
     return {
-        shard: [(c.added_id, c.row_key, c.column_name, c.ref_key, decode_body(c.body)) for c in engine.scan(shard, 0, 10_000)] for shard in range(engine.shards)
+        shard: [
+            (c.added_id, c.row_key, c.column_name, c.ref_key, decode_body(c.body))
+            for c in engine.scan(shard, 0, 10_000)
+        ]
+        for shard in range(engine.shards)
     }
 
 
-def test_e1_a_put_that_dies_before_its_commit_leaves_nothing_of_any_shard(engine: Engine, kind: str) -> None:
+def test_e1_a_put_that_dies_before_its_commit_leaves_nothing_of_any_shard(
+    engine: Engine, kind: str
+) -> None:
     for name in (name for name in sorted(FAILPOINTS) if name.startswith(f"{kind}.put.before_")):
         set_failpoint(name, "raise")
         with pytest.raises(FailpointReached):
@@ -118,10 +148,14 @@ def test_e2_ids_of_a_shard_are_gapless_from_zero_in_the_order_given(engine: Engi
     assert [r.outcome for r in results] == [Outcome.STORED] * 200
     for shard, entries in log(engine).items():
         assert [entry[0] for entry in entries] == list(range(len(entries)))
-        assert [entry[1:] for entry in entries] == [(*c.triple, c.body_json) for c in given if shard_of(c.row_key, SHARDS) == shard]
+        assert [entry[1:] for entry in entries] == [
+            (*c.triple, c.body_json) for c in given if shard_of(c.row_key, SHARDS) == shard
+        ]
 
 
-def test_e2_writers_with_their_own_connections_never_share_or_skip_an_id(open_engine: EngineMaker) -> None:
+def test_e2_writers_with_their_own_connections_never_share_or_skip_an_id(
+    open_engine: EngineMaker,
+) -> None:
     engines = [open_engine() for _ in range(3)]
     row_keys = [[uuid4() for _ in range(40)] for _ in engines]
 
@@ -129,14 +163,18 @@ def test_e2_writers_with_their_own_connections_never_share_or_skip_an_id(open_en
         for key in keys:
             mine.put([cell(row=key)])
 
-    threads = [threading.Thread(target=write, args=pair) for pair in zip(engines, row_keys, strict=True)]
+    threads = [
+        threading.Thread(target=write, args=pair) for pair in zip(engines, row_keys, strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     entries = log(engines[0])
     assert sum(map(len, entries.values())) == 120
-    assert all([entry[0] for entry in shard] == list(range(len(shard))) for shard in entries.values())
+    assert all(
+        [entry[0] for entry in shard] == list(range(len(shard))) for shard in entries.values()
+    )
 
 
 def test_e3_the_same_cell_again_exists_with_its_first_id_and_uses_up_none(engine: Engine) -> None:
@@ -160,21 +198,46 @@ def test_e3_another_body_is_a_conflict_and_the_rest_of_the_call_is_written(engin
 
 
 @pytest.mark.parametrize(
-    "damaged", [b"", b"\x00", b"\x02\x28\xb5\x2f\xfd", b"\x02not zstd", b"\x03\x00\x00\x00\x07" + zstandard.compress(b"{}"), b"\x63"], ids=repr
+    "damaged",
+    [
+        b"",
+        b"\x00",
+        b"\x02\x28\xb5\x2f\xfd",
+        b"\x02not zstd",
+        b"\x03\x00\x00\x00\x07" + zstandard.compress(b"{}"),
+        b"\x63",
+    ],
+    ids=repr,
 )
-def test_e24_a_put_that_meets_a_damaged_body_fails_alone(open_engine: EngineMaker, request: pytest.FixtureRequest, tmp_path: Path, damaged: bytes) -> None:
+def test_e24_a_put_that_meets_a_damaged_body_fails_alone(
+    open_engine: EngineMaker, request: pytest.FixtureRequest, tmp_path: Path, damaged: bytes
+) -> None:
     engine = open_engine()
     hurt = cell(1)
     engine.put([hurt, cell(2)])
     heads, shard = engine.heads(), shard_of(hurt.row_key, SHARDS)
     if "mysql" in request.node.name:
         server = request.getfixturevalue("empty_mariadb")
-        server.sql(f"UPDATE trips_{shard:04d}.cell SET body = X'{damaged.hex()}' WHERE row_key = X'{hurt.row_key.hex()}'")
+        server.sql(
+            f"UPDATE trips_{shard:04d}.cell SET body = X'{damaged.hex()}' WHERE row_key ="
+            f" X'{hurt.row_key.hex()}'"
+        )
     else:
         with sqlite3.connect(tmp_path / CELLS_FILE) as connection:
-            connection.execute("UPDATE cell SET body = ? WHERE row_key = ?", (damaged, hurt.row_key))
-    results = engine.put([cell(3), hurt, cell(2), new_cell(UUID(int=1), "BASE", 1, {"n": "another"}), cell(4), hurt])
-    outcomes = [Outcome.STORED, Outcome.FAILED, Outcome.EXISTS, Outcome.FAILED, Outcome.STORED, Outcome.FAILED]
+            connection.execute(
+                "UPDATE cell SET body = ? WHERE row_key = ?", (damaged, hurt.row_key)
+            )
+    results = engine.put(
+        [cell(3), hurt, cell(2), new_cell(UUID(int=1), "BASE", 1, {"n": "another"}), cell(4), hurt]
+    )
+    outcomes = [
+        Outcome.STORED,
+        Outcome.FAILED,
+        Outcome.EXISTS,
+        Outcome.FAILED,
+        Outcome.STORED,
+        Outcome.FAILED,
+    ]
     assert [r.outcome for r in results] == outcomes
     for refused in (results[1], results[3], results[5]):
         assert isinstance(refused.error, (DataDamaged, ProtectData))
@@ -182,7 +245,10 @@ def test_e24_a_put_that_meets_a_damaged_body_fails_alone(open_engine: EngineMake
         assert not refused.error.retriable
         assert refused.shard == shard
         assert "00000000-0000-0000-0000-000000000001" in str(refused.error)
-    assert sum(head.next_added_id for head in engine.heads().values()) == sum(head.next_added_id for head in heads.values()) + 2
+    assert (
+        sum(head.next_added_id for head in engine.heads().values())
+        == sum(head.next_added_id for head in heads.values()) + 2
+    )
     with pytest.raises(DataDamaged, match=f"added_id 0 of shard {shard}"):
         engine.get([hurt.triple])
     assert engine.put([cell(3), cell(4)])[0].outcome is Outcome.EXISTS
@@ -190,11 +256,18 @@ def test_e24_a_put_that_meets_a_damaged_body_fails_alone(open_engine: EngineMake
 
 def test_e3_one_triple_twice_in_a_call_is_stored_once(engine: Engine) -> None:
     results = engine.put([cell(1), cell(1), new_cell(UUID(int=1), "BASE", 1, {"n": 2}), cell(2)])
-    assert [r.outcome for r in results] == [Outcome.STORED, Outcome.EXISTS, Outcome.CONFLICT, Outcome.STORED]
+    assert [r.outcome for r in results] == [
+        Outcome.STORED,
+        Outcome.EXISTS,
+        Outcome.CONFLICT,
+        Outcome.STORED,
+    ]
     assert sum(map(len, log(engine).values())) == 2
 
 
-def test_e3_columns_that_differ_in_case_or_normal_form_are_different_columns(engine: Engine) -> None:
+def test_e3_columns_that_differ_in_case_or_normal_form_are_different_columns(
+    engine: Engine,
+) -> None:
     names = ["base", "BASE", "\u00e9", "e\u0301", "a ", "a", "\U0001f695"]
     results = engine.put([cell(column=name) for name in names])
     assert [r.outcome for r in results] == [Outcome.STORED] * len(names)
@@ -220,7 +293,9 @@ def test_e4_created_at_never_goes_back_when_the_clock_does(engine: Engine, clock
     assert times == [1_700_000_000_000_000, 1_700_000_000_000_000, 1_700_000_030_000_000]
 
 
-def test_e5_a_returned_put_is_seen_by_another_opening_of_the_storage(open_engine: EngineMaker) -> None:
+def test_e5_a_returned_put_is_seen_by_another_opening_of_the_storage(
+    open_engine: EngineMaker,
+) -> None:
     open_engine().put([cell(1)])
     assert open_engine().get([cell(1).triple])[0] is not None
 
@@ -235,7 +310,9 @@ def test_e6_a_failed_put_uses_up_no_id_and_the_engine_goes_on(engine: Engine, ki
     assert [r.outcome for r in engine.put([cell(2), cell(3)])] == [Outcome.STORED] * 2
 
 
-def test_e6_a_put_that_dies_after_its_commit_is_found_by_the_retry(engine: Engine, kind: str) -> None:
+def test_e6_a_put_that_dies_after_its_commit_is_found_by_the_retry(
+    engine: Engine, kind: str
+) -> None:
     set_failpoint(f"{kind}.put.after_commit", "raise")
     with pytest.raises(FailpointReached):
         engine.put([cell(2)])
@@ -253,7 +330,9 @@ def test_e7_scan_starts_at_the_location_and_stops_at_the_limit(engine: Engine) -
     assert engine.scan(1, 0, 10) == []
 
 
-def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(
+    engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"cellfeed.store.engines.{SCANS[kind]}.SCAN_BYTES_MAX", 1)
     keys = rows_of_shard(0, 3)
     engine.put([cell(row=key) for key in keys])
@@ -262,16 +341,28 @@ def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(engine: Eng
 
 def test_e7_ranges_of_several_logs_are_as_if_each_were_scanned(engine: Engine) -> None:
     engine.put([cell(row=key) for shard in (0, 1, 3) for key in rows_of_shard(shard, 30)])
-    ranges = [LogRange(3, 10, 5), LogRange(0, 28, 100), LogRange(0, 3, 1), LogRange(2, 0, 10), LogRange(1, 30, 10), LogRange(1, 0, 10**6)]
+    ranges = [
+        LogRange(3, 10, 5),
+        LogRange(0, 28, 100),
+        LogRange(0, 3, 1),
+        LogRange(2, 0, 10),
+        LogRange(1, 30, 10),
+        LogRange(1, 0, 10**6),
+    ]
     assert engine.scan_many(ranges) == [engine.scan(*each) for each in ranges]
     assert [len(cells) for cells in engine.scan_many(ranges)] == [5, 2, 1, 0, 0, 30]
     assert engine.scan_many([]) == []
 
 
-def test_e7_each_of_several_ranges_stops_after_so_many_bytes(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e7_each_of_several_ranges_stops_after_so_many_bytes(
+    engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"cellfeed.store.engines.{SCANS[kind]}.SCAN_BYTES_MAX", 1)
     engine.put([cell(row=key) for shard in (0, 1) for key in rows_of_shard(shard, 3)])
-    assert [[c.added_id for c in cells] for cells in engine.scan_many([LogRange(0, 1, 10), LogRange(1, 0, 10)])] == [[1], [0]]
+    assert [
+        [c.added_id for c in cells]
+        for cells in engine.scan_many([LogRange(0, 1, 10), LogRange(1, 0, 10)])
+    ] == [[1], [0]]
 
 
 def test_e7_an_unknown_shard_is_refused(engine: Engine) -> None:
@@ -308,14 +399,21 @@ def test_e9_locate_finds_the_first_id_at_or_after_a_moment(engine: Engine, clock
 def test_e10_the_latest_cell_has_the_highest_ref_key_whatever_came_last(engine: Engine) -> None:
     key = UUID(int=9)
     for ref_key in (5, -(2**63), 2**63 - 1, 7):
-        engine.put([cell(ref_key, ref_key=ref_key, row=key)] if ref_key == 5 else [cell(0, ref_key=ref_key, row=key)])
+        engine.put(
+            [cell(ref_key, ref_key=ref_key, row=key)]
+            if ref_key == 5
+            else [cell(0, ref_key=ref_key, row=key)]
+        )
     engine.put([cell(0, column="NOTES", ref_key=3, row=key)])
     [latest, nothing] = engine.latest([(key.bytes, "BASE"), (key.bytes, "STATUS")])
     assert latest is not None
     assert latest.cell.ref_key == 2**63 - 1
     assert nothing is None
     [row] = engine.row([key.bytes])
-    assert [(found.cell.column_name, found.cell.ref_key) for found in row] == [("BASE", 2**63 - 1), ("NOTES", 3)]
+    assert [(found.cell.column_name, found.cell.ref_key) for found in row] == [
+        ("BASE", 2**63 - 1),
+        ("NOTES", 3),
+    ]
     assert engine.row([UUID(int=10).bytes]) == [[]]
     assert engine.get([Triple(key.bytes, "BASE", 6)]) == [None]
 
@@ -329,21 +427,34 @@ def test_e14_columns_names_every_column_once(open_engine: EngineMaker) -> None:
     assert engine.columns() == other.columns() == ["BASE", "STATUS", "base"]
 
 
-def test_e16_superseded_are_the_cells_of_which_a_newer_one_lies_in_the_given_part_of_the_log(engine: Engine) -> None:
-    """Against all pairs, over random rows, columns, ref keys (newer ones that come first among them) and parts of the log."""
+def test_e16_superseded_are_the_cells_of_which_a_newer_one_lies_in_the_given_part_of_the_log(
+    engine: Engine,
+) -> None:
+    """Against all pairs, over random rows, columns, ref keys (newer ones that come first among
+    them) and parts of the log."""
     random = Random(15)
     rows = rows_of_shard(1, 5)
-    triples = [(row, column, ref_key) for row in rows for column in ("BASE", "base") for ref_key in (-(2**63), -1, 0, 1, 2**63 - 1)]
+    triples = [
+        (row, column, ref_key)
+        for row in rows
+        for column in ("BASE", "base")
+        for ref_key in (-(2**63), -1, 0, 1, 2**63 - 1)
+    ]
     random.shuffle(triples)
     engine.put([cell(ref_key=ref_key, column=column, row=row) for row, column, ref_key in triples])
     engine.put([cell(ref_key=9, row=row) for row in rows_of_shard(2, 3)])
     end = len(triples)
     for _ in range(40):
-        [start, stop], [log_start, watermark] = (sorted(random.sample(range(end + 1), 2)) for _ in range(2))
+        [start, stop], [log_start, watermark] = (
+            sorted(random.sample(range(end + 1), 2)) for _ in range(2)
+        )
         wanted = {
             older
             for older in range(start, stop)
-            if any(triples[newer][:2] == triples[older][:2] and triples[newer][2] > triples[older][2] for newer in range(log_start, watermark))
+            if any(
+                triples[newer][:2] == triples[older][:2] and triples[newer][2] > triples[older][2]
+                for newer in range(log_start, watermark)
+            )
         }
         assert engine.superseded(1, start, stop, log_start, watermark) == wanted
     assert len(engine.superseded(1, 0, end, 0, end)) == end - 2 * len(rows)
@@ -359,7 +470,9 @@ def logged(engine: Engine, count: int, shard: int = 1) -> list[NewCell]:
     return cells
 
 
-def test_e15_a_trim_raises_the_log_start_and_what_is_below_is_gone_everywhere(engine: Engine) -> None:
+def test_e15_a_trim_raises_the_log_start_and_what_is_below_is_gone_everywhere(
+    engine: Engine,
+) -> None:
     cells = logged(engine, 10)
     before = engine.heads()
     token = engine.change_token()
@@ -369,8 +482,12 @@ def test_e15_a_trim_raises_the_log_start_and_what_is_below_is_gone_everywhere(en
     assert [found.added_id for found in engine.scan(1, 4, 100)] == [4, 5, 6, 7, 8, 9]
     triples = [each.triple for each in cells]
     assert [found is None for found in engine.get(triples)] == [True] * 4 + [False] * 6
-    assert [found is None for found in engine.latest([(each.row_key, "BASE") for each in cells])] == [True] * 4 + [False] * 6
-    assert [not found for found in engine.row([each.row_key for each in cells])] == [True] * 4 + [False] * 6
+    assert [
+        found is None for found in engine.latest([(each.row_key, "BASE") for each in cells])
+    ] == [True] * 4 + [False] * 6
+    assert [not found for found in engine.row([each.row_key for each in cells])] == [True] * 4 + [
+        False
+    ] * 6
 
 
 def test_e15_a_scan_from_below_the_log_start_says_so_and_skips_nothing(engine: Engine) -> None:
@@ -382,14 +499,19 @@ def test_e15_a_scan_from_below_the_log_start_says_so_and_skips_nothing(engine: E
         with pytest.raises(Trimmed, match="begins at 4"):
             engine.scan_many([LogRange(0, 0, 5), LogRange(1, location, 5)])
     assert engine.scan(0, 0, 5) == []
-    assert [len(found) for found in engine.scan_many([LogRange(0, 0, 5), LogRange(1, 4, 5)])] == [0, 5]
+    assert [len(found) for found in engine.scan_many([LogRange(0, 0, 5), LogRange(1, 4, 5)])] == [
+        0,
+        5,
+    ]
     engine.trim(1, 10)
     with pytest.raises(Trimmed, match="begins at 10"):
         engine.scan(1, 9, 5)
     assert engine.scan(1, 10, 5) == []
 
 
-def test_e15_a_trim_goes_in_steps_of_so_many_cells_and_bytes(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e15_a_trim_goes_in_steps_of_so_many_cells_and_bytes(
+    engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged(engine, 10)
     assert [engine.trim(1, 8, 3) for _ in range(4)] == [3, 6, 8, 8]
     assert engine.trim(1, 2) == 8
@@ -414,7 +536,10 @@ def test_e15_a_trimmed_triple_is_put_anew_with_a_new_id_and_then_kept(engine: En
     cells = logged(engine, 4)
     engine.trim(1, 2)
     changed = new_cell(UUID(bytes=cells[0].row_key), "BASE", 1, {"n": "another"})
-    assert [(result.outcome, result.added_id) for result in engine.put([changed, cells[2]])] == [(Outcome.STORED, 4), (Outcome.EXISTS, 2)]
+    assert [(result.outcome, result.added_id) for result in engine.put([changed, cells[2]])] == [
+        (Outcome.STORED, 4),
+        (Outcome.EXISTS, 2),
+    ]
     assert [result.outcome for result in engine.put([cells[0]])] == [Outcome.CONFLICT]
 
 
@@ -444,7 +569,9 @@ def test_e15_a_trim_that_dies_is_done_or_not_and_goes_on(engine: Engine, kind: s
     assert died == 3
 
 
-def test_e15_a_moment_that_was_trimmed_is_located_at_the_log_start(engine: Engine, clock: Clock) -> None:
+def test_e15_a_moment_that_was_trimmed_is_located_at_the_log_start(
+    engine: Engine, clock: Clock
+) -> None:
     for row in rows_of_shard(1, 6):
         clock.now_us += 1_000_000
         engine.put([cell(row=row)])
@@ -456,7 +583,8 @@ def test_e15_a_moment_that_was_trimmed_is_located_at_the_log_start(engine: Engin
 
 
 def test_e15_puts_scans_and_trims_at_once_lose_nothing(open_engine: EngineMaker) -> None:
-    """A tail follows a log that is written and trimmed: it sees every cell once or is told that it was too late; it never comes to a hole."""
+    """A tail follows a log that is written and trimmed: it sees every cell once or is told that it
+    was too late; it never comes to a hole."""
     engines = [open_engine() for _ in range(3)]
     rows = rows_of_shard(1, 300)
     problems: list[str] = []
@@ -477,7 +605,9 @@ def test_e15_puts_scans_and_trims_at_once_lose_nothing(open_engine: EngineMaker)
 
     def tail() -> None:
         location = 0
-        while location < len(rows) and not (written.is_set() and location >= engines[2].heads()[1].watermark):
+        while location < len(rows) and not (
+            written.is_set() and location >= engines[2].heads()[1].watermark
+        ):
             try:
                 found = engines[2].scan(1, location, 7)
             except Trimmed:
@@ -496,7 +626,9 @@ def test_e15_puts_scans_and_trims_at_once_lose_nothing(open_engine: EngineMaker)
     head = engines[0].heads()[1]
     assert head.next_added_id == 300
     assert head.log_start > 0
-    assert [each.added_id for each in engines[0].scan(1, head.log_start, 1_000)] == list(range(head.log_start, 300))
+    assert [each.added_id for each in engines[0].scan(1, head.log_start, 1_000)] == list(
+        range(head.log_start, 300)
+    )
 
 
 def erase(engine: Engine, row: UUID, cells_max: int = 1_000) -> tuple[int, int]:
@@ -509,22 +641,35 @@ def erase(engine: Engine, row: UUID, cells_max: int = 1_000) -> tuple[int, int]:
             return step.added_id, taken
 
 
-def test_e20_an_erasure_takes_the_bodies_of_a_row_and_leaves_every_place_and_every_other_cell(engine: Engine) -> None:
+def test_e20_an_erasure_takes_the_bodies_of_a_row_and_leaves_every_place_and_every_other_cell(
+    engine: Engine,
+) -> None:
     row, *others = rows_of_shard(1, 4)
-    engine.put([cell(number, row=each, column=column) for number, each in enumerate((row, *others)) for column in ("BASE", "STATUS")])
+    engine.put(
+        [
+            cell(number, row=each, column=column)
+            for number, each in enumerate((row, *others))
+            for column in ("BASE", "STATUS")
+        ]
+    )
     engine.put([cell(9, row=row, ref_key=7)])
     before = engine.scan(1, 0, 100)
     heads = engine.heads()
     assert erase(engine, row) == (9, 3)
     after = engine.scan(1, 0, 100)
-    assert after[:9] == [found._replace(body=ERASED_BODY) if found.row_key == row.bytes else found for found in before]
+    assert after[:9] == [
+        found._replace(body=ERASED_BODY) if found.row_key == row.bytes else found
+        for found in before
+    ]
     assert after[9]._replace(created_at_us=0) == (9, row.bytes, ERASED_COLUMN, 0, 0, ERASED_BODY)
     assert after[9].created_at_us >= before[-1].created_at_us
     assert decode_body(after[9].body) == ERASED_JSON
     now = engine.heads()
     assert now[1][:4] == (0, 10, 10, heads[1].leader_epoch)
     assert now[1].erasures != heads[1].erasures
-    assert {shard: head for shard, head in now.items() if shard != 1} == {shard: head for shard, head in heads.items() if shard != 1}
+    assert {shard: head for shard, head in now.items() if shard != 1} == {
+        shard: head for shard, head in heads.items() if shard != 1
+    }
     assert ERASED_COLUMN in engine.columns()
 
 
@@ -549,7 +694,11 @@ def test_e20_a_long_row_goes_in_steps_and_the_first_adds_the_entry(engine: Engin
     [row] = rows_of_shard(1, 1)
     engine.put([cell(row=row, ref_key=ref_key) for ref_key in range(5)])
     steps = [engine.erase(row.bytes, 2) for _ in range(3)]
-    assert [(step.added_id, step.cells, step.done) for step in steps] == [(5, 2, False), (5, 2, False), (5, 1, True)]
+    assert [(step.added_id, step.cells, step.done) for step in steps] == [
+        (5, 2, False),
+        (5, 2, False),
+        (5, 1, True),
+    ]
     assert all(is_erased(found.body) for found in engine.scan(1, 0, 100))
     assert engine.heads()[1].next_added_id == 6
 
@@ -558,11 +707,19 @@ def test_e20_the_log_may_be_told_before_any_body_goes(engine: Engine) -> None:
     [row] = rows_of_shard(1, 1)
     engine.put([cell(row=row, ref_key=ref_key) for ref_key in range(3)])
     counts = [engine.heads()[1].erasures]
-    for cells_max, taken in ((0, (3, 0, False)), (0, (3, 0, False)), (2, (3, 2, False)), (2, (3, 1, True)), (0, (3, 0, True))):
+    for cells_max, taken in (
+        (0, (3, 0, False)),
+        (0, (3, 0, False)),
+        (2, (3, 2, False)),
+        (2, (3, 1, True)),
+        (0, (3, 0, True)),
+    ):
         step = engine.erase(row.bytes, cells_max)
         assert (step.added_id, step.cells, step.done) == taken
         counts.append(engine.heads()[1].erasures)
-    assert len(set(counts)) == 4, "once told, and with each step that took bodies, readers drop what they kept"
+    assert len(set(counts)) == 4, (
+        "once told, and with each step that took bodies, readers drop what they kept"
+    )
     [refused] = engine.put([cell(row=row, ref_key=9)])
     assert refused.outcome is Outcome.FAILED
 
@@ -571,13 +728,23 @@ def test_e20_an_erasure_that_dies_is_done_or_not_and_goes_on(engine: Engine, kin
     row, other = rows_of_shard(1, 2)
     engine.put([cell(row=each, ref_key=ref_key) for ref_key in range(4) for each in (row, other)])
     died = 0
-    for name in sorted((name for name in FAILPOINTS if name.startswith(f"{kind}.erase.")), reverse=True):  # the one before the commit first
-        left = [found for found in engine.scan(1, 0, 100) if found.row_key == row.bytes and not is_erased(found.body)]
+    for name in sorted(
+        (name for name in FAILPOINTS if name.startswith(f"{kind}.erase.")), reverse=True
+    ):  # the one before the commit first
+        left = [
+            found
+            for found in engine.scan(1, 0, 100)
+            if found.row_key == row.bytes and not is_erased(found.body)
+        ]
         set_failpoint(name, "raise")
         with pytest.raises(FailpointReached):
             engine.erase(row.bytes, 2)
         died += 1
-        now = [found for found in engine.scan(1, 0, 100) if found.row_key == row.bytes and not is_erased(found.body)]
+        now = [
+            found
+            for found in engine.scan(1, 0, 100)
+            if found.row_key == row.bytes and not is_erased(found.body)
+        ]
         assert len(now) == len(left) - 2 * name.endswith("after_commit")
     assert died == 2
     erase(engine, row, 2)
@@ -585,11 +752,15 @@ def test_e20_an_erasure_that_dies_is_done_or_not_and_goes_on(engine: Engine, kin
     assert [is_erased(found.body) for found in engine.scan(1, 0, 100)] == [True, False] * 4 + [True]
 
 
-def test_e21_puts_to_an_erased_row_are_refused_and_the_others_of_the_call_are_written(engine: Engine) -> None:
+def test_e21_puts_to_an_erased_row_are_refused_and_the_others_of_the_call_are_written(
+    engine: Engine,
+) -> None:
     row, other = rows_of_shard(1, 2)
     engine.put([cell(1, row=row)])
     erase(engine, row)
-    results = engine.put([cell(1, row=row), cell(2, row=other), cell(3, row=row, column="NEW"), cell(2, row=other)])
+    results = engine.put(
+        [cell(1, row=row), cell(2, row=other), cell(3, row=row, column="NEW"), cell(2, row=other)]
+    )
     assert [(result.outcome, result.shard, result.added_id) for result in results] == [
         (Outcome.FAILED, 1, None),
         (Outcome.STORED, 1, 2),
@@ -599,12 +770,18 @@ def test_e21_puts_to_an_erased_row_are_refused_and_the_others_of_the_call_are_wr
     assert decode_body(engine.scan(1, 2, 1)[0].body) == cell(2, row=other).body_json
     for refused in (results[0], results[2]):
         assert isinstance(refused.error, RowErased)
-        assert (refused.error.definite, refused.error.retriable, refused.acknowledged) == (True, False, False)
+        assert (refused.error.definite, refused.error.retriable, refused.acknowledged) == (
+            True,
+            False,
+            False,
+        )
     assert [result.outcome for result in engine.put([cell(1, row=row)])] == [Outcome.FAILED]
     assert engine.heads()[1].next_added_id == 3
 
 
-def test_e21_a_row_without_cells_can_be_erased_and_puts_are_refused_from_then_on(open_engine: EngineMaker) -> None:
+def test_e21_a_row_without_cells_can_be_erased_and_puts_are_refused_from_then_on(
+    open_engine: EngineMaker,
+) -> None:
     [row] = rows_of_shard(2, 1)
     assert erase(open_engine(), row) == (0, 0)
     assert [result.outcome for result in open_engine().put([cell(row=row)])] == [Outcome.FAILED]
@@ -618,7 +795,9 @@ def test_e21_a_trim_beyond_the_entry_ends_it(engine: Engine) -> None:
     engine.trim(1, 1)
     assert [result.outcome for result in engine.put([cell(row=row)])] == [Outcome.FAILED]
     engine.trim(1, 2)
-    assert [(result.outcome, result.added_id) for result in engine.put([cell(row=row)])] == [(Outcome.STORED, 3)]
+    assert [(result.outcome, result.added_id) for result in engine.put([cell(row=row)])] == [
+        (Outcome.STORED, 3)
+    ]
 
 
 def test_e11_state_writes_all_or_none_and_only_when_versions_hold(engine: Engine) -> None:
@@ -654,7 +833,9 @@ def test_e11_one_of_many_racing_writers_wins_each_version(open_engine: EngineMak
         done = 0
         while done < 20:
             entry = state.get("counter")  # type: ignore[attr-defined]
-            if state.commit({"counter": str(int(entry.value) + 1).encode()}, expect={"counter": entry.version}):  # type: ignore[attr-defined]
+            if state.commit(
+                {"counter": str(int(entry.value) + 1).encode()}, expect={"counter": entry.version}
+            ):  # type: ignore[attr-defined]
                 done += 1
 
     threads = [threading.Thread(target=raise_it, args=(state,)) for state in states]
@@ -667,7 +848,9 @@ def test_e11_one_of_many_racing_writers_wins_each_version(open_engine: EngineMak
     assert entry.value == b"60"
 
 
-def test_change_token_differs_after_a_commit_by_anyone_and_only_then(open_engine: EngineMaker) -> None:
+def test_change_token_differs_after_a_commit_by_anyone_and_only_then(
+    open_engine: EngineMaker,
+) -> None:
     mine, other = open_engine(), open_engine()
     before = mine.change_token()
     assert mine.change_token() == before
@@ -687,7 +870,9 @@ def test_e12_a_closed_engine_says_so(open_engine: EngineMaker) -> None:
         engine.heads()
 
 
-def test_e12_a_forked_child_is_refused_and_leaves_the_parents_connections_alone(engine: Engine) -> None:
+def test_e12_a_forked_child_is_refused_and_leaves_the_parents_connections_alone(
+    engine: Engine,
+) -> None:
     engine.put([cell(1)])
     engine.state.commit({"a": b"1"})
     calls: list[Callable[[], object]] = [
@@ -720,10 +905,14 @@ def test_e12_a_forked_child_is_refused_and_leaves_the_parents_connections_alone(
     assert entry.value == b"1"
 
 
-def test_e25_a_history_has_one_identity_for_everybody_who_opens_it(open_engine: EngineMaker, kind: str) -> None:
+def test_e25_a_history_has_one_identity_for_everybody_who_opens_it(
+    open_engine: EngineMaker, kind: str
+) -> None:
     identity = open_engine().history.history_id
     if kind == "mysql":
-        assert identity == ""  # a server has the identity of its cluster: tests/integration/test_histories.py
+        assert (
+            identity == ""
+        )  # a server has the identity of its cluster: tests/integration/test_histories.py
         return
     assert (len(identity), int(identity, 16) > 0) == (32, True)
     assert open_engine().history.history_id == identity
@@ -753,7 +942,11 @@ def test_e7_a_scan_ends_early_where_bodies_that_compress_well_are_large(engine: 
     assert [c.added_id for c in first] == list(range(16))
     assert [c.added_id for c in engine.scan(0, 16, 3_000)] == list(range(16, 32))
     together = engine.scan_many([LogRange(0, 0, 100), LogRange(1, 5, 100), LogRange(1, 5, 300)])
-    assert [[c.added_id for c in cells] for cells in together] == [list(range(16)), [*range(5, 21)], [5]]
+    assert [[c.added_id for c in cells] for cells in together] == [
+        list(range(16)),
+        [*range(5, 21)],
+        [5],
+    ]
 
 
 def test_e26_a_read_of_many_keys_ends_with_the_cell_that_fills_it(engine: Engine) -> None:
@@ -763,16 +956,25 @@ def test_e26_a_read_of_many_keys_ends_with_the_cell_that_fills_it(engine: Engine
     assert len(engine.latest([(row.bytes, "BASE") for row in rows])) == 17
     assert len(engine.row([row.bytes for row in rows])) == 17
     found = engine.get([Triple(row.bytes, "BASE", 1) for row in rows[17:]])
-    assert [decode_body(each.cell.body) for each in found if each] == [large(n, rows[n]).body_json for n in range(17, 34)]
+    assert [decode_body(each.cell.body) for each in found if each] == [
+        large(n, rows[n]).body_json for n in range(17, 34)
+    ]
 
 
-def test_e26_a_row_ends_with_the_column_that_fills_the_answer_and_goes_on_behind_it(engine: Engine) -> None:
+def test_e26_a_row_ends_with_the_column_that_fills_the_answer_and_goes_on_behind_it(
+    engine: Engine,
+) -> None:
     row, other = UUID(int=1), UUID(int=2)
     engine.put([large(n, row, f"C{n:02}") for n in range(40)])
     engine.put([large(0, other)])
     names: list[str] = []
     for _ in range(3):
-        names += [each.cell.column_name for each in engine.row([row.bytes, other.bytes], after_column=names[-1] if names else "")[0]]
+        names += [
+            each.cell.column_name
+            for each in engine.row(
+                [row.bytes, other.bytes], after_column=names[-1] if names else ""
+            )[0]
+        ]
     assert names == [f"C{n:02}" for n in range(40)]
     [rest, whole] = engine.row([row.bytes, other.bytes], after_column="C37")
     assert ([each.cell.column_name for each in rest], len(whole)) == (["C38", "C39"], 1)
@@ -780,9 +982,17 @@ def test_e26_a_row_ends_with_the_column_that_fills_the_answer_and_goes_on_behind
 
 def test_e26_large_bodies_that_do_not_compress_are_read_whole(engine: Engine) -> None:
     rows = rows_of_shard(0, 5)
-    cells = [new_cell(row, "BASE", 1, {"n": number, "text": Random(number).randbytes(200_000).hex()}) for number, row in enumerate(rows)]
+    cells = [
+        new_cell(row, "BASE", 1, {"n": number, "text": Random(number).randbytes(200_000).hex()})
+        for number, row in enumerate(rows)
+    ]
     engine.put(cells)
     found = engine.get([cell.triple for cell in [*cells, new_cell(UUID(int=99), "BASE", 1, {})]])
-    assert [each and decode_body(each.cell.body) for each in found] == [*(cell.body_json for cell in cells), None]
+    assert [each and decode_body(each.cell.body) for each in found] == [
+        *(cell.body_json for cell in cells),
+        None,
+    ]
     for limit in (3, 300, 3_000):
-        assert [decode_body(cell.body) for cell in engine.scan(0, 0, limit)] == [cell.body_json for cell in cells[:limit]]
+        assert [decode_body(cell.body) for cell in engine.scan(0, 0, limit)] == [
+            cell.body_json for cell in cells[:limit]
+        ]

@@ -1,7 +1,9 @@
-"""A state machine over the engine against the simplest model there is: a dict of cells and a list per shard, with a crash at every failpoint.
+"""A state machine over the engine against the simplest model there is: a dict of cells and a list
+per shard, with a crash at every failpoint.
 
-A crash is a failpoint that raises, after which the engine is dropped and opened anew. The model does not know whether a put that crashed was written:
-it asks the engine once, and from then on holds it to that (I1–I5).
+A crash is a failpoint that raises, after which the engine is dropped and opened anew. The model
+does not know whether a put that crashed was written: it asks the engine once, and from then on
+holds it to that (I1–I5).
 """
 
 from __future__ import annotations
@@ -13,10 +15,24 @@ from uuid import UUID
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from cellfeed.store.cells.body_codec import decode_body
-from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, StoredCell, Triple, new_cell
+from cellfeed.store.cells.cell import (
+    ERASED_COLUMN,
+    ERASED_JSON,
+    NewCell,
+    Outcome,
+    StoredCell,
+    Triple,
+    new_cell,
+)
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.mysql.connections import MySqlServer
@@ -28,9 +44,27 @@ from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 
 SHARDS = 3
-TRIM_FAILPOINTS = sorted({name.split(".trim.")[1] for name in FAILPOINTS if ".trim." in name and name.startswith(("sqlite.", "mysql."))})
-ERASE_FAILPOINTS = sorted({name.split(".erase.")[1] for name in FAILPOINTS if ".erase." in name and name.startswith(("sqlite.", "mysql."))})
-PUT_FAILPOINTS = sorted({name.split(".put.")[1] for name in FAILPOINTS if ".put." in name and name.startswith(("sqlite.", "mysql."))})
+TRIM_FAILPOINTS = sorted(
+    {
+        name.split(".trim.")[1]
+        for name in FAILPOINTS
+        if ".trim." in name and name.startswith(("sqlite.", "mysql."))
+    }
+)
+ERASE_FAILPOINTS = sorted(
+    {
+        name.split(".erase.")[1]
+        for name in FAILPOINTS
+        if ".erase." in name and name.startswith(("sqlite.", "mysql."))
+    }
+)
+PUT_FAILPOINTS = sorted(
+    {
+        name.split(".put.")[1]
+        for name in FAILPOINTS
+        if ".put." in name and name.startswith(("sqlite.", "mysql."))
+    }
+)
 
 CELLS = st.builds(
     lambda row, column, ref_key, n: new_cell(UUID(int=row), column, ref_key, {"n": n}),
@@ -82,11 +116,21 @@ class EngineMachine(RuleBasedStateMachine):
     def put(self, cells: list[NewCell]) -> None:
         for cell, result in zip(cells, self.engine.put(cells), strict=True):
             if cell.row_key in self.erased:
-                assert (result.outcome, result.shard, result.added_id) == (Outcome.FAILED, shard_of(cell.row_key, SHARDS), None)
+                assert (result.outcome, result.shard, result.added_id) == (
+                    Outcome.FAILED,
+                    shard_of(cell.row_key, SHARDS),
+                    None,
+                )
             elif cell.triple not in self.place:
-                assert (result.outcome, result.shard, result.added_id) == (Outcome.STORED, *self.append(cell))
+                assert (result.outcome, result.shard, result.added_id) == (
+                    Outcome.STORED,
+                    *self.append(cell),
+                )
             elif self.body_of(cell.triple) == cell.body_json:
-                assert (result.outcome, result.shard, result.added_id) == (Outcome.EXISTS, *self.place[cell.triple])
+                assert (result.outcome, result.shard, result.added_id) == (
+                    Outcome.EXISTS,
+                    *self.place[cell.triple],
+                )
             else:
                 assert result.outcome is Outcome.CONFLICT
 
@@ -210,7 +254,9 @@ class EngineMachine(RuleBasedStateMachine):
         latest: dict[str, int] = {}
         for triple in self.place:
             if triple.row_key == key:
-                latest[triple.column_name] = max(latest.get(triple.column_name, triple.ref_key), triple.ref_key)
+                latest[triple.column_name] = max(
+                    latest.get(triple.column_name, triple.ref_key), triple.ref_key
+                )
         [found] = self.engine.row([key])
         assert [(c.cell.column_name, c.cell.ref_key) for c in found] == sorted(latest.items())
         for column, ref_key in latest.items():
@@ -227,7 +273,9 @@ class EngineMachine(RuleBasedStateMachine):
                 return
             raise AssertionError("a scan went on silently behind what was trimmed")
         entries = self.engine.scan(shard, location, limit)
-        assert [self.plain(c) for c in entries] == [(n, *c) for n, c in enumerate(self.log[shard])][location : location + limit]
+        assert [self.plain(c) for c in entries] == [(n, *c) for n, c in enumerate(self.log[shard])][
+            location : location + limit
+        ]
         if entries:
             self.shown[shard] = max(self.shown[shard], entries[-1].added_id + 1)
 
@@ -276,4 +324,6 @@ def test_the_mysql_engine_does_what_the_model_does(empty_mariadb: MariaDB) -> No
             local_mariadb.drop_all_databases(empty_mariadb)
 
     # Every example makes its tables anew on a real server.
-    run_state_machine_as_test(MySqlMachine, settings=settings(stateful_step_count=30, max_examples=10))
+    run_state_machine_as_test(
+        MySqlMachine, settings=settings(stateful_step_count=30, max_examples=10)
+    )

@@ -1,5 +1,6 @@
-"""Writers of index entries whose cells are trimmed or erased between their read and their write (X6), over every engine: each is held just before a write while
-the others do their work, so what comes late comes late every time."""
+"""Writers of index entries whose cells are trimmed or erased between their read and their write
+(X6), over every engine: each is held just before a write while the others do their work, so what
+comes late comes late every time."""
 
 from __future__ import annotations
 
@@ -15,38 +16,68 @@ import pytest
 from cellfeed.store.cells.cell import NewCell, StoredCell, new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.index_fences import Fences
-from cellfeed.store.engines.contract.indexes import UNFENCED, Entry, IndexStore, IndexTable, RowsBelow
+from cellfeed.store.engines.contract.indexes import (
+    UNFENCED,
+    Entry,
+    IndexStore,
+    IndexTable,
+    RowsBelow,
+)
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import StaleView, StorageUnavailable
-from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
+from cellfeed.store.failpoints import (
+    FailpointReached,
+    clear_failpoints,
+    set_failpoint,
+    unwatch_failpoint,
+    watch_failpoint,
+)
 from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.version import IndexVersion
 from tests.services.index_store_proxy import IndexStoreProxy
 
-COLUMNS = "[{column_key: BASE, fields: [{field: driver, type: string}]}, {column_key: STATUS, fields: [{field: state, type: string}]}]"
+COLUMNS = (
+    "[{column_key: BASE, fields: [{field: driver, type: string}]}, {column_key: STATUS, fields:"
+    " [{field: state, type: string}]}]"
+)
 DEFINITION = parse_definition(f"{{table: by_driver, datastore: trips, column_defs: {COLUMNS}}}")
-CHANGED = parse_definition("{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field: driver, type: string}]}]}")
+CHANGED = parse_definition(
+    "{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field: driver,"
+    " type: string}]}]}"
+)
 ROW, OTHER = UUID(int=1), UUID(int=2)
 
 
 class _Held(IndexStoreProxy):
     """Before its first write (or the first removal) ``meanwhile`` is done."""
 
-    def __init__(self, store: IndexStore, meanwhile: Callable[[], object], *, at_removal: bool = False) -> None:
+    def __init__(
+        self, store: IndexStore, meanwhile: Callable[[], object], *, at_removal: bool = False
+    ) -> None:
         super().__init__(store)
         self.meanwhile = meanwhile
         self.at_removal = at_removal
         self.refused = 0
         self.held = False
 
-    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+    def apply(
+        self,
+        table: IndexTable,
+        entries: Mapping[int, Sequence[Entry]],
+        fences: Mapping[int, int] = UNFENCED,
+    ) -> None:
         self._write(lambda: self.store.apply(table, entries, fences), not self.at_removal)
 
-    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+    def remove(
+        self,
+        table: IndexTable,
+        entries: Mapping[int, Sequence[Entry]],
+        fences: Mapping[int, int] = UNFENCED,
+    ) -> None:
         self._write(lambda: self.store.remove(table, entries, fences), self.at_removal)
 
     def _write(self, write: Callable[[], None], holds: bool) -> None:
@@ -67,7 +98,9 @@ class _Index:
         self.datastore = Datastore(engine)
         self.engine = engine
         self.store: IndexStore = engine.indexes
-        self.version = self.datastore.indexes.version(self.datastore.indexes.catalog.create(DEFINITION))
+        self.version = self.datastore.indexes.version(
+            self.datastore.indexes.catalog.create(DEFINITION)
+        )
         self.store.create(self.version.table)
         self.keeper = self.keeper_of(self.store)
 
@@ -83,21 +116,34 @@ class _Index:
         return self.engine.scan(0, start, 1_000)
 
     def trim(self, below: int) -> None:
-        IndexedTrim(self.engine, self.datastore.indexes, self.datastore.trim).step(0, self.engine.heads()[0].log_start, below)
+        IndexedTrim(self.engine, self.datastore.indexes, self.datastore.trim).step(
+            0, self.engine.heads()[0].log_start, below
+        )
 
     def entries(self) -> list[tuple[str, int, bool]]:
         """Of each entry the driver, the row, and whether it is live."""
         found = self.store.walk(self.version.table, 0, None, 100)
-        return [(str(entry.values[0], "ascii"), UUID(bytes=entry.row_key).int, entry.live) for entry in found if isinstance(entry.values[0], bytes)]
+        return [
+            (str(entry.values[0], "ascii"), UUID(bytes=entry.row_key).int, entry.live)
+            for entry in found
+            if isinstance(entry.values[0], bytes)
+        ]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=[pytest.mark.integration, pytest.mark.xdist_group("mariadb")])])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("mysql", marks=[pytest.mark.integration, pytest.mark.xdist_group("mariadb")]),
+    ]
+)
 def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Index]:
     engine: SqliteEngine | MySqlEngine
     if request.param == "sqlite":
         engine = SqliteEngine(tmp_path, "trips", 1)
     else:
-        engine = MySqlEngine(MySqlServer(request.getfixturevalue("empty_mariadb").url), "trips", 1, create=True)
+        engine = MySqlEngine(
+            MySqlServer(request.getfixturevalue("empty_mariadb").url), "trips", 1, create=True
+        )
     made = _Index(engine)
     yield made
     made.datastore.close()
@@ -137,7 +183,9 @@ def test_what_is_left_of_a_batch_is_written_when_the_rest_of_it_was_trimmed(inde
     assert late.refused == 1, "the fence is known once it has been read again"
 
 
-def test_the_owner_of_a_shard_does_not_write_of_an_older_cell_that_is_being_trimmed(index: _Index) -> None:
+def test_the_owner_of_a_shard_does_not_write_of_an_older_cell_that_is_being_trimmed(
+    index: _Index,
+) -> None:
     """The cell with the driver lies before its batch: it was read of what came before."""
     index.keeper.apply(0, index.put(base(ROW, 1, "ann")))
     batch = index.put(new_cell(ROW, "STATUS", 1, {"state": "done"}))
@@ -163,8 +211,11 @@ def test_a_worker_that_was_overtaken_does_not_write_what_was_erased_since(index:
 
 
 def test_a_row_whose_bodies_are_still_being_erased_makes_no_entry(index: _Index) -> None:
-    """The log tells of the erasure, and the index came to that; a step took one body. A batch from before runs again."""
-    cells = index.put(base(ROW, 1, "ann"), base(ROW, 2, "bob"), new_cell(ROW, "STATUS", 1, {"state": "done"}))
+    """The log tells of the erasure, and the index came to that; a step took one body. A batch from
+    before runs again."""
+    cells = index.put(
+        base(ROW, 1, "ann"), base(ROW, 2, "bob"), new_cell(ROW, "STATUS", 1, {"state": "done"})
+    )
     index.keeper.apply(0, cells)
     assert not index.engine.erase(ROW.bytes, 0).done
     keeper = index.keeper_of(index.store)
@@ -178,7 +229,9 @@ def test_a_row_whose_bodies_are_still_being_erased_makes_no_entry(index: _Index)
 
 
 def test_the_index_takes_the_entries_out_where_the_program_died_that_erased(index: _Index) -> None:
-    index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "eve")))
+    index.keeper.apply(
+        0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "eve"))
+    )
     set_failpoint("datastore.erase.told", "raise")
     with pytest.raises(FailpointReached):
         index.datastore.erase_row(ROW)
@@ -189,19 +242,37 @@ def test_the_index_takes_the_entries_out_where_the_program_died_that_erased(inde
     assert index.datastore.erase_row(ROW).cells == 2
 
 
-@pytest.mark.parametrize("place", ["engine.erase.before_commit", "datastore.erase.told", "index.erase.removed", "datastore.erase.taken_out"])
-def test_a_version_that_is_made_and_built_in_the_middle_of_an_erasure_has_nothing_of_the_row(index: _Index, place: str) -> None:
-    """Just before the log tells of it; after that; when the first version was looked at; when all were."""
-    index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "eve")))
-    place = place.replace("engine.", "sqlite." if isinstance(index.engine, SqliteEngine) else "mysql.")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "engine.erase.before_commit",
+        "datastore.erase.told",
+        "index.erase.removed",
+        "datastore.erase.taken_out",
+    ],
+)
+def test_a_version_that_is_made_and_built_in_the_middle_of_an_erasure_has_nothing_of_the_row(
+    index: _Index, place: str
+) -> None:
+    """Just before the log tells of it; after that; when the first version was looked at; when all
+    were."""
+    index.keeper.apply(
+        0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "eve"))
+    )
+    place = place.replace(
+        "engine.", "sqlite." if isinstance(index.engine, SqliteEngine) else "mysql."
+    )
     made: list[IndexVersion] = []
 
     def make() -> None:
-        made.append(index.datastore.indexes.version(index.datastore.indexes.catalog.create(CHANGED)))
+        made.append(
+            index.datastore.indexes.version(index.datastore.indexes.catalog.create(CHANGED))
+        )
         index.store.create(made[0].table)
 
     if place == "mysql.erase.before_commit":
-        make()  # the tables: on a server they are made under the shard's counter, which is locked there
+        # the tables: on a server they are made under the shard's counter, which is locked there
+        make()
 
     def make_another() -> None:
         unwatch_failpoint(place)
@@ -215,27 +286,40 @@ def test_a_version_that_is_made_and_built_in_the_middle_of_an_erasure_has_nothin
     finally:
         clear_failpoints()
     for version in (index.version, made[0]):
-        assert [entry.row_key for entry in index.store.walk(version.table, 0, None, 100)] == [OTHER.bytes]
+        assert [entry.row_key for entry in index.store.walk(version.table, 0, None, 100)] == [
+            OTHER.bytes
+        ]
 
 
-def test_a_keeper_of_a_new_version_reads_of_nodes_that_have_all_that_was_before_it_began(index: _Index) -> None:
+def test_a_keeper_of_a_new_version_reads_of_nodes_that_have_all_that_was_before_it_began(
+    index: _Index,
+) -> None:
     asked: list[int] = []
 
     class Seen(IndexStoreProxy):
-        def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
+        def latest_before(
+            self, rows: Sequence[RowsBelow], columns: Sequence[str]
+        ) -> list[StoredCell]:
             asked.extend(each.fence for each in rows)
             return self.store.latest_before(rows, columns)
 
     cells = index.put(base(ROW, 1, "ann"))
     before = index.store.fences([0])[0]
     for new in (False, True, False):
-        IndexKeeper(index.version, Seen(index.store), index.engine.row_cells, new=new).apply(0, cells)
+        IndexKeeper(index.version, Seen(index.store), index.engine.row_cells, new=new).apply(
+            0, cells
+        )
     assert asked[0] == before < asked[1] == asked[2]
 
 
-def test_a_trim_keeps_an_entry_that_a_newer_cell_made_while_it_looked(index: _Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it removes is a newer entry, which it takes for a wrong one, and one that is put anew just then."""
-    index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "ann")))
+def test_a_trim_keeps_an_entry_that_a_newer_cell_made_while_it_looked(
+    index: _Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it removes is a newer entry, which it takes for a wrong one, and one that is put anew
+    just then."""
+    index.keeper.apply(
+        0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "ann"))
+    )
     keeper = index.keeper_of(index.store)
 
     def put_more() -> None:
@@ -246,15 +330,22 @@ def test_a_trim_keeps_an_entry_that_a_newer_cell_made_while_it_looked(index: _In
     index.trim(2)
     assert held.held
     assert index.entries() == [("ann", 1, True), ("bob", 2, True)]
-    assert [entry.refs for entry in index.store.walk(index.version.table, 0, None, 10)] == [(3, None), (1, None)]
+    assert [entry.refs for entry in index.store.walk(index.version.table, 0, None, 10)] == [
+        (3, None),
+        (1, None),
+    ]
 
 
-def test_a_trim_that_is_overtaken_by_another_one_looks_again(index: _Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trim_that_is_overtaken_by_another_one_looks_again(
+    index: _Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob")))
     seen: list[int] = []
 
     def finish_and_put_anew() -> None:
-        seen.append(IndexedTrim(index.engine, index.datastore.indexes, index.datastore.trim).settle(0))
+        seen.append(
+            IndexedTrim(index.engine, index.datastore.indexes, index.datastore.trim).settle(0)
+        )
         index.keeper.apply(0, index.put(base(ROW, 1, "ann")))
 
     held = _Held(index.store, finish_and_put_anew, at_removal=True)
@@ -297,7 +388,9 @@ def test_a_fence_is_the_same_on_every_storage_once_it_was_read_whatever_a_raise_
     after = fences.read([0, 1])
     assert after == {0: before[0], 1: first.numbers[1]}
     assert first.numbers == second.numbers
-    assert Fences([first, second, third]).read(range(3)) == third.numbers == first.numbers, "one that is new has the highest number from the first look on"
+    assert Fences([first, second, third]).read(range(3)) == third.numbers == first.numbers, (
+        "one that is new has the highest number from the first look on"
+    )
     raised = fences.raise_([2])[2]
     assert raised == first.numbers[2] == second.numbers[2] > third.numbers[2]
 
@@ -315,8 +408,11 @@ def test_a_write_under_a_fence_that_was_raised_is_refused(index: _Index) -> None
     assert index.entries() == [("ann", 2, True)]
 
 
-def test_whoever_raises_a_fence_sees_all_that_is_ever_written_under_lower_numbers(index: _Index) -> None:
-    """Writers write a new entry each time, with the number that they write under as its ref key; a remover raises and looks."""
+def test_whoever_raises_a_fence_sees_all_that_is_ever_written_under_lower_numbers(
+    index: _Index,
+) -> None:
+    """Writers write a new entry each time, with the number that they write under as its ref key; a
+    remover raises and looks."""
     [entry] = _entry_of(index)
     table, done, rows = index.version.table, threading.Event(), itertools.count(10)
     refused: list[int] = []
@@ -326,12 +422,18 @@ def test_whoever_raises_a_fence_sees_all_that_is_ever_written_under_lower_number
             fence = index.store.fences([0])[0]
             row_key = UUID(int=next(rows)).bytes
             try:
-                index.store.apply(table, {0: [entry._replace(row_key=row_key, refs=(fence, None))]}, {0: fence})
+                index.store.apply(
+                    table, {0: [entry._replace(row_key=row_key, refs=(fence, None))]}, {0: fence}
+                )
             except StaleView:
                 refused.append(fence)
 
     def written_below(number: int) -> set[bytes]:
-        return {each.row_key for each in index.store.walk(table, 0, None, 100_000) if each.refs[0] is not None and each.refs[0] < number}
+        return {
+            each.row_key
+            for each in index.store.walk(table, 0, None, 100_000)
+            if each.refs[0] is not None and each.refs[0] < number
+        }
 
     writers = [threading.Thread(target=write) for _ in range(2)]
     for writer in writers:

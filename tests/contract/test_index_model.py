@@ -1,6 +1,7 @@
-"""A state machine over the entries of an index against the cells, over every engine: cells in any order of ref keys, a keeper that crashes at each
-failpoint and runs batches again, and another one that was paused with an old batch and writes it late. When the index is at the end of every log, it is what
-the cells say (I18)."""
+"""A state machine over the entries of an index against the cells, over every engine: cells in any
+order of ref keys, a keeper that crashes at each failpoint and runs batches again, and another one
+that was paused with an old batch and writes it late. When the index is at the end of every log, it
+is what the cells say (I18)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from uuid import UUID
 import hypothesis.strategies as st
 import pytest
 from hypothesis import seed, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, StoredCell, new_cell
@@ -36,7 +43,8 @@ from tests.services.local_mariadb import MariaDB
 
 SHARDS = 3
 SEEDS_THAT_FAILED = [2, 13]
-"""Reported as failed once; that failure was not repeated here, and the examples of a seed change with the model."""
+"""Reported as failed once; that failure was not repeated here, and the examples of a seed change
+with the model."""
 
 DEFINITION = parse_definition(
     """
@@ -50,20 +58,52 @@ column_defs:
 """
 )
 BODIES = st.one_of(
-    st.builds(lambda driver, n: {"driver": driver, "n": n}, st.sampled_from(["ann", "bob", "eve"]), st.sampled_from([1, 2, "unfit", None])),
+    st.builds(
+        lambda driver, n: {"driver": driver, "n": n},
+        st.sampled_from(["ann", "bob", "eve"]),
+        st.sampled_from([1, 2, "unfit", None]),
+    ),
     st.just({"n": 3}),
     st.just({"driver": 5}),
 )
 CELLS = st.one_of(
-    st.builds(lambda row, ref, body: new_cell(UUID(int=row), "BASE", ref, body), st.integers(0, 2), st.integers(-4, 4), BODIES),
     st.builds(
-        lambda row, ref, name: new_cell(UUID(int=row), "STATUS", ref, {"state": {"name": name}}), st.integers(0, 2), st.integers(0, 4), st.sampled_from("xyz")
+        lambda row, ref, body: new_cell(UUID(int=row), "BASE", ref, body),
+        st.integers(0, 2),
+        st.integers(-4, 4),
+        BODIES,
     ),
-    st.builds(lambda row, ref: new_cell(UUID(int=row), "OTHER", ref, {}), st.integers(0, 2), st.integers(0, 2)),
+    st.builds(
+        lambda row, ref, name: new_cell(UUID(int=row), "STATUS", ref, {"state": {"name": name}}),
+        st.integers(0, 2),
+        st.integers(0, 4),
+        st.sampled_from("xyz"),
+    ),
+    st.builds(
+        lambda row, ref: new_cell(UUID(int=row), "OTHER", ref, {}),
+        st.integers(0, 2),
+        st.integers(0, 2),
+    ),
 )
-PLACES = sorted(name for name in FAILPOINTS if name.startswith(("index.", "sqlite.index.", "mysql.index.")) and ".trim." not in name and ".drop." not in name)
-ERASE_PLACES = sorted({name.removeprefix("sqlite.") for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase.", "index.erase."))})
-TRIM_PLACES = sorted(name for name in FAILPOINTS if name.startswith("index.trim.") or ".trim." in name or name.endswith(".index.before_commit"))
+PLACES = sorted(
+    name
+    for name in FAILPOINTS
+    if name.startswith(("index.", "sqlite.index.", "mysql.index."))
+    and ".trim." not in name
+    and ".drop." not in name
+)
+ERASE_PLACES = sorted(
+    {
+        name.removeprefix("sqlite.")
+        for name in FAILPOINTS
+        if name.startswith(("datastore.erase.", "sqlite.erase.", "index.erase."))
+    }
+)
+TRIM_PLACES = sorted(
+    name
+    for name in FAILPOINTS
+    if name.startswith("index.trim.") or ".trim." in name or name.endswith(".index.before_commit")
+)
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -101,7 +141,12 @@ class IndexMachine(RuleBasedStateMachine):
 
     @staticmethod
     def followed(cells: list[StoredCell]) -> list[StoredCell]:
-        return [cell for cell in cells if cell.column_name == ERASED_COLUMN or (cell.column_name in DEFINITION.columns and not is_erased(cell.body))]
+        return [
+            cell
+            for cell in cells
+            if cell.column_name == ERASED_COLUMN
+            or (cell.column_name in DEFINITION.columns and not is_erased(cell.body))
+        ]
 
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), save=st.booleans())
     def keep(self, shard: int, count: int, save: bool) -> None:
@@ -114,8 +159,14 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6), save=st.booleans())
     def keep_together(self, count: int, save: bool) -> None:
         """As a sweep does: what it cannot do is done shard by shard."""
-        scanned = {shard: cells for shard in range(SHARDS) if (cells := self.engine.scan(shard, self.saved[shard], count))}
-        followed = {shard: wanted for shard, cells in scanned.items() if (wanted := self.followed(cells))}
+        scanned = {
+            shard: cells
+            for shard in range(SHARDS)
+            if (cells := self.engine.scan(shard, self.saved[shard], count))
+        }
+        followed = {
+            shard: wanted for shard, cells in scanned.items() if (wanted := self.followed(cells))
+        }
         try:
             if followed:
                 self.keeper.apply_together(followed)
@@ -126,7 +177,12 @@ class IndexMachine(RuleBasedStateMachine):
             if save:
                 self.saved[shard] = cells[-1].added_id + 1
 
-    @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), place=st.sampled_from(PLACES), at_pass=st.integers(1, 2))
+    @rule(
+        shard=st.integers(0, SHARDS - 1),
+        count=st.integers(1, 6),
+        place=st.sampled_from(PLACES),
+        at_pass=st.integers(1, 2),
+    )
     def keep_and_crash(self, shard: int, count: int, place: str, at_pass: int) -> None:
         cells = self.batch(shard, count)
         if not cells:
@@ -138,7 +194,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), part=st.booleans())
     def pause(self, shard: int, count: int, part: bool) -> None:
-        """Another keeper has come to the same place, has read what it needs, and is paused before its writes."""
+        """Another keeper has come to the same place, has read what it needs, and is paused before
+        its writes."""
         cells = [cell for cell in self.batch(shard, count) if cell.column_name != ERASED_COLUMN]
         if not cells:
             return
@@ -169,7 +226,12 @@ class IndexMachine(RuleBasedStateMachine):
                 self.saved[shard] = cells[-1].added_id + 1
 
     def found(self) -> dict[bytes, Entry]:
-        live = [(shard, entry) for shard in range(SHARDS) for entry in self.engine.indexes.walk(self.version.table, shard, None, 1000) if entry.live]
+        live = [
+            (shard, entry)
+            for shard in range(SHARDS)
+            for entry in self.engine.indexes.walk(self.version.table, shard, None, 1000)
+            if entry.live
+        ]
         assert all(self.version.shard_of_value(entry.place[0]) == shard for shard, entry in live)
         assert len({entry.row_key for _, entry in live}) == len(live)
         return {entry.row_key: entry for _, entry in live}
@@ -187,14 +249,18 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 class TrimmedMachine(IndexMachine):
-    """The same with trims below what the keeper has saved, which crash at each of their failpoints, and rows that are put anew after. A keeper that was paused
-    with a batch from before a trim is woken up after it."""
+    """The same with trims below what the keeper has saved, which crash at each of their failpoints,
+    and rows that are put anew after. A keeper that was paused with a batch from before a trim is
+    woken up after it."""
 
     @initialize()
     def open(self) -> None:
         super().open()
         self.datastore = Datastore(self.engine)
-        assert self.datastore.indexes.version(self.datastore.indexes.catalog.create(DEFINITION)).table == self.version.table
+        assert (
+            self.datastore.indexes.version(self.datastore.indexes.catalog.create(DEFINITION)).table
+            == self.version.table
+        )
 
     def teardown(self) -> None:
         clear_failpoints()
@@ -214,7 +280,11 @@ class TrimmedMachine(IndexMachine):
     def trim(self, shard: int, count: int) -> None:
         self.trim_to(shard, count)
 
-    @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), place=st.sampled_from(TRIM_PLACES))
+    @rule(
+        shard=st.integers(0, SHARDS - 1),
+        count=st.integers(1, 6),
+        place=st.sampled_from(TRIM_PLACES),
+    )
     def trim_and_crash(self, shard: int, count: int, place: str) -> None:
         set_failpoint(place, "raise")
         with suppress(FailpointReached):
@@ -224,8 +294,9 @@ class TrimmedMachine(IndexMachine):
 
 
 class ErasedMachine(TrimmedMachine):
-    """The same with rows that are erased, which crashes at each failpoint. Once the keeper has come to the end there is nothing of an erased row in the index:
-    no entry, no tombstone, whatever bodies the row still has."""
+    """The same with rows that are erased, which crashes at each failpoint. Once the keeper has come
+    to the end there is nothing of an erased row in the index: no entry, no tombstone, whatever
+    bodies the row still has."""
 
     @rule(row=st.integers(0, 2))
     def erase(self, row: int) -> None:
@@ -233,7 +304,9 @@ class ErasedMachine(TrimmedMachine):
 
     @rule(row=st.integers(0, 2), place=st.sampled_from(ERASE_PLACES), at_pass=st.integers(1, 2))
     def erase_and_crash(self, row: int, place: str, at_pass: int) -> None:
-        set_failpoint(f"{self.kind}.{place}" if place.startswith("erase.") else place, "raise", at_pass)
+        set_failpoint(
+            f"{self.kind}.{place}" if place.startswith("erase.") else place, "raise", at_pass
+        )
         with suppress(FailpointReached):
             self.datastore.erase_row(UUID(int=row))
         clear_failpoints()
@@ -243,8 +316,17 @@ class ErasedMachine(TrimmedMachine):
         heads = self.engine.heads()
         if any(self.saved[shard] < heads[shard].watermark for shard in range(SHARDS)):
             return
-        erased = {row for row in (UUID(int=number).bytes for number in range(3)) if any(c.column_name == ERASED_COLUMN for c in self.engine.row_cells(row))}
-        left = [entry for shard in range(SHARDS) for entry in self.engine.indexes.walk(self.version.table, shard, None, 1000) if entry.row_key in erased]
+        erased = {
+            row
+            for row in (UUID(int=number).bytes for number in range(3))
+            if any(c.column_name == ERASED_COLUMN for c in self.engine.row_cells(row))
+        }
+        left = [
+            entry
+            for shard in range(SHARDS)
+            for entry in self.engine.indexes.walk(self.version.table, shard, None, 1000)
+            if entry.row_key in erased
+        ]
         assert left == []
 
 
@@ -259,7 +341,12 @@ class _Recorder(IndexStoreProxy):
         super().__init__(store)
         self.writes: list[_Late] = []
 
-    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+    def apply(
+        self,
+        table: IndexTable,
+        entries: Mapping[int, Sequence[Entry]],
+        fences: Mapping[int, int] = UNFENCED,
+    ) -> None:
         self.writes.append((entries, fences))
 
 
@@ -267,21 +354,27 @@ def test_sqlite_index_is_what_the_cells_say() -> None:
     class SqliteMachine(IndexMachine):
         kind = "sqlite"
 
-    run_state_machine_as_test(SqliteMachine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        SqliteMachine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
+    )
 
 
 def test_sqlite_index_is_what_the_cells_say_after_trims() -> None:
     class SqliteMachine(TrimmedMachine):
         kind = "sqlite"
 
-    run_state_machine_as_test(SqliteMachine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(
+        SqliteMachine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None)
+    )
 
 
 def test_nothing_is_left_of_an_erased_row_in_a_sqlite_index() -> None:
     class SqliteMachine(ErasedMachine):
         kind = "sqlite"
 
-    run_state_machine_as_test(SqliteMachine, settings=settings(max_examples=50, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        SqliteMachine, settings=settings(max_examples=50, stateful_step_count=30, deadline=None)
+    )
 
 
 @pytest.mark.integration
@@ -291,26 +384,38 @@ def test_nothing_is_left_of_an_erased_row_in_a_mysql_index(empty_mariadb: MariaD
         kind = "mysql"
         server = empty_mariadb
 
-    run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=5, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(
+        MySqlMachine, settings=settings(max_examples=5, stateful_step_count=20, deadline=None)
+    )
 
 
 @pytest.mark.parametrize("number", SEEDS_THAT_FAILED)
-def test_trims_and_erasures_leave_a_sqlite_index_right_with_seeds_that_failed_once(number: int) -> None:
+def test_trims_and_erasures_leave_a_sqlite_index_right_with_seeds_that_failed_once(
+    number: int,
+) -> None:
     class SqliteMachine(ErasedMachine):
         kind = "sqlite"
 
-    run_state_machine_as_test(seed(number)(SqliteMachine), settings=settings(max_examples=60, stateful_step_count=40, deadline=None, database=None))
+    run_state_machine_as_test(
+        seed(number)(SqliteMachine),
+        settings=settings(max_examples=60, stateful_step_count=40, deadline=None, database=None),
+    )
 
 
 @pytest.mark.integration
 @pytest.mark.xdist_group("mariadb")
 @pytest.mark.parametrize("number", SEEDS_THAT_FAILED)
-def test_trims_and_erasures_leave_a_mysql_index_right_with_seeds_that_failed_once(empty_mariadb: MariaDB, number: int) -> None:
+def test_trims_and_erasures_leave_a_mysql_index_right_with_seeds_that_failed_once(
+    empty_mariadb: MariaDB, number: int
+) -> None:
     class MySqlMachine(ErasedMachine):
         kind = "mysql"
         server = empty_mariadb
 
-    run_state_machine_as_test(seed(number)(MySqlMachine), settings=settings(max_examples=8, stateful_step_count=40, deadline=None, database=None))
+    run_state_machine_as_test(
+        seed(number)(MySqlMachine),
+        settings=settings(max_examples=8, stateful_step_count=40, deadline=None, database=None),
+    )
 
 
 @pytest.mark.integration
@@ -320,7 +425,9 @@ def test_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
         kind = "mysql"
         server = empty_mariadb
 
-    run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=12, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        MySqlMachine, settings=settings(max_examples=12, stateful_step_count=25, deadline=None)
+    )
 
 
 @pytest.mark.integration
@@ -330,4 +437,6 @@ def test_mysql_index_is_what_the_cells_say_after_trims(empty_mariadb: MariaDB) -
         kind = "mysql"
         server = empty_mariadb
 
-    run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=8, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        MySqlMachine, settings=settings(max_examples=8, stateful_step_count=25, deadline=None)
+    )

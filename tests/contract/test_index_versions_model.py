@@ -1,7 +1,9 @@
-"""A state machine over the versions of an index, over every engine: definitions come and go beside puts, trims and erasures (in the middle of one, too), each
-version is built by a keeper of its own that crashes and runs batches again, queries go over to a version once it is complete, and versions are dropped, in the
-middle of their building too, and made again. Every version that is kept is what the cells say by its own definition once it is at the end of every log (I18),
-and what answers is always whole."""
+"""A state machine over the versions of an index, over every engine: definitions come and go beside
+puts, trims and erasures (in the middle of one, too), each version is built by a keeper of its own
+that crashes and runs batches again, queries go over to a version once it is complete, and versions
+are dropped, in the middle of their building too, and made again. Every version that is kept is what
+the cells say by its own definition once it is at the end of every log (I18), and what answers is
+always whole."""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from uuid import UUID
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
@@ -31,7 +40,14 @@ from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import NotFound, StorageUnavailable
-from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
+from cellfeed.store.failpoints import (
+    FAILPOINTS,
+    FailpointReached,
+    clear_failpoints,
+    set_failpoint,
+    unwatch_failpoint,
+    watch_failpoint,
+)
 from cellfeed.store.indexes.catalog import VersionRecord
 from cellfeed.store.indexes.definition import IndexDefinition, parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
@@ -50,12 +66,25 @@ def _defined(columns: str) -> IndexDefinition:
 DEFINITIONS = [
     DEFINITION,
     _defined("[{column_key: BASE, fields: [{field: driver, type: string}]}]"),
-    _defined("[{column_key: BASE, fields: [{field: n, type: int}, {field: driver, type: string}]}]"),  # another shard field
-    _defined("[{column_key: STATUS, fields: [{field: state.name, type: string}]}, {column_key: BASE, fields: [{field: n, type: int}]}]"),
+    _defined(
+        "[{column_key: BASE, fields: [{field: n, type: int}, {field: driver, type: string}]}]"
+    ),  # another shard field
+    _defined(
+        "[{column_key: STATUS, fields: [{field: state.name, type: string}]}, {column_key: BASE,"
+        " fields: [{field: n, type: int}]}]"
+    ),
 ]
-KEEP_PLACES = sorted(name for name in FAILPOINTS if name in ("index.before_entries", "index.before_tombstones", "index.after_tombstones"))
+KEEP_PLACES = sorted(
+    name
+    for name in FAILPOINTS
+    if name in ("index.before_entries", "index.before_tombstones", "index.after_tombstones")
+)
 DROP_PLACES = sorted(name for name in FAILPOINTS if name.startswith("index.drop."))
-SHARD_VALUES: dict[str, list[str] | list[int]] = {"driver": ["ann", "bob", "eve"], "n": [1, 2, 3], "state.name": ["x", "y", "z"]}
+SHARD_VALUES: dict[str, list[str] | list[int]] = {
+    "driver": ["ann", "bob", "eve"],
+    "n": [1, 2, 3],
+    "state.name": ["x", "y", "z"],
+}
 
 
 class _Kept(NamedTuple):
@@ -75,7 +104,8 @@ class VersionsMachine(RuleBasedStateMachine):
             else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
         )
         self.datastore = Datastore(self.engine)
-        # Made now: the first index is recorded in the file of the cells, whose lock a step of an erasure holds while this one thread plays the other process.
+        # Made now: the first index is recorded in the file of the cells, whose lock a step of an
+        # erasure holds while this one thread plays the other process.
         assert self.engine.indexes is not None
         self.coordinator = StoreCoordinator(self.engine.state)
         self.catalog = self.datastore.indexes.catalog
@@ -92,7 +122,7 @@ class VersionsMachine(RuleBasedStateMachine):
             if self.server is not None:
                 local_mariadb.drop_all_databases(self.server)
 
-    # --- cells -----------------------------------------------------------------------------------------------------------
+    # --- cells ------------------------------------------------------------------------------------
 
     @rule(cells=st.lists(CELLS, min_size=1, max_size=5))
     def put(self, cells: list[NewCell]) -> None:
@@ -102,16 +132,31 @@ class VersionsMachine(RuleBasedStateMachine):
     def trim(self, shard: int, count: int) -> None:
         """What every version has come past, as a trim needs it."""
         start = self.engine.heads()[shard].log_start
-        below = min([start + count, self.engine.heads()[shard].watermark, *(self.reached(number).get(shard, 0) for number in self.kept)])
+        below = min(
+            [
+                start + count,
+                self.engine.heads()[shard].watermark,
+                *(self.reached(number).get(shard, 0) for number in self.kept),
+            ]
+        )
         trim = IndexedTrim(self.datastore.engine, self.datastore.indexes, self.datastore.trim)
         while start < below:
             start = trim.step(shard, start, below)
 
-    @rule(row=st.integers(0, 2), place=st.sampled_from(ERASE_PLACES), definition=st.sampled_from([None, *DEFINITIONS]))
+    @rule(
+        row=st.integers(0, 2),
+        place=st.sampled_from(ERASE_PLACES),
+        definition=st.sampled_from([None, *DEFINITIONS]),
+    )
     def erase(self, row: int, place: str, definition: IndexDefinition | None) -> None:
         """In the middle of it a version is made and built, or the program dies."""
-        place = f"{'sqlite' if self.server is None else 'mysql'}.{place}" if place.startswith("erase.") else place
-        # On a server tables are made under the shard's counter, which is locked there: what is built then was made before.
+        place = (
+            f"{'sqlite' if self.server is None else 'mysql'}.{place}"
+            if place.startswith("erase.")
+            else place
+        )
+        # On a server tables are made under the shard's counter, which is locked there: what is
+        # built then was made before.
         made_before = place == "mysql.erase.before_commit"
         if definition is not None and made_before:
             self.create(definition)
@@ -129,7 +174,7 @@ class VersionsMachine(RuleBasedStateMachine):
             self.datastore.erase_row(UUID(int=row))
         clear_failpoints()
 
-    # --- versions --------------------------------------------------------------------------------------------------------
+    # --- versions ---------------------------------------------------------------------------------
 
     @rule(definition=st.sampled_from(DEFINITIONS))
     def create(self, definition: IndexDefinition) -> None:
@@ -145,9 +190,16 @@ class VersionsMachine(RuleBasedStateMachine):
     def keep_from_now_on(self, record: VersionRecord) -> None:
         version = self.datastore.indexes.version(record)
         self.engine.indexes.create(version.table)
-        self.kept[record.number] = _Kept(version, IndexKeeper(version, self.engine.indexes, self.engine.row_cells, new=True))
+        self.kept[record.number] = _Kept(
+            version, IndexKeeper(version, self.engine.indexes, self.engine.row_cells, new=True)
+        )
 
-    @rule(data=st.data(), shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), save=st.booleans())
+    @rule(
+        data=st.data(),
+        shard=st.integers(0, SHARDS - 1),
+        count=st.integers(1, 6),
+        save=st.booleans(),
+    )
     @precondition(lambda self: self.kept)
     def keep(self, data: st.DataObject, shard: int, count: int, save: bool) -> None:
         number = data.draw(st.sampled_from(sorted(self.kept)))
@@ -181,7 +233,9 @@ class VersionsMachine(RuleBasedStateMachine):
         """As a worker does: queries go over to what is complete."""
         for record in self.catalog.all():
             for version in record.versions:
-                if version.state == "building" and is_complete(self.datastore, self.coordinator, version):
+                if version.state == "building" and is_complete(
+                    self.datastore, self.coordinator, version
+                ):
                     assert self.is_at_the_ends(version.number)
                     switch(self.catalog, version)
                     self.current = max(version.number, self.current or 0)
@@ -204,7 +258,7 @@ class VersionsMachine(RuleBasedStateMachine):
             if gone == self.current:
                 self.current = None
 
-    # --- what holds ------------------------------------------------------------------------------------------------------
+    # --- what holds -------------------------------------------------------------------------------
 
     @invariant()
     def every_version_at_the_ends_of_the_logs_is_what_the_cells_say(self) -> None:
@@ -212,15 +266,25 @@ class VersionsMachine(RuleBasedStateMachine):
             if self.is_at_the_ends(number):
                 assert self.found(kept.version) == self.expected(kept.version)
                 for shard in range(SHARDS):
-                    assert [entry for entry in self.engine.indexes.walk(kept.version.table, shard, None, 1000) if self.is_erased(entry.row_key)] == []
+                    assert [
+                        entry
+                        for entry in self.engine.indexes.walk(kept.version.table, shard, None, 1000)
+                        if self.is_erased(entry.row_key)
+                    ] == []
 
     @invariant()
     def queries_are_answered_from_the_one_version_that_is_current(self) -> None:
         if not hasattr(self, "kept"):
             return
-        states = {version.number: version.state for record in self.catalog.all() for version in record.versions}
+        states = {
+            version.number: version.state
+            for record in self.catalog.all()
+            for version in record.versions
+        }
         assert states.keys() == self.kept.keys()
-        assert [number for number, state in states.items() if state == "current"] == ([] if self.current is None else [self.current])
+        assert [number for number, state in states.items() if state == "current"] == (
+            [] if self.current is None else [self.current]
+        )
         self.datastore.indexes._remembered.clear()
         if self.current is None:
             with pytest.raises(StorageUnavailable if self.kept else NotFound):
@@ -229,38 +293,62 @@ class VersionsMachine(RuleBasedStateMachine):
             version = self.kept[self.current].version
             fields = version.definition.fields
             wanted = {
-                UUID(bytes=entry.row_key): {f.name: None if v is None else decode(f.type, v) for f, v in zip(fields, entry.values, strict=True)}
+                UUID(bytes=entry.row_key): {
+                    f.name: None if v is None else decode(f.type, v)
+                    for f, v in zip(fields, entry.values, strict=True)
+                }
                 for entry in self.expected(version).values()
             }
             for mode in ("fresh", "fast"):
-                pages = [self.datastore.query_index("by_driver", value, mode=mode) for value in SHARD_VALUES[fields[0].name]]  # type: ignore[arg-type]
+                pages = [
+                    self.datastore.query_index("by_driver", value, mode=mode)
+                    for value in SHARD_VALUES[fields[0].name]
+                ]  # type: ignore[arg-type]
                 assert {page.version for page in pages} == {self.current}
                 assert {row.row_key: row.fields for page in pages for row in page.rows} == wanted
 
-    # --- inside ----------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def reached(self, number: int) -> dict[int, int]:
         return dict(index_positions(self.coordinator, "trips")(self.kept[number].version.group))
 
     def is_at_the_ends(self, number: int) -> bool:
         reached = self.reached(number)
-        return all(reached.get(shard, 0) >= head.watermark for shard, head in self.engine.heads().items())
+        return all(
+            reached.get(shard, 0) >= head.watermark for shard, head in self.engine.heads().items()
+        )
 
     def scan(self, number: int, shard: int, count: int) -> list[StoredCell]:
         """A version that is begun after a trim begins where the log does."""
-        return self.engine.scan(shard, max(self.reached(number).get(shard, 0), self.engine.heads()[shard].log_start), count)
+        return self.engine.scan(
+            shard,
+            max(self.reached(number).get(shard, 0), self.engine.heads()[shard].log_start),
+            count,
+        )
 
     def apply(self, number: int, shard: int, scanned: list[StoredCell]) -> None:
         kept = self.kept[number]
         columns = kept.version.definition.columns
-        if cells := [cell for cell in scanned if cell.column_name == ERASED_COLUMN or (cell.column_name in columns and not is_erased(cell.body))]:
+        if cells := [
+            cell
+            for cell in scanned
+            if cell.column_name == ERASED_COLUMN
+            or (cell.column_name in columns and not is_erased(cell.body))
+        ]:
             kept.keeper.apply(shard, cells)
 
     def save(self, number: int, shard: int, location: int) -> None:
-        self.coordinator.commit_offsets(self.kept[number].version.group, {("trips", shard): CommittedOffset(location)})
+        self.coordinator.commit_offsets(
+            self.kept[number].version.group, {("trips", shard): CommittedOffset(location)}
+        )
 
     def found(self, version: IndexVersion) -> dict[bytes, Entry]:
-        live = [entry for shard in range(SHARDS) for entry in self.engine.indexes.walk(version.table, shard, None, 1000) if entry.live]
+        live = [
+            entry
+            for shard in range(SHARDS)
+            for entry in self.engine.indexes.walk(version.table, shard, None, 1000)
+            if entry.live
+        ]
         assert len({entry.row_key for entry in live}) == len(live)
         return {entry.row_key: entry for entry in live}
 
@@ -274,13 +362,17 @@ class VersionsMachine(RuleBasedStateMachine):
             if self.is_erased(UUID(int=row).bytes):
                 continue
             view = version.views(each.cell for each in self.engine.row([UUID(int=row).bytes])[0])
-            if (entry := version.entry_of(view.get(UUID(int=row).bytes, RowView([], {})))) is not None:
+            if (
+                entry := version.entry_of(view.get(UUID(int=row).bytes, RowView([], {})))
+            ) is not None:
                 rows[entry.row_key] = entry
         return rows
 
 
 def test_every_version_of_a_sqlite_index_is_what_the_cells_say() -> None:
-    run_state_machine_as_test(VersionsMachine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        VersionsMachine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None)
+    )
 
 
 @pytest.mark.integration
@@ -289,4 +381,6 @@ def test_every_version_of_a_mysql_index_is_what_the_cells_say(empty_mariadb: Mar
     class MySqlMachine(VersionsMachine):
         server = empty_mariadb
 
-    run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=4, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(
+        MySqlMachine, settings=settings(max_examples=4, stateful_step_count=20, deadline=None)
+    )

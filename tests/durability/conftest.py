@@ -16,7 +16,8 @@ Cuts = Callable[[str], Iterator[Cut]]
 
 @pytest.fixture
 def cuts(tmp_path: Path, record_property: Callable[[str, object], None]) -> Cuts:
-    """Runs a program of :mod:`tests.durability.programs`; every power cut of its run, each gone when the next one comes."""
+    """Runs a program of :mod:`tests.durability.programs`; every power cut of its run, each gone
+    when the next one comes."""
     if reason := why_not():
         pytest.skip(reason)
 

@@ -1,10 +1,12 @@
-"""A disk that loses what was not synced: replays recorded steps, and writes out what a power cut leaves at any of them.
+"""A disk that loses what was not synced: replays recorded steps, and writes out what a power cut
+leaves at any of them.
 
 What survives a cut (``fsync(2)``, ``rename(2)``):
 
 - of a file, its content at its last sync; of later writes none, all, or some of them, each whole;
-- of names, those of the folders that were synced since; of later changes none, all, or the first few: a file system
-  with a journal keeps their order, and a rename is there in both folders or in neither.
+- of names, those of the folders that were synced since; of later changes none, all, or the first
+  few: a file system with a journal keeps their order, and a rename is there in both folders or in
+  neither.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class _File:
 
 @dataclass
 class _Change:
-    """A change of names. ``file``: the one that a name is given to, whatever becomes of its other names; None for a folder."""
+    """A change of names. ``file``: the one that a name is given to, whatever becomes of its other
+    names; None for a folder."""
 
     named: Named
     file: int | None
@@ -53,7 +56,11 @@ class _Change:
 
     def folders(self) -> set[str]:
         """A rename changes two folders, a link only the one of its new name."""
-        changed = (self.named.path, self.named.source) if self.named.kind == "rename" else (self.named.path,)
+        changed = (
+            (self.named.path, self.named.source)
+            if self.named.kind == "rename"
+            else (self.named.path,)
+        )
         return {str(Path(path).parent) for path in changed}
 
 
@@ -94,7 +101,11 @@ class Disk:
         """Makes in ``target`` what is there after a power cut now."""
         names: dict[str, int | None] = {}
         late = [change for change in self._changes if not change.synced]
-        kept_late = {Unsynced.LOST: 0, Unsynced.KEPT: len(late), Unsynced.SOME: chance.randint(0, len(late))}[unsynced]
+        kept_late = {
+            Unsynced.LOST: 0,
+            Unsynced.KEPT: len(late),
+            Unsynced.SOME: chance.randint(0, len(late)),
+        }[unsynced]
         gone = {id(change) for change in late[kept_late:]}
         for change in self._changes:
             if id(change) not in gone:
@@ -108,7 +119,11 @@ class Disk:
                 place.mkdir()
             else:
                 since = self._files[file].since
-                kept = {Unsynced.LOST: [], Unsynced.KEPT: since, Unsynced.SOME: [each for each in since if chance.random() < 0.5]}[unsynced]
+                kept = {
+                    Unsynced.LOST: [],
+                    Unsynced.KEPT: since,
+                    Unsynced.SOME: [each for each in since if chance.random() < 0.5],
+                }[unsynced]
                 place.write_bytes(self._files[file].content(kept))
 
 
@@ -125,7 +140,11 @@ def _rename(names: dict[str, int | None], change: _Change) -> None:
             names.pop(named.source, None)
             names[named.path] = change.file
         case "rename":
-            inside = [path for path in names if path == named.source or path.startswith(f"{named.source}/")]
+            inside = [
+                path
+                for path in names
+                if path == named.source or path.startswith(f"{named.source}/")
+            ]
             for path in inside:
                 names[named.path + path.removeprefix(named.source)] = names.pop(path)
 
@@ -141,7 +160,8 @@ class Cut:
 
 
 def power_cuts(steps: Sequence[Step], folder: Path, scratch: Path, seed: int) -> Iterator[Cut]:
-    """A cut behind each step that changes what survives: with nothing of what was not synced, with all of it, with some."""
+    """A cut behind each step that changes what survives: with nothing of what was not synced, with
+    all of it, with some."""
     disk, said, chance = Disk(folder), list[str](), random.Random(seed)
     for number, step in enumerate(steps):
         disk.apply(step)

@@ -1,4 +1,5 @@
-"""Programs that are recorded: each prints a line once what the line names was acknowledged (``python -m tests.durability.programs KIND DIR``)."""
+"""Programs that are recorded: each prints a line once what the line names was acknowledged
+(``python -m tests.durability.programs KIND DIR``)."""
 
 from __future__ import annotations
 
@@ -96,7 +97,12 @@ def blocks(directory: Path) -> None:
         files = BlockFiles(directory / "blocks", "gw", opened.engine, 1 << 30)
         for start in range(0, BLOCK_ROWS, BLOCK_STEP):
             end = start + BLOCK_STEP
-            files.keep(files.key(ALL_CELLS, 0, start, end), encode_range(opened.engine, ALL_CELLS, 0, start, end, 0), BLOCK_ROWS, 0)
+            files.keep(
+                files.key(ALL_CELLS, 0, start, end),
+                encode_range(opened.engine, ALL_CELLS, 0, start, end, 0),
+                BLOCK_ROWS,
+                0,
+            )
         files.trim(0, BLOCK_STEP)
         files.close()
         say("blocks")
@@ -117,7 +123,8 @@ def index(directory: Path) -> None:
 
 
 def offsets(directory: Path) -> None:
-    """Members join, claim and save offsets in a ZooKeeper that is another machine: what it has is said after each of its commits."""
+    """Members join, claim and save offsets in a ZooKeeper that is another machine: what it has is
+    said after each of its commits."""
     tree = ZooKeeperTree()
     commit = tree.commit
 
@@ -133,17 +140,28 @@ def offsets(directory: Path) -> None:
         claims = coordinator.claim(session, "trips", [0, 1])
         for number in range(OFFSETS):
             offset = CommittedOffset(number + 1)
-            coordinator.commit_offsets("g", {("trips", number % 2): offset}, claims=[claims[number % 2]])
+            coordinator.commit_offsets(
+                "g", {("trips", number % 2): offset}, claims=[claims[number % 2]]
+            )
             say(f"offset {number % 2} {number + 1}")
         coordinator.close()
 
 
 def zookeeper_of(tree: ZooKeeperTree, state: StateTable) -> ZooKeeperCoordinator:
     """The coordination in this ZooKeeper, of a datastore with that state table."""
-    return ZooKeeperCoordinator(ZooKeeperAddress("in memory"), state, connect=lambda _, timeout_s: tree.begin(timeout_s))
+    return ZooKeeperCoordinator(
+        ZooKeeperAddress("in memory"), state, connect=lambda _, timeout_s: tree.begin(timeout_s)
+    )
 
 
-PROGRAMS: Final = {"store": store, "warehouse": warehouse, "backup": backup, "blocks": blocks, "index": index, "offsets": offsets}
+PROGRAMS: Final = {
+    "store": store,
+    "warehouse": warehouse,
+    "backup": backup,
+    "blocks": blocks,
+    "index": index,
+    "offsets": offsets,
+}
 
 if __name__ == "__main__":
     PROGRAMS[sys.argv[1]](Path(sys.argv[2]))

@@ -1,7 +1,9 @@
-"""Records what a real process does to a folder: strace's account of its writes, syncs, names and spoken lines, in order.
+"""Records what a real process does to a folder: strace's account of its writes, syncs, names and
+spoken lines, in order.
 
-``record`` runs a program and returns the steps that :mod:`tests.durability.disk` replays. Only files below the folder
-count; what the program prints to its standard output comes as :class:`Said`, between the steps that came before and after.
+``record`` runs a program and returns the steps that :mod:`tests.durability.disk` replays. Only
+files below the folder count; what the program prints to its standard output comes as :class:`Said`,
+between the steps that came before and after.
 """
 
 from __future__ import annotations
@@ -77,15 +79,39 @@ Step = Opened | Written | Truncated | Synced | Named | Said
 
 def why_not() -> str | None:
     """Why nothing can be recorded here; None when it can."""
-    return None if shutil.which("strace") else "no strace on this machine: `make services` installs it on Debian"
+    return (
+        None
+        if shutil.which("strace")
+        else "no strace on this machine: `make services` installs it on Debian"
+    )
 
 
 def record(module: str, arguments: Sequence[str], folder: Path, trace: Path) -> list[Step]:
     """Runs ``python -m module arguments`` to its end and returns what it did below ``folder``."""
-    command = ["strace", "-f", "-y", "-xx", "-s", str(4 << 20), "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(trace)]
+    command = [
+        "strace",
+        "-f",
+        "-y",
+        "-xx",
+        "-s",
+        str(4 << 20),
+        "-e",
+        f"trace={CALLS}",
+        "-e",
+        "signal=none",
+        "-o",
+        str(trace),
+    ]
     program = [sys.executable, "-m", module, *arguments]
     environment = {**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: PTH109 (of this run's tree)
-    done = subprocess.run([*command, *program], env=environment, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        [*command, *program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3_000:]
     return list(_Reader(str(folder)).steps(trace))
 
@@ -123,21 +149,44 @@ class _Reader:
                     yield from self._step(found[1], found[2], int(found[3]))
 
     def _step(self, name: str, arguments: str, result: int) -> Iterator[Step]:
-        assert name not in ("fork", "vfork", "sendfile", "copy_file_range", "pwritev2", "fallocate"), f"{name} is not replayed"
+        assert name not in (
+            "fork",
+            "vfork",
+            "sendfile",
+            "copy_file_range",
+            "pwritev2",
+            "fallocate",
+        ), f"{name} is not replayed"
         texts = [bytes.fromhex(text.replace("\\x", "")) for text in _TEXT.findall(arguments)]
         if name in ("openat", "creat"):
             yield from self._opened(self._paths(arguments)[0], arguments, result)
-        elif name in ("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat", "mkdir", "mkdirat", "rmdir"):
+        elif name in (
+            "rename",
+            "renameat",
+            "renameat2",
+            "link",
+            "linkat",
+            "unlink",
+            "unlinkat",
+            "mkdir",
+            "mkdirat",
+            "rmdir",
+        ):
             yield from self._named(name, self._paths(arguments))
         elif name.startswith("dup"):
-            assert int(_FD.match(arguments)[1]) not in self._open, "a duplicate of a file below the folder is not replayed"  # type: ignore[index]
+            assert int(_FD.match(arguments)[1]) not in self._open, (
+                "a duplicate of a file below the folder is not replayed"
+            )  # type: ignore[index]
         elif (fd := _FD.match(arguments)) is not None:
             yield from self._of_file(name, int(fd[1]), arguments, b"".join(texts), result)
 
     def _paths(self, arguments: str) -> list[str]:
-        """The paths that a call names: each is relative to the folder handle in front of it, where there is one."""
+        """The paths that a call names: each is relative to the folder handle in front of it, where
+        there is one."""
         found, base = [], ""
-        for handle, text in re.findall(r'(?:AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)>|"((?:\\x[0-9a-f]{2})*)"', arguments):
+        for handle, text in re.findall(
+            r'(?:AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)>|"((?:\\x[0-9a-f]{2})*)"', arguments
+        ):
             if text:
                 path = bytes.fromhex(text.replace("\\x", "")).decode()
                 found.append(os.path.normpath(os.path.join(base, path)))  # noqa: PTH118 (paths as the kernel got them)
@@ -170,7 +219,13 @@ class _Reader:
     def _named(self, name: str, paths: list[str]) -> Iterator[Step]:
         if not any(map(self._is_below, paths)):
             return
-        kind = {"rename": "rename", "link": "link", "unlink": "remove", "rmdir": "remove", "mkdir": "make"}[re.sub("at2?$", "", name)]
+        kind = {
+            "rename": "rename",
+            "link": "link",
+            "unlink": "remove",
+            "rmdir": "remove",
+            "mkdir": "make",
+        }[re.sub("at2?$", "", name)]
         source, path = (paths[0], paths[1]) if kind in ("rename", "link") else ("", paths[0])
         if kind == "rename" and source in self._by_path:
             self._by_path[path] = self._by_path.pop(source)
@@ -180,7 +235,9 @@ class _Reader:
             self._by_path.pop(path, None)
         yield Named(kind, path, source)
 
-    def _of_file(self, name: str, fd: int, arguments: str, content: bytes, result: int) -> Iterator[Step]:
+    def _of_file(
+        self, name: str, fd: int, arguments: str, content: bytes, result: int
+    ) -> Iterator[Step]:
         if fd == 1 and name == "write":
             yield from (Said(line) for line in content.decode().splitlines())
         handle = self._open.get(fd)
@@ -199,7 +256,13 @@ class _Reader:
         elif name in ("write", "writev", "pwrite64", "pwritev"):
             content = content[:result]
             assert len(content) == result, f"strace cut a {name} of {result} bytes"
-            offset = int(arguments.rpartition(", ")[2]) if name.startswith("p") else self._sizes.get(handle.file, 0) if handle.appends else handle.offset
+            offset = (
+                int(arguments.rpartition(", ")[2])
+                if name.startswith("p")
+                else self._sizes.get(handle.file, 0)
+                if handle.appends
+                else handle.offset
+            )
             if not name.startswith("p"):
                 handle.offset = offset + result
             self._sizes[handle.file] = max(self._sizes.get(handle.file, 0), offset + result)

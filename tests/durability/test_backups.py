@@ -1,4 +1,5 @@
-"""A folder of backups after every power cut of a real run: a backup that was reported, or that is listed, is whole."""
+"""A folder of backups after every power cut of a real run: a backup that was reported, or that is
+listed, is whole."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def test_a_finished_backup_survives_a_power_cut(cuts: Cuts) -> None:
         place = cut.place / "backups"
         folder = BackupFolder(place)
         listed = folder.look()[0] if place.is_dir() else []
-        assert reported <= {each.name for each in listed}, f"{cut}: a backup that was reported is lost"
+        assert reported <= {each.name for each in listed}, (
+            f"{cut}: a backup that was reported is lost"
+        )
         for backup in listed:
             assert verify(folder.chain(backup)) == [], f"{cut}: {backup.name} is damaged"
         most = max(most, len(reported))

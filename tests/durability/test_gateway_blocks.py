@@ -1,4 +1,5 @@
-"""A gateway's block files after every power cut of a real run: nothing of them is synced, so any may be gone or broken, and none is believed then."""
+"""A gateway's block files after every power cut of a real run: nothing of them is synced, so any
+may be gone or broken, and none is believed then."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def test_a_block_that_is_read_after_a_power_cut_is_what_the_store_says(cuts: Cut
                 block = files.read(files.key(ALL_CELLS, 0, start, start + BLOCK_STEP), 0)
                 if block is not None:
                     assert end == BLOCK_ROWS
-                    assert block == encode_range(opened.engine, ALL_CELLS, 0, start, start + BLOCK_STEP, 0), f"{cut}: a kept block is another one"
+                    assert block == encode_range(
+                        opened.engine, ALL_CELLS, 0, start, start + BLOCK_STEP, 0
+                    ), f"{cut}: a kept block is another one"
                     read += 1
             files.close()
             damaged += files.counts.damaged

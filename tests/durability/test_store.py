@@ -1,4 +1,5 @@
-"""The embedded store after every power cut of a real run: what was acknowledged is there, and nothing else (I1, I2, I4)."""
+"""The embedded store after every power cut of a real run: what was acknowledged is there, and
+nothing else (I1, I2, I4)."""
 
 from __future__ import annotations
 
@@ -18,15 +19,27 @@ def test_cells_and_entries_that_were_acknowledged_survive_a_power_cut(cuts: Cuts
     most = 0
     for cut in cuts("store"):
         words = [line.split() for line in cut.said]
-        acknowledged = {int(number): (int(shard), int(added_id)) for kind, number, *place in words if kind == "cell" for shard, added_id in [place]}
+        acknowledged = {
+            int(number): (int(shard), int(added_id))
+            for kind, number, *place in words
+            if kind == "cell"
+            for shard, added_id in [place]
+        }
         with Datastore.open_embedded(cut.place / "run", "trips", 4) as opened:
             found: dict[int, tuple[int, int]] = {}
             for shard, head in opened.heads().items():
                 cells: list[StoredCell] = opened.engine.scan(shard, 0, 1_000)
-                assert [cell.added_id for cell in cells] == list(range(head.watermark)), f"{cut}: the log has a hole"
-                found |= {put[cell.row_key, cell.column_name, cell.ref_key]: (shard, cell.added_id) for cell in cells}
+                assert [cell.added_id for cell in cells] == list(range(head.watermark)), (
+                    f"{cut}: the log has a hole"
+                )
+                found |= {
+                    put[cell.row_key, cell.column_name, cell.ref_key]: (shard, cell.added_id)
+                    for cell in cells
+                }
             assert found.items() >= acknowledged.items(), f"{cut}: acknowledged cells are lost"
-            assert set(found) - set(acknowledged) <= {len(acknowledged)}, f"{cut}: cells are there that were never put"
+            assert set(found) - set(acknowledged) <= {len(acknowledged)}, (
+                f"{cut}: cells are there that were never put"
+            )
             for kind, number, *_ in words:
                 if kind == "entry":
                     entry = opened.state.get(f"entry/{number}")

@@ -1,4 +1,5 @@
-"""The warehouse table after every power cut of a real run: rows that were committed are there, each once, as a prefix of the log (I16)."""
+"""The warehouse table after every power cut of a real run: rows that were committed are there, each
+once, as a prefix of the log (I16)."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ def test_rows_that_were_committed_survive_a_power_cut(cuts: Cuts) -> None:
         assert assert_prefix(directory, log) >= committed
         feed(loader, log, len(ROWS))
         loader.flush()
-        assert assert_prefix(directory, log) == len(ROWS), f"{cut}: the shard cannot be loaded to its end"
+        assert assert_prefix(directory, log) == len(ROWS), (
+            f"{cut}: the shard cannot be loaded to its end"
+        )
         most = max(most, committed)
     assert most == 39

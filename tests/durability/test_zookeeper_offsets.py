@@ -1,4 +1,5 @@
-"""A store whose coordination is in ZooKeeper, another machine, after every power cut of its own: no offset that was saved is lost, and ZooKeeper is known."""
+"""A store whose coordination is in ZooKeeper, another machine, after every power cut of its own: no
+offset that was saved is lost, and ZooKeeper is known."""
 
 from __future__ import annotations
 
@@ -29,9 +30,16 @@ def test_offsets_in_zookeeper_go_on_after_a_power_cut_of_the_store(cuts: Cuts) -
         with Datastore.open_embedded(cut.place / "run", "trips", 1) as opened:
             coordinator = zookeeper_of(tree, opened.state)
             try:
-                assert coordinator.why_changed() is None, f"{cut}: ZooKeeper is taken for another one"
-                found = {partition: offset.offset for (_, partition), offset in coordinator.fetch_offsets("g").items()}
-                assert all(found.get(partition, 0) >= offset for partition, offset in saved.items()), f"{cut}: saved offsets {saved}, found {found}"
+                assert coordinator.why_changed() is None, (
+                    f"{cut}: ZooKeeper is taken for another one"
+                )
+                found = {
+                    partition: offset.offset
+                    for (_, partition), offset in coordinator.fetch_offsets("g").items()
+                }
+                assert all(
+                    found.get(partition, 0) >= offset for partition, offset in saved.items()
+                ), f"{cut}: saved offsets {saved}, found {found}"
                 session = coordinator.join("g", "b", 60.0)
                 assert session.epoch
             finally:

@@ -1,6 +1,7 @@
-"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on clients that fork, on the files of an embedded store, on storage clusters, on triggers
-with their ZooKeeper, on gateways, and on exports; one JSON summary a line, with the seed that repeats it. Exits with 1 when an invariant was broken or a fault
-did not happen."""
+"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on clients that fork, on the
+files of an embedded store, on storage clusters, on triggers with their ZooKeeper, on gateways, and
+on exports; one JSON summary a line, with the seed that repeats it. Exits with 1 when an invariant
+was broken or a fault did not happen."""
 
 from __future__ import annotations
 
@@ -35,14 +36,41 @@ from tests.services.small_disk import NoSmallDisk
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    kinds = (*KINDS, *FORK_KINDS, *EMBEDDED_KINDS, *BIT_FLIP_KINDS, *ERASE_KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
-    parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
-    parser.add_argument("--seed", type=seeds, metavar="N|N-M", help="one seed, or the first and the last of several (that of the day; with --all three)")
-    parser.add_argument("--all", action="store_true", help="every kind must run, and find its planted defect; one that cannot run counts as failed")
+    kinds = (
+        *KINDS,
+        *FORK_KINDS,
+        *EMBEDDED_KINDS,
+        *BIT_FLIP_KINDS,
+        *ERASE_KINDS,
+        *CLUSTER_KINDS,
+        *TRIGGER_KINDS,
+        *GATEWAY_KINDS,
+        *EXPORT_KINDS,
+    )
+    parser.add_argument(
+        "--kind", choices=kinds, help="one kind of fault; all of them when left out"
+    )
+    parser.add_argument(
+        "--seed",
+        type=seeds,
+        metavar="N|N-M",
+        help="one seed, or the first and the last of several (that of the day; with --all three)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help=(
+            "every kind must run, and find its planted defect; one that cannot run counts as failed"
+        ),
+    )
     parser.add_argument("--brief", action="store_true", help="as small as in the test suite")
-    parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the run directories of runs that failed"
+    )
     arguments = parser.parse_args()
-    chosen_seeds = arguments.seed or range(today := default_seed(), today + (3 if arguments.all else 1))
+    chosen_seeds = arguments.seed or range(
+        today := default_seed(), today + (3 if arguments.all else 1)
+    )
     print(f"fault runs with seeds {chosen_seeds[0]} to {chosen_seeds[-1]}", file=sys.stderr)
     chosen = [arguments.kind] if arguments.kind else _all_kinds()
     failed = len(set(kinds) - set(chosen)) if arguments.all else 0
@@ -55,7 +83,9 @@ def main() -> int:
                 print(f"no run of {kind}: {reason}", file=sys.stderr)
                 failed += arguments.all
                 continue
-            except Exception as error:  # a server did not start, or the fault did not happen: the others are run all the same
+            except Exception as error:
+                # a server did not start, or the fault did not happen: the others are run all the
+                # same
                 told = error if isinstance(error, Unavailable) else traceback.format_exc()
                 print(f"the run of {kind} with seed {seed} broke off: {told}", file=sys.stderr)
                 failed += 1
@@ -76,7 +106,18 @@ def _plant_missed(kind: str, seed: int) -> bool:
     """Runs a kind with its planted defect; whether it was not found."""
     plant = PLANTS[kind]
     missed = found_by(lambda: _run(kind, seed, Path(), brief=True), plant)
-    print(json.dumps({"kind": kind, "seed": seed, "planted": plant.what, "found": missed is None, "why_not": missed}), flush=True)
+    print(
+        json.dumps(
+            {
+                "kind": kind,
+                "seed": seed,
+                "planted": plant.what,
+                "found": missed is None,
+                "why_not": missed,
+            }
+        ),
+        flush=True,
+    )
     return missed is not None
 
 
@@ -100,19 +141,30 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
     if kind in ERASE_KINDS:
         return run_erase_faults(kind, seed, directory)
     if kind in CLUSTER_KINDS:
-        return run_cluster_faults(kind, seed, all_readers=kind.startswith("shard-moves") and local_kafka.why_not() is None)
+        return run_cluster_faults(
+            kind, seed, all_readers=kind.startswith("shard-moves") and local_kafka.why_not() is None
+        )
     if kind in GATEWAY_KINDS:
-        return run_gateway_faults(kind, seed, directory, gateway_faults.BRIEF if brief else gateway_faults.FULL)
+        return run_gateway_faults(
+            kind, seed, directory, gateway_faults.BRIEF if brief else gateway_faults.FULL
+        )
     if kind in EXPORT_KINDS:
         return run_export_faults(kind, seed, directory, EXPORT_BRIEF if brief else EXPORT_FULL)
     return run_trigger_faults(kind, seed, directory, BRIEF if brief else FULL)
 
 
 def _all_kinds() -> list[str]:
-    kinds, no_export = [*KINDS, *FORK_KINDS, *EMBEDDED_KINDS, *BIT_FLIP_KINDS, *ERASE_KINDS], local_kafka.why_not() or local_zookeeper.why_not()
+    kinds, no_export = (
+        [*KINDS, *FORK_KINDS, *EMBEDDED_KINDS, *BIT_FLIP_KINDS, *ERASE_KINDS],
+        local_kafka.why_not() or local_zookeeper.why_not(),
+    )
     groups: tuple[tuple[str, Sequence[str], str | None], ...] = (
         ("clusters", CLUSTER_KINDS, local_mariadb.why_not()),
-        ("trigger groups and gateways", (*TRIGGER_KINDS, *GATEWAY_KINDS), local_zookeeper.why_not()),
+        (
+            "trigger groups and gateways",
+            (*TRIGGER_KINDS, *GATEWAY_KINDS),
+            local_zookeeper.why_not(),
+        ),
         ("exports", [kind for kind in EXPORT_KINDS if kind != STORE_CUT], no_export),
         (STORE_CUT, [STORE_CUT], no_export or local_mariadb.why_not()),
     )

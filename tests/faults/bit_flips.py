@@ -1,10 +1,15 @@
-"""``bit-flips``: single bits of an embedded store's files change, as a failing disk changes them. Then everything is read, everywhere, by every path.
+"""``bit-flips``: single bits of an embedded store's files change, as a failing disk changes them.
+Then everything is read, everywhere, by every path.
 
-Each answer is right, or an error of ours that names the damage: a raw TypeError, another body, a shorter log is a violation (I1, I7, errors). Whatever was
-damaged, `cellfeed check` finds it where any read would have met it; `--repair` from a backup makes the store what it was, or changes nothing.
+Each answer is right, or an error of ours that names the damage: a raw TypeError, another body, a
+shorter log is a violation (I1, I7, errors). Whatever was damaged, `cellfeed check` finds it where
+any read would have met it; `--repair` from a backup makes the store what it was, or changes
+nothing.
 
-SQLite has no checksum of a page. A bit of a page's pointers can lead a search by key astray, beside entries that are in good order: then a cell is not found by
-its key, though the log has it. Such an answer is told of as ``hidden`` beside what was witnessed; where a check does not name the damage, it is a violation.
+SQLite has no checksum of a page. A bit of a page's pointers can lead a search by key astray, beside
+entries that are in good order: then a cell is not found by its key, though the log has it. Such an
+answer is told of as ``hidden`` beside what was witnessed; where a check does not name the damage,
+it is a violation.
 """
 
 from __future__ import annotations
@@ -49,7 +54,8 @@ class Whole(NamedTuple):
 
 
 def run_bit_flips(kind: str, seed: int, directory: Path, flips: int = FLIPS) -> FaultRun:
-    """Runs and checks. Which bits change follows from the seed; each flip is made in a fresh copy of the store."""
+    """Runs and checks. Which bits change follows from the seed; each flip is made in a fresh copy
+    of the store."""
     chance, result = random.Random(f"{kind}-{seed}"), FaultRun(kind, seed)
     result.violations = {name: [] for name in ("I1", "I2", "I3", "I7", "errors", "check", "repair")}
     whole, backups = _made(directory / "whole", directory / "backups")
@@ -66,7 +72,9 @@ def run_bit_flips(kind: str, seed: int, directory: Path, flips: int = FLIPS) -> 
             result.violations["I1"] += hidden
         result.operations_inside += read
         if refused and not found.found:
-            result.violations["check"].append(f"{told}: a read was refused, and a check finds nothing: {refused[0]}")
+            result.violations["check"].append(
+                f"{told}: a read was refused, and a check finds nothing: {refused[0]}"
+            )
         if found.found:
             result.witnessed.append(told)
             _repaired(run_dir, backups, whole, found, told, result.violations)
@@ -92,8 +100,11 @@ def _flipped(path: Path, chance: random.Random) -> str:
     return f"bit {bit} of {len(data)} bytes"
 
 
-def _read_all(run_dir: Path, whole: Whole, told: str, violations: Violations) -> tuple[list[str], list[str], int]:
-    """Every path; the errors of ours, cells that are not found by their keys, and how many calls were made."""
+def _read_all(
+    run_dir: Path, whole: Whole, told: str, violations: Violations
+) -> tuple[list[str], list[str], int]:
+    """Every path; the errors of ours, cells that are not found by their keys, and how many calls
+    were made."""
     refused, hidden = list[str](), list[str]()
     calls = 0
 
@@ -102,7 +113,12 @@ def _read_all(run_dir: Path, whole: Whole, told: str, violations: Violations) ->
         calls += 1
         try:
             answer = call()
-            if invariant == "I1" and isinstance(answer, list) and isinstance(right, list) and all(each is None or each in right for each in answer):
+            if (
+                invariant == "I1"
+                and isinstance(answer, list)
+                and isinstance(right, list)
+                and all(each is None or each in right for each in answer)
+            ):
                 hidden += [f"{told}: {what}"] if answer != right else []
             elif answer != right:
                 violations[invariant].append(f"{told}: {what} is another answer")
@@ -118,19 +134,49 @@ def _read_all(run_dir: Path, whole: Whole, told: str, violations: Violations) ->
     except Exception as error:
         violations["errors"].append(f"{told}: it does not open: {error!r}")
         return [], [], 1
-    by_row = {cell.row_key: [each for each in whole.cells if each.row_key == cell.row_key] for cell in whole.cells[:60]}
+    by_row = {
+        cell.row_key: [each for each in whole.cells if each.row_key == cell.row_key]
+        for cell in whole.cells[:60]
+    }
     with closing(engine):
         for shard in range(SHARDS):
-            ask("I7", f"the log of shard {shard}", lambda shard=shard: _shown(engine.scan(shard, 0, 10_000)), whole.logs[shard])  # type: ignore[misc]
+            ask(
+                "I7",
+                f"the log of shard {shard}",
+                lambda shard=shard: _shown(engine.scan(shard, 0, 10_000)),
+                whole.logs[shard],
+            )  # type: ignore[misc]
             wanted = [whole.logs[shard][5:55]]
-            ask("I7", f"a piece of shard {shard}", lambda shard=shard: [_shown(each) for each in engine.scan_many([LogRange(shard, 5, 50)])], wanted)  # type: ignore[misc]
+            ask(
+                "I7",
+                f"a piece of shard {shard}",
+                lambda shard=shard: [
+                    _shown(each) for each in engine.scan_many([LogRange(shard, 5, 50)])
+                ],
+                wanted,
+            )  # type: ignore[misc]
         for row_key, cells in by_row.items():
             for cell in cells:
-                ask("I1", f"get of {cell.triple}", lambda cell=cell: _bodies(engine.get([cell.triple])), [cell.body_json])  # type: ignore[misc]
+                ask(
+                    "I1",
+                    f"get of {cell.triple}",
+                    lambda cell=cell: _bodies(engine.get([cell.triple])),
+                    [cell.body_json],
+                )  # type: ignore[misc]
                 key = (cell.row_key, cell.column_name)
-                ask("I1", f"latest of {key}", lambda key=key: _bodies(engine.latest([key])), [cell.body_json])  # type: ignore[misc]
+                ask(
+                    "I1",
+                    f"latest of {key}",
+                    lambda key=key: _bodies(engine.latest([key])),
+                    [cell.body_json],
+                )  # type: ignore[misc]
             in_order = [cell.body_json for cell in sorted(cells, key=lambda each: each.column_name)]
-            ask("I1", f"row {row_key.hex()}", lambda row_key=row_key: _bodies(engine.row([row_key])[0]), in_order)  # type: ignore[misc]
+            ask(
+                "I1",
+                f"row {row_key.hex()}",
+                lambda row_key=row_key: _bodies(engine.row([row_key])[0]),
+                in_order,
+            )  # type: ignore[misc]
     return refused, hidden, calls
 
 
@@ -152,7 +198,9 @@ def _checked(run_dir: Path) -> Findings:
     return found
 
 
-def _repaired(run_dir: Path, backups: Path, whole: Whole, found: Findings, told: str, violations: Violations) -> None:
+def _repaired(
+    run_dir: Path, backups: Path, whole: Whole, found: Findings, told: str, violations: Violations
+) -> None:
     """A repair that says that all is mended has made the store what it was."""
     path = run_dir / "store" / "trips" / CELLS_FILE
     try:
@@ -164,7 +212,9 @@ def _repaired(run_dir: Path, backups: Path, whole: Whole, found: Findings, told:
         with closing(SqliteEngine(path.parent, "trips", SHARDS)) as engine:
             if [_shown(engine.scan(shard, 0, 10_000)) for shard in range(SHARDS)] != whole.logs:
                 violations["repair"].append(f"{told}: mended, and another log")
-            if _bodies(engine.get([cell.triple for cell in whole.cells])) != [cell.body_json for cell in whole.cells]:
+            if _bodies(engine.get([cell.triple for cell in whole.cells])) != [
+                cell.body_json for cell in whole.cells
+            ]:
                 violations["repair"].append(f"{told}: mended, and not all cells are found by key")
     except CellfeedError as error:
         if found.well:

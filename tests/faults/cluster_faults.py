@@ -1,4 +1,5 @@
-"""What happens to a cluster in a fault run: one function per kind. Each proves that its fault happened, and raises RuntimeError when it did not."""
+"""What happens to a cluster in a fault run: one function per kind. Each proves that its fault
+happened, and raises RuntimeError when it did not."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from uuid import UUID
 from cellfeed.store.cells.cell import StoredCell, new_cell
 from cellfeed.store.clusters.model.roles import read_role
 from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import clone, come_back, extra_cells, follow_again, is_prefix, never_replicated
+from cellfeed.store.clusters.operating.rejoin import (
+    clone,
+    come_back,
+    extra_cells,
+    follow_again,
+    is_prefix,
+    never_replicated,
+)
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import CellfeedError, ProtectData, StorageUnavailable
@@ -59,7 +67,8 @@ def _both_minions(system: ClusterSystem, datastore: Datastore, chance: random.Ra
 
 
 def _master_paused(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    """Longer than every time-out; another is promoted meanwhile; then the old master goes on (split brain)."""
+    """Longer than every time-out; another is promoted meanwhile; then the old master goes on (split
+    brain)."""
     system.servers["a1"].pause()
     time.sleep(1.0)
     done = promote(system.admin["a"])
@@ -72,7 +81,10 @@ def _master_paused(system: ClusterSystem, datastore: Datastore, chance: random.R
 def _promote(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     done = promote(system.admin["a"])
     bring_back(system, datastore, "a1")
-    return [f"{done.master} promoted in epoch {done.epoch}, a1 {'fenced' if done.fenced else 'not fenced'}"]
+    return [
+        f"{done.master} promoted in epoch {done.epoch}, a1"
+        f" {'fenced' if done.fenced else 'not fenced'}"
+    ]
 
 
 def _promote_twice(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
@@ -85,8 +97,12 @@ def _promote_twice(system: ClusterSystem, datastore: Datastore, chance: random.R
         time.sleep(chance.uniform(0.3, 0.8))
         system.servers[role.master].start()
         bring_back(system, datastore, role.master)
-        # One that had not even heard of this promotion could not be promoted in the next: nobody could tell what it lacks.
-        until(partial(_has_heard, system, role.master, done.epoch), f"{role.master} has heard of epoch {done.epoch}")
+        # One that had not even heard of this promotion could not be promoted in the next: nobody
+        # could tell what it lacks.
+        until(
+            partial(_has_heard, system, role.master, done.epoch),
+            f"{role.master} has heard of epoch {done.epoch}",
+        )
     return witnessed
 
 
@@ -100,10 +116,15 @@ def _has_heard(system: ClusterSystem, node: str, epoch: int) -> bool:
 
 
 def _lost_tail(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    """The minions hear nothing for a while, then the master dies, and comes back with what it never sent on: asynchronous, what it had acknowledged;
-    semi-synchronous, what it was waiting to acknowledge."""
-    # A semi-synchronous master writes one group of transactions that waits, and no other behind it: where none of them is a put, it is let go on.
-    until(partial(_has_tail, system, chance.uniform(0.5, 1.0)), "the master has cells that nobody else has")
+    """The minions hear nothing for a while, then the master dies, and comes back with what it never
+    sent on: asynchronous, what it had acknowledged; semi-synchronous, what it was waiting to
+    acknowledge."""
+    # A semi-synchronous master writes one group of transactions that waits, and no other behind it:
+    # where none of them is a put, it is let go on.
+    until(
+        partial(_has_tail, system, chance.uniform(0.5, 1.0)),
+        "the master has cells that nobody else has",
+    )
     system.servers["a1"].kill()
     done = promote(system.admin["a"])
     time.sleep(chance.uniform(0.5, 1.0))
@@ -120,13 +141,21 @@ def _lost_tail(system: ClusterSystem, datastore: Datastore, chance: random.Rando
     else:
         raise RuntimeError("an old master with a tail of its own was let in")
     bring_back(system, datastore, "a1")
-    return [f"a1 killed with {len(extra)} cells that no minion had, {done.master} promoted in epoch {done.epoch}, {returned} put again by b, a1 cloned"]
+    return [
+        f"a1 killed with {len(extra)} cells that no minion had, {done.master} promoted in epoch"
+        f" {done.epoch}, {returned} put again by b, a1 cloned"
+    ]
 
 
 def _returned(system: ClusterSystem, datastore: Datastore, extra: Sequence[StoredCell]) -> int:
-    """How many cells of the tail were acknowledged. Each must come back from the buffer of the other cluster: nobody else puts it again before the node is
-    back."""
-    puts = [put for cell in extra if (put := system.work.ledger.by_row.get(UUID(bytes=cell.row_key))) is not None and put.outcome == "stored"]
+    """How many cells of the tail were acknowledged. Each must come back from the buffer of the
+    other cluster: nobody else puts it again before the node is back."""
+    puts = [
+        put
+        for cell in extra
+        if (put := system.work.ledger.by_row.get(UUID(bytes=cell.row_key))) is not None
+        and put.outcome == "stored"
+    ]
     if not puts:
         raise RuntimeError("nothing that was acknowledged was lost: the fault did not happen")
 
@@ -142,21 +171,27 @@ def _returned(system: ClusterSystem, datastore: Datastore, extra: Sequence[Store
         time.sleep(0.1)
     if lacking:
         system.violations.setdefault("I1", []).append(
-            f"{len(lacking)} of {len(puts)} cells were acknowledged, were on a1 alone, and no copy was put again, the first of {lacking[0].triple}"
+            f"{len(lacking)} of {len(puts)} cells were acknowledged, were on a1 alone, and no copy"
+            f" was put again, the first of {lacking[0].triple}"
         )
     return len(puts) - len(lacking)
 
 
 def _has_tail(system: ClusterSystem, alone_s: float) -> bool:
-    """Leaves the master alone, and looks whether it has written cells since; if not, the minions hear of it again."""
+    """Leaves the master alone, and looks whether it has written cells since; if not, the minions
+    hear of it again."""
     minions = [system.servers[name] for name in ("a2", "a3")]
     for minion in minions:
         minion.sql("STOP SLAVE IO_THREAD")
     log = system.servers["a1"].directory / "data"
-    # By its files: while a commit waits for a minion, the server answers no question about its binary log.
+    # By its files: while a commit waits for a minion, the server answers no question about its
+    # binary log.
     before = {path: path.stat().st_size for path in log.glob("binlog.0*")}
     time.sleep(alone_s)
-    if any(b"\x04cell\x00" in path.read_bytes()[before.get(path, 0) :] for path in log.glob("binlog.0*")):
+    if any(
+        b"\x04cell\x00" in path.read_bytes()[before.get(path, 0) :]
+        for path in log.glob("binlog.0*")
+    ):
         return True
     for minion in minions:
         minion.sql("START SLAVE IO_THREAD")
@@ -174,23 +209,32 @@ def _buffered(system: ClusterSystem, datastore: Datastore, chance: random.Random
     if not answered:
         raise RuntimeError("no put was answered `buffered`: the fault did not happen")
     if lacking := _not_kept(system, answered):
-        told = f"{len(lacking)} of {len(answered)} puts were answered `buffered`, and no minion of b has an accepted copy, the first of {lacking[0].triple}"
+        told = (
+            f"{len(lacking)} of {len(answered)} puts were answered `buffered`, and no minion of b"
+            f" has an accepted copy, the first of {lacking[0].triple}"
+        )
         system.violations.setdefault("I19", []).append(told)
     done = promote(system.admin["a"])
     time.sleep(0.5)
     system.servers["a1"].start()
     bring_back(system, datastore, "a1")
-    return [f"a1 killed, {len(answered)} puts answered `buffered` with copies on b, {done.master} promoted"]
+    return [
+        f"a1 killed, {len(answered)} puts answered `buffered` with copies on b, {done.master}"
+        " promoted"
+    ]
 
 
 def _not_kept(system: ClusterSystem, answered: Sequence[Put]) -> list[Put]:
-    """Puts of which no minion of b has an accepted copy: the death of b's master would take them. A minion may have received what it has not applied yet."""
+    """Puts of which no minion of b has an accepted copy: the death of b's master would take them. A
+    minion may have received what it has not applied yet."""
     deadline_s = time.monotonic() + 5
     while True:
         kept = {
             row_key
             for name in ("b2", "b3")
-            for (row_key,) in system.servers[name].sql("SELECT row_key FROM trips_meta.buffered_cell WHERE accepted = 1 AND owner = 'a'")
+            for (row_key,) in system.servers[name].sql(
+                "SELECT row_key FROM trips_meta.buffered_cell WHERE accepted = 1 AND owner = 'a'"
+            )
         }
         lacking = [put for put in answered if put.row_key.bytes not in kept]
         if not lacking or time.monotonic() > deadline_s:
@@ -203,13 +247,18 @@ def _replication(system: ClusterSystem, datastore: Datastore, chance: random.Ran
     system.servers["a2"].sql("STOP SLAVE SQL_THREAD")
     system.proxies["a1"].delay(0.02)
     time.sleep(chance.uniform(1.0, 2.0))
-    [(behind,)] = system.servers["a2"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter")
+    [(behind,)] = system.servers["a2"].sql(
+        "SELECT SUM(next_added_id) FROM trips_meta.shard_counter"
+    )
     [(now,)] = system.servers["a1"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter")
     system.proxies["a1"].clear()
     system.servers["a2"].sql("START SLAVE SQL_THREAD")
     if not now > behind:
         raise RuntimeError("the minion was not behind: the fault did not happen")
-    return [f"a2 stopped at {behind} while the master came to {now}; 20 ms a packet on the way to and from the master"]
+    return [
+        f"a2 stopped at {behind} while the master came to {now}; 20 ms a packet on the way to and"
+        " from the master"
+    ]
 
 
 def _commit_reset(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
@@ -226,12 +275,14 @@ def _commit_reset(system: ClusterSystem, datastore: Datastore, chance: random.Ra
 
 
 def _commits_held(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    """COMMITs of several connections are kept back together and let go in the opposite order, while tailers read."""
+    """COMMITs of several connections are kept back together and let go in the opposite order, while
+    tailers read."""
     proxy = system.proxies["a1"]
     reordered = 0
     for _ in range(8):
         rules = [proxy.on_query("COMMIT", Action.HOLD_QUERY) for _ in range(HELD_AT_ONCE)]
-        # Connections that wait for a shard whose COMMIT is held never come to their own: so not always are all of them held.
+        # Connections that wait for a shard whose COMMIT is held never come to their own: so not
+        # always are all of them held.
         with suppress(RuntimeError):
             until(lambda rules=rules: _held(rules) == HELD_AT_ONCE, "all are held", 0.5)  # type: ignore[misc]
         reordered += _held(rules) > 1
@@ -241,8 +292,13 @@ def _commits_held(system: ClusterSystem, datastore: Datastore, chance: random.Ra
             time.sleep(0.02)
         proxy.clear()
     if reordered < 3:
-        raise RuntimeError(f"COMMITs were held together only {reordered} times: the fault did not happen")
-    return [f"{reordered} times COMMITs of several connections were held, and let go in the opposite order"]
+        raise RuntimeError(
+            f"COMMITs were held together only {reordered} times: the fault did not happen"
+        )
+    return [
+        f"{reordered} times COMMITs of several connections were held, and let go in the opposite"
+        " order"
+    ]
 
 
 def _held(rules: Sequence[Rule]) -> int:
@@ -265,7 +321,9 @@ def _delayed(system: ClusterSystem, datastore: Datastore, chance: random.Random)
 
 def _delay_minions(system: ClusterSystem, seconds: int) -> None:
     for name in ("a2", "a3"):
-        system.servers[name].sql("STOP SLAVE", f"CHANGE MASTER TO MASTER_DELAY = {seconds}", "START SLAVE")
+        system.servers[name].sql(
+            "STOP SLAVE", f"CHANGE MASTER TO MASTER_DELAY = {seconds}", "START SLAVE"
+        )
 
 
 def _read_only(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
@@ -283,7 +341,8 @@ def _read_only(system: ClusterSystem, datastore: Datastore, chance: random.Rando
 
 
 def _disk_full(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    """The master's disk is full: a minion is promoted. There is room again later, and the old master comes back."""
+    """The master's disk is full: a minion is promoted. There is room again later, and the old
+    master comes back."""
     disk = system.disk
     assert disk is not None
     fill(disk)
@@ -300,7 +359,10 @@ def _disk_full(system: ClusterSystem, datastore: Datastore, chance: random.Rando
     system.servers["a1"].kill()
     system.servers["a1"].start()
     bring_back(system, datastore, "a1")
-    return [f"the disk of a1 was full: it stood still at {first} cells ({first - before} more than before), {done.master} promoted, a1 back after a restart"]
+    return [
+        f"the disk of a1 was full: it stood still at {first} cells ({first - before} more than"
+        f" before), {done.master} promoted, a1 back after a restart"
+    ]
 
 
 def _supervised(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
@@ -317,15 +379,23 @@ def _supervised(system: ClusterSystem, datastore: Datastore, chance: random.Rand
     else:
         system.servers["a1"].resume()
     role, _ = cluster_role(system.admin["a"])
-    until(lambda: _follows(system, "a1") or _is_left_to_people(system, "a1"), "the supervisor brings the old master back, or refuses it", 30)
+    until(
+        lambda: _follows(system, "a1") or _is_left_to_people(system, "a1"),
+        "the supervisor brings the old master back, or refuses it",
+        30,
+    )
     if _follows(system, "a1"):
         return [f"a1 {how}, {role.master} promoted by the supervisor, which brought a1 back"]
-    # A commit that was on its way to the minions when the master was killed: nobody was told of it, and only a person has it put again.
+    # A commit that was on its way to the minions when the master was killed: nobody was told of it,
+    # and only a person has it put again.
     time.sleep(1.0)
     if not system.servers["a1"].sql("SELECT @@GLOBAL.read_only") == [(1,)]:
         raise RuntimeError("a1 is back with cells of its own, and takes writes")
     bring_back(system, datastore, "a1")
-    return [f"a1 {how}, {role.master} promoted by the supervisor, a1 refused, its cells put again and cloned"]
+    return [
+        f"a1 {how}, {role.master} promoted by the supervisor, a1 refused, its cells put again and"
+        " cloned"
+    ]
 
 
 def bring_back(system: ClusterSystem, datastore: Datastore, node: str) -> None:
@@ -341,7 +411,9 @@ def _follows(system: ClusterSystem, node: str) -> bool:
         role, silent = cluster_role(system.admin[node[0]])
         if node in silent or node == role.master:
             return False
-        return is_prefix(system.admin[node[0]], node, role) and bool(system.servers[node].sql("SHOW SLAVE STATUS"))
+        return is_prefix(system.admin[node[0]], node, role) and bool(
+            system.servers[node].sql("SHOW SLAVE STATUS")
+        )
     except CellfeedError:
         return False
 
@@ -351,7 +423,9 @@ def _is_left_to_people(system: ClusterSystem, node: str) -> bool:
     cluster = system.admin[node[0]]
     try:
         role, _ = cluster_role(cluster)
-        return not is_prefix(cluster, node, role) and not never_replicated(cluster, node, role).nothing
+        return (
+            not is_prefix(cluster, node, role) and not never_replicated(cluster, node, role).nothing
+        )
     except CellfeedError:
         return False  # it is being copied to
 

@@ -1,5 +1,6 @@
-"""Readers of a fault run on clusters beside its tailers, each over an engine and a coordination of its own: an exporter into a real Kafka broker; Kafka clients
-of a gateway, assigned and in a group, one of them a warehouse loader; a trigger that charges."""
+"""Readers of a fault run on clusters beside its tailers, each over an engine and a coordination of
+its own: an exporter into a real Kafka broker; Kafka clients of a gateway, assigned and in a group,
+one of them a warehouse loader; a trigger that charges."""
 
 from __future__ import annotations
 
@@ -31,7 +32,15 @@ from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import NotFound
 from tests.faults.cluster_system import seen_stored
 from tests.faults.export_faults import has_come_to, until
-from tests.faults.invariants import Log, Seen, Violations, check_once_per_cell, check_reader, merge, verdict
+from tests.faults.invariants import (
+    Log,
+    Seen,
+    Violations,
+    check_once_per_cell,
+    check_reader,
+    merge,
+    verdict,
+)
 from tests.faults.shown import Shown
 from tests.faults.workload import seen_cell
 from tests.integration.export_steps import check_equal, export_to
@@ -61,8 +70,15 @@ class Exported:
             check_equal(datastore, self._export)
         except (TimeoutError, AssertionError) as error:
             return {"I15": [str(error)[:500], *map(repr, self._failed)]}
-        differing = [each.shard for each in verify_export(self._export, datastore) if not each.equal or each.partition_digest != each.log_digest]
-        return {"I15": [repr(each) for each in self._failed], "I17": [f"partition {shard} differs from its log" for shard in differing]}
+        differing = [
+            each.shard
+            for each in verify_export(self._export, datastore)
+            if not each.equal or each.partition_digest != each.log_digest
+        ]
+        return {
+            "I15": [repr(each) for each in self._failed],
+            "I17": [f"partition {shard} differs from its log" for shard in differing],
+        }
 
 
 @contextmanager
@@ -97,7 +113,8 @@ def exporting(engine: ClusteredEngine) -> Iterator[Exported]:
 
 
 class Followed:
-    """What Kafka clients have read, and a trigger has run, by shard and added_id, in its order; and what came of it in ``place``: charges, a warehouse."""
+    """What Kafka clients have read, and a trigger has run, by shard and added_id, in its order; and
+    what came of it in ``place``: charges, a warehouse."""
 
     def __init__(self, place: Path, shown: Shown) -> None:
         self._shown = shown
@@ -110,11 +127,18 @@ class Followed:
         self.provider = SandboxCardProvider(place / "charges.sqlite3")
 
     def _charge(self, cell: Cell) -> None:
-        """What the cell's own body says: another body at a place that was charged already is refused by the provider."""
+        """What the cell's own body says: another body at a place that was charged already is
+        refused by the provider."""
         self._shown.see("the trigger", cell.shard, seen_cell(cell))
         self.provider.charge(key_of_place(cell), card_of(cell.row_key), cell.body["n"])
 
-    def poll(self, consumer: confluent_kafka.Consumer, path: str, into: list[Place], stop: threading.Event) -> None:
+    def poll(
+        self,
+        consumer: confluent_kafka.Consumer,
+        path: str,
+        into: list[Place],
+        stop: threading.Event,
+    ) -> None:
         """Reads what a client is given until it is told to stop."""
         while not stop.is_set():
             message = consumer.poll(0.1)
@@ -123,42 +147,82 @@ class Followed:
             event = cell_of_message(message)
             place = message.partition() or 0, message.offset() or 0
             into.append(place)
-            self._shown.see(path, place[0], Seen(place[1], UUID(bytes=event.row_key), event.column_name, event.ref_key, event.body_json))
+            self._shown.see(
+                path,
+                place[0],
+                Seen(
+                    place[1],
+                    UUID(bytes=event.row_key),
+                    event.column_name,
+                    event.ref_key,
+                    event.body_json,
+                ),
+            )
             if (event.shard, event.added_id) != place:
-                self.failed.append(ValueError(f"{path} was given {event.shard}/{event.added_id} at {place[0]}/{place[1]}"))
+                self.failed.append(
+                    ValueError(
+                        f"{path} was given {event.shard}/{event.added_id} at {place[0]}/{place[1]}"
+                    )
+                )
 
     def load(self, bootstrap: str, stop: threading.Event) -> None:
         """Loads the topic into the warehouse until it is told to stop."""
         try:
-            run_warehouse_loader(bootstrap, "trips", "warehouse", self.warehouse, stop, flush=_FLUSH)
+            run_warehouse_loader(
+                bootstrap, "trips", "warehouse", self.warehouse, stop, flush=_FLUSH
+            )
         except BaseException as error:
             self.failed.append(error)
 
     def violations(self, datastore: Datastore) -> Violations:
-        """I7, I8, I14 and I16, once nobody writes any more: an assigned client has read every cell once, in order; a group and a trigger have had every cell,
-        some of them again after a claim was lost; each cell has one charge, and one row in the warehouse."""
-        log = {shard: [seen_stored(cell) for cell in datastore.engine.scan(shard, 0, 1_000_000)] for shard in datastore.heads()}
+        """I7, I8, I14 and I16, once nobody writes any more: an assigned client has read every cell
+        once, in order; a group and a trigger have had every cell, some of them again after a claim
+        was lost; each cell has one charge, and one row in the warehouse."""
+        log = {
+            shard: [seen_stored(cell) for cell in datastore.engine.scan(shard, 0, 1_000_000)]
+            for shard in datastore.heads()
+        }
         wanted = {(shard, cell.added_id) for shard, cells in log.items() for cell in cells}
         found: Violations = {}
-        everybody = (("I8", "the assigned client", self.assigned), ("I8", "the group", self.grouped), ("I14", "the trigger", self.recorder.cells))
+        everybody = (
+            ("I8", "the assigned client", self.assigned),
+            ("I8", "the group", self.grouped),
+            ("I14", "the trigger", self.recorder.cells),
+        )
         for invariant, name, read in everybody:
             try:
                 until(lambda read=read: wanted <= set(read), f"{name} has come to the ends")  # type: ignore[misc]
             except TimeoutError:
-                found.setdefault(invariant, []).append(f"{name} lacks {sorted(wanted - set(read))[:5]}")
+                found.setdefault(invariant, []).append(
+                    f"{name} lacks {sorted(wanted - set(read))[:5]}"
+                )
             if invented := set(read) - wanted:
                 found.setdefault("I2", []).append(f"{name} was given {sorted(invented)[:5]}")
         for shard, cells in log.items():
             ids = [added_id for number, added_id in self.assigned if number == shard]
             if ids != list(range(len(cells))):
-                found.setdefault("I7", []).append(f"the assigned client read {shard} as {ids[:5]}…, {len(ids)} of {len(cells)}, not each once and in order")
+                found.setdefault("I7", []).append(
+                    f"the assigned client read {shard} as {ids[:5]}…, {len(ids)} of {len(cells)},"
+                    " not each once and in order"
+                )
         return merge(found, self._charges(log), verdict("the warehouse", lambda: self._rows(log)))
 
     def _charges(self, log: Log) -> Violations:
-        due = {f"{BILLING}-{shard}-{cell.added_id}": json.loads(cell.body_json)["n"] for shard, cells in log.items() for cell in cells}
+        due = {
+            f"{BILLING}-{shard}-{cell.added_id}": json.loads(cell.body_json)["n"]
+            for shard, cells in log.items()
+            for cell in cells
+        }
         charges = self.provider.charges()
-        wrong = [f"{each.idempotency_key} took {each.amount_cents} cents" for each in charges if each.amount_cents != due.get(each.idempotency_key)]
-        return merge(check_once_per_cell(due, [each.idempotency_key for each in charges], "charge"), {"I16": wrong})
+        wrong = [
+            f"{each.idempotency_key} took {each.amount_cents} cents"
+            for each in charges
+            if each.amount_cents != due.get(each.idempotency_key)
+        ]
+        return merge(
+            check_once_per_cell(due, [each.idempotency_key for each in charges], "charge"),
+            {"I16": wrong},
+        )
 
     def _rows(self, log: Log) -> Violations:
         ends = {shard: len(cells) for shard, cells in log.items() if cells}
@@ -168,7 +232,10 @@ class Followed:
                 positions = WarehouseTable(self.warehouse).positions()
             except NotFound:
                 return False
-            return all(shard in positions and positions[shard].next_id >= end for shard, end in ends.items())
+            return all(
+                shard in positions and positions[shard].next_id >= end
+                for shard, end in ends.items()
+            )
 
         try:
             until(loaded, "the warehouse has come to the ends")
@@ -176,32 +243,59 @@ class Followed:
             return {"I16": [str(error), *map(repr, self.failed)]}
         table = WarehouseTable(self.warehouse)
         rows = {
-            shard: [Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json) for row in table.rows(shard)]
+            shard: [
+                Seen(
+                    row.added_id,
+                    UUID(bytes=row.row_key),
+                    row.column_name,
+                    row.ref_key,
+                    row.body_json,
+                )
+                for row in table.rows(shard)
+            ]
             for shard in table.shards()
         }
         self._shown.log("the warehouse", rows)
-        told = check_reader({shard: log.get(shard, []) for shard in {*log, *rows}}, rows, "the warehouse")
-        return {"I16": [*(each for some in told.values() for each in some), *map(repr, self.failed)]}
+        told = check_reader(
+            {shard: log.get(shard, []) for shard in {*log, *rows}}, rows, "the warehouse"
+        )
+        return {
+            "I16": [*(each for some in told.values() for each in some), *map(repr, self.failed)]
+        }
 
 
 @contextmanager
 def following(engine: Engine, shown: Shown) -> Iterator[Followed]:
-    """A gateway with its clients, and a trigger; they end with the context. Closes the engine. ``shown`` has all that they are given."""
+    """A gateway with its clients, and a trigger; they end with the context. Closes the engine.
+    ``shown`` has all that they are given."""
     stop = threading.Event()
     with ExitStack() as stack:
-        followed = Followed(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cellfeed-followed-"))), shown)
+        followed = Followed(
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cellfeed-followed-"))),
+            shown,
+        )
         datastore = stack.enter_context(Datastore(engine))
         coordinator = StoreCoordinator(datastore.state)
         stack.callback(coordinator.close)
         stack.enter_context(working(datastore, coordinator, followed.recorder))
         bootstrap = stack.enter_context(gateway(datastore, coordinator))
         by_hand, member = kafka_consumer(bootstrap, "by-hand"), kafka_consumer(bootstrap, "members")
-        by_hand.assign([confluent_kafka.TopicPartition("trips", shard, 0) for shard in range(datastore.shards)])
+        by_hand.assign(
+            [confluent_kafka.TopicPartition("trips", shard, 0) for shard in range(datastore.shards)]
+        )
         member.subscribe(["trips"])
         threads = [
             threading.Thread(target=followed.load, args=(bootstrap, stop), name="warehouse"),
-            threading.Thread(target=followed.poll, args=(by_hand, "the assigned client", followed.assigned, stop), name="by-hand"),
-            threading.Thread(target=followed.poll, args=(member, "the group", followed.grouped, stop), name="member"),
+            threading.Thread(
+                target=followed.poll,
+                args=(by_hand, "the assigned client", followed.assigned, stop),
+                name="by-hand",
+            ),
+            threading.Thread(
+                target=followed.poll,
+                args=(member, "the group", followed.grouped, stop),
+                name="member",
+            ),
         ]
         for thread in threads:
             thread.start()

@@ -1,8 +1,11 @@
-"""One fault run on clusters: writers and tailers work while servers and networks fail; afterwards every invariant is checked from outside.
+"""One fault run on clusters: writers and tailers work while servers and networks fail; afterwards
+every invariant is checked from outside.
 
-I1–I13 as design §6 has them (I4 and I12 only where no tail can be lost), I18 an index that is kept meanwhile (the same: entries may be in the tail), I19 the
-buffers drain, I21 recovery, I22 threads. E11 and I20 of state entries, claims and offsets that are written meanwhile. I1 to I3 of all that readers by key, row,
-index and log were shown, on the master and on minions, during the fault and after it. Rule 10: the servers' general logs have no write without the guard.
+I1–I13 as design §6 has them (I4 and I12 only where no tail can be lost), I18 an index that is kept
+meanwhile (the same: entries may be in the tail), I19 the buffers drain, I21 recovery, I22 threads.
+E11 and I20 of state entries, claims and offsets that are written meanwhile. I1 to I3 of all that
+readers by key, row, index and log were shown, on the master and on minions, during the fault and
+after it. Rule 10: the servers' general logs have no write without the guard.
 """
 
 from __future__ import annotations
@@ -26,8 +29,22 @@ from cellfeed.store.limits import ADDED_ID_MAX
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
 from tests.faults.cluster_readers import CLIENT_PATHS, Exported, Followed, exporting, following
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, Work, cluster_system
-from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge, verdict
-from tests.faults.key_readers import INDEX_PATH, PATHS, IndexQuestion, KeyReader, look_at_all, reading
+from tests.faults.invariants import (
+    Violations,
+    check_gapless,
+    check_log,
+    check_reader,
+    merge,
+    verdict,
+)
+from tests.faults.key_readers import (
+    INDEX_PATH,
+    PATHS,
+    IndexQuestion,
+    KeyReader,
+    look_at_all,
+    reading,
+)
 from tests.faults.ledger import Ledger, Put
 from tests.faults.restart_faults import RESTART_FAULTS
 from tests.faults.run import FaultRun
@@ -38,7 +55,12 @@ from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S
 
 _FAULTS = {**CLUSTER_FAULTS, **RESTART_FAULTS}
 CLUSTER_KINDS = tuple(_FAULTS)
-LONG_KINDS = ("shard-moves-mover-killed", "shard-moves-master-killed", "shard-moves-back-killed", "shard-moves-promoted")
+LONG_KINDS = (
+    "shard-moves-mover-killed",
+    "shard-moves-master-killed",
+    "shard-moves-back-killed",
+    "shard-moves-promoted",
+)
 """Minutes each: by command only."""
 
 RECOVERY_MAX_S = 10.0
@@ -46,25 +68,26 @@ CALL_MAX_S = 17.0
 """The datastore's own limit for a put, and the slack of a busy machine."""
 
 SETTLE_S = 60.0
-INDEX = parse_definition(
-    """
+INDEX = parse_definition("""
 table: cells_by_writer
 datastore: trips
 column_defs:
   - column_key: BASE
     fields: [{field: writer, type: int}, {field: n, type: int}]
-"""
-)
+""")
 OTHER_PROCESSES = 5
-"""That write beside the first one where COMMITs are held back: enough for some of them not to wait for each other's shards."""
+"""That write beside the first one where COMMITs are held back: enough for some of them not to wait
+for each other's shards."""
 
 CELLS_BESIDE_MOVES = 5
-"""In one put while shards move: some hundred cells a second, about as many as all readers of one process follow."""
+"""In one put while shards move: some hundred cells a second, about as many as all readers of one
+process follow."""
 
 
 def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> FaultRun:
-    """Runs and checks one kind. ``all_readers``: with Kafka clients of a gateway, a warehouse loader among them, a trigger that charges, and an exporter to a
-    real Kafka broker (I14 to I17)."""
+    """Runs and checks one kind. ``all_readers``: with Kafka clients of a gateway, a warehouse
+    loader among them, a trigger that charges, and an exporter to a real Kafka broker (I14 to I17).
+    """
     result = FaultRun(kind, seed)
     chance = random.Random(f"{kind}-{seed}")
     threads_before = threading.active_count()
@@ -74,13 +97,22 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
     supervised = moves or kind == "supervised"
     with (
         patch.object(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S),
-        cluster_system(semi_sync=not lossy, clusters=clusters, supervised=supervised, with_small_disk=kind == "disk-full") as system,
+        cluster_system(
+            semi_sync=not lossy,
+            clusters=clusters,
+            supervised=supervised,
+            with_small_disk=kind == "disk-full",
+        ) as system,
     ):
         copies = 1 if len(system.admin) > 1 else 0
         datastore = Datastore(writing := system.engine(copies))
         writing.drain.start()
-        # Only connections of several processes can have commits under way at once: each process has one group commit.
-        others = [Datastore(system.engine(copies)) for _ in range(OTHER_PROCESSES if kind == "commits-held" else 0)]
+        # Only connections of several processes can have commits under way at once: each process has
+        # one group commit.
+        others = [
+            Datastore(system.engine(copies))
+            for _ in range(OTHER_PROCESSES if kind == "commits-held" else 0)
+        ]
         tailers = [Tailer(system.engine(0)) for _ in range(2)]
         closing = ExitStack()
         indexed = closing.enter_context(Datastore(system.engine(0)))
@@ -90,44 +122,99 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
         ledger, shown = Ledger(), Shown()
         readers: list[Exported | Followed] = []
         if all_readers:
-            readers = [closing.enter_context(exporting(system.engine(0))), closing.enter_context(following(system.engine(0), shown))]
-        writers = DirectWriters([datastore, *others], ledger, threads=1 if others else 4, cells=CELLS_BESIDE_MOVES if moves else 1)
+            readers = [
+                closing.enter_context(exporting(system.engine(0))),
+                closing.enter_context(following(system.engine(0), shown)),
+            ]
+        writers = DirectWriters(
+            [datastore, *others],
+            ledger,
+            threads=1 if others else 4,
+            cells=CELLS_BESIDE_MOVES if moves else 1,
+        )
         state = StateWork(coordinating.state, lossy=lossy)
         system.work = Work(writers, tailers, state, ledger, indexed, [version])
-        # One process that reads of its own, and one that also keeps the index: each has its own view of the cluster.
+        # One process that reads of its own, and one that also keeps the index: each has its own
+        # view of the cluster.
         by_key = [
-            KeyReader(f"reader {number}", store, ledger, shown, random.Random(f"{kind}-{seed}-{number}"), question=question, places_count=not lossy)
+            KeyReader(
+                f"reader {number}",
+                store,
+                ledger,
+                shown,
+                random.Random(f"{kind}-{seed}-{number}"),
+                question=question,
+                places_count=not lossy,
+            )
             for number, (store, question) in enumerate(((indexed, _in_index), (coordinating, None)))
         ]
         looking = ExitStack()
         looking.enter_context(reading(*by_key))
         try:
-            until(lambda: ledger.acknowledged_between(0, time.monotonic()) > 50 and all(t.at() > 20 for t in tailers), "the work is under way")
+            until(
+                lambda: (
+                    ledger.acknowledged_between(0, time.monotonic()) > 50
+                    and all(t.at() > 20 for t in tailers)
+                ),
+                "the work is under way",
+            )
             time.sleep(chance.uniform(0.2, 0.6))
             began_s, looks = time.monotonic(), sum(len(tailer.heads) for tailer in tailers)
             result.witnessed += _FAULTS[kind](system, datastore, chance)
             healed_s = time.monotonic()
             # Writes may have to wait while the fault lasts; reads go on.
-            result.operations_inside = ledger.acknowledged_between(began_s, healed_s) + sum(len(tailer.heads) for tailer in tailers) - looks
+            result.operations_inside = (
+                ledger.acknowledged_between(began_s, healed_s)
+                + sum(len(tailer.heads) for tailer in tailers)
+                - looks
+            )
             result.recovery_s.append(_recovered(ledger, tailers, healed_s))
             time.sleep(0.5)
             writers.stop()
             state.stop()
-            result.violations = merge(system.violations, _checks(system, datastore, ledger, tailers, shown, lossy=lossy))
+            result.violations = merge(
+                system.violations, _checks(system, datastore, ledger, tailers, shown, lossy=lossy)
+            )
             looking.close()
             look_at_all(by_key[0])
             result.violations = merge(
                 result.violations,
-                {"I18": [] if lossy else [told for each in system.work.indexes for told in differences(indexed, each)]},
+                {
+                    "I18": (
+                        []
+                        if lossy
+                        else [
+                            told
+                            for each in system.work.indexes
+                            for told in differences(indexed, each)
+                        ]
+                    )
+                },
                 state.violations(),
                 *(each.violations() for each in by_key),
                 {"rule 10": system.unguarded()},
-                {"errors": [*writers.errors, *(told for tailer in tailers for told in tailer.errors)]},
-                *(verdict("a reader", lambda each=each: each.violations(datastore)) for each in readers),
+                {
+                    "errors": [
+                        *writers.errors,
+                        *(told for tailer in tailers for told in tailer.errors),
+                    ]
+                },
+                *(
+                    verdict("a reader", lambda each=each: each.violations(datastore))
+                    for each in readers
+                ),
             )
-            paths = [*PATHS, INDEX_PATH, "the answer of a put", *(f"tailer {number}" for number in range(len(tailers))), *(CLIENT_PATHS if readers else ())]
+            paths = [
+                *PATHS,
+                INDEX_PATH,
+                "the answer of a put",
+                *(f"tailer {number}" for number in range(len(tailers))),
+                *(CLIENT_PATHS if readers else ()),
+            ]
             result.violations = merge(result.violations, shown.violations(ledger, ("BASE",), paths))
-            slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
+            slow = [
+                f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S
+            ]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a put took {writers.longest_call_s:.1f} s")
             result.violations = merge(result.violations, {"I21": slow})
@@ -142,7 +229,9 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
             for each in (datastore, *others):
                 each.close()
     left = threading.active_count() - threads_before
-    result.violations = merge(result.violations, {"I22": [f"{left} threads were left behind"] if left > 0 else []})
+    result.violations = merge(
+        result.violations, {"I22": [f"{left} threads were left behind"] if left > 0 else []}
+    )
     return result
 
 
@@ -151,15 +240,26 @@ def _in_index(put: Put) -> IndexQuestion:
     return IndexQuestion(INDEX.table, body["writer"], [("n", "=", body["n"])], ("writer", "n"))
 
 
-# --- checks ------------------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
-def _checks(system: ClusterSystem, datastore: Datastore, ledger: Ledger, tailers: Sequence[Tailer], shown: Shown, *, lossy: bool) -> Violations:
+def _checks(
+    system: ClusterSystem,
+    datastore: Datastore,
+    ledger: Ledger,
+    tailers: Sequence[Tailer],
+    shown: Shown,
+    *,
+    lossy: bool,
+) -> Violations:
     violations: Violations = {}
     drain = datastore.engine.drain  # type: ignore[attr-defined]
 
     def buffered() -> int:
-        return sum(-1 if isinstance(lines, str) else sum(line.cells for line in lines) for lines in drain.counts().values())
+        return sum(
+            -1 if isinstance(lines, str) else sum(line.cells for line in lines)
+            for lines in drain.counts().values()
+        )
 
     if len(system.admin) > 1 and not _in_time(lambda: buffered() == 0):
         violations["I19"] = [f"the buffers were not emptied: {drain.counts()}"]
@@ -172,11 +272,20 @@ def _checks(system: ClusterSystem, datastore: Datastore, ledger: Ledger, tailers
     if not _in_time(has_ends):
         violations["I21"] = [f"the ends of the logs are not known: {ends}"]
     if not _in_time(lambda: all(tailer.at() == sum(ends.values()) for tailer in tailers)):
-        violations["I8"] = [f"a tailer has not come to the end: {[tailer.at() for tailer in tailers]} of {sum(ends.values())}"]
+        violations["I8"] = [
+            f"a tailer has not come to the end: {[tailer.at() for tailer in tailers]} of"
+            f" {sum(ends.values())}"
+        ]
     log: dict[int, list] = {}  # type: ignore[type-arg]
     for name, cluster in system.admin.items():
         role, _ = cluster_role(cluster)
-        log.update({shard: cells for shard, cells in system.node_log(role.master).items() if cells or shard not in log})
+        log.update(
+            {
+                shard: cells
+                for shard, cells in system.node_log(role.master).items()
+                if cells or shard not in log
+            }
+        )
         violations = merge(violations, _check_minions(system, name))
     told = check_log(ledger, log)
     if lossy:
@@ -186,7 +295,11 @@ def _checks(system: ClusterSystem, datastore: Datastore, ledger: Ledger, tailers
     shown.log("the log in the end", log)
     for number, tailer in enumerate(tailers):
         shown.log(f"tailer {number}", tailer.read)
-        violations = merge(violations, check_reader(log, tailer.read, f"tailer {number}"), _check_heads(tailer.heads))
+        violations = merge(
+            violations,
+            check_reader(log, tailer.read, f"tailer {number}"),
+            _check_heads(tailer.heads),
+        )
     return merge(violations, told, check_gapless(log))
 
 
@@ -194,7 +307,13 @@ def _check_minions(system: ClusterSystem, cluster: str) -> Violations:
     """I13: each minion's log is a prefix of its master's, and all of it in the end."""
     role, _ = cluster_role(system.admin[cluster])
     minions = [name for name in system.servers if name[0] == cluster and name != role.master]
-    return {"I13": [f"{name} is no copy of {role.master}" for name in minions if not _in_time(partial(_is_copy, system, name, role.master))]}
+    return {
+        "I13": [
+            f"{name} is no copy of {role.master}"
+            for name in minions
+            if not _in_time(partial(_is_copy, system, name, role.master))
+        ]
+    }
 
 
 def _is_copy(system: ClusterSystem, minion: str, master: str) -> bool:
@@ -209,21 +328,33 @@ def _check_heads(samples: Sequence[dict[int, Head]]) -> Violations:
         for shard, head in heads.items():
             before = last.get(shard)
             if before is not None and head.watermark < before.watermark:
-                violations["I9"].append(f"shard {shard}: the watermark fell from {before.watermark} to {head.watermark}")
+                violations["I9"].append(
+                    f"shard {shard}: the watermark fell from {before.watermark} to {head.watermark}"
+                )
             if before is not None and head.leader_epoch < before.leader_epoch:
-                violations["I10"].append(f"shard {shard}: the leader epoch fell from {before.leader_epoch} to {head.leader_epoch}")
+                violations["I10"].append(
+                    f"shard {shard}: the leader epoch fell from {before.leader_epoch} to"
+                    f" {head.leader_epoch}"
+                )
             last[shard] = head
     return violations
 
 
 def _recovered(ledger: Ledger, tailers: Sequence[Tailer], healed_s: float) -> float:
-    """Seconds until a put that began after the healing is acknowledged as stored and read by both tailers."""
+    """Seconds until a put that began after the healing is acknowledged as stored and read by both
+    tailers."""
     deadline_s = healed_s + 3 * RECOVERY_MAX_S
     while time.monotonic() < deadline_s:
-        fresh = [put for put in list(ledger.puts) if put.begun_s >= healed_s and put.outcome == "stored"]
+        fresh = [
+            put for put in list(ledger.puts) if put.begun_s >= healed_s and put.outcome == "stored"
+        ]
         for put in fresh[:20]:
             assert put.shard is not None
-            if all(tailer.read[put.shard] and tailer.read[put.shard][-1].added_id >= (put.added_id or 0) for tailer in tailers):
+            if all(
+                tailer.read[put.shard]
+                and tailer.read[put.shard][-1].added_id >= (put.added_id or 0)
+                for tailer in tailers
+            ):
                 return time.monotonic() - healed_s
         time.sleep(0.02)
     return 3 * RECOVERY_MAX_S

@@ -1,4 +1,5 @@
-"""Two clusters of three MariaDB servers under test, every server behind a proxy of the tests' own, with writers and tailers at work."""
+"""Two clusters of three MariaDB servers under test, every server behind a proxy of the tests' own,
+with writers and tailers at work."""
 
 from __future__ import annotations
 
@@ -48,14 +49,25 @@ NAMESPACE = UUID("3e5a9a55-5b6e-4f0e-9d21-0c6b3c1d7f10")
 
 
 class ClusterSystem:
-    """``servers`` and ``proxies`` by node name: a1 … a3 are cluster a, b1 … b3 cluster b. Replication goes through the proxies, too."""
+    """``servers`` and ``proxies`` by node name: a1 … a3 are cluster a, b1 … b3 cluster b.
+    Replication goes through the proxies, too."""
 
-    def __init__(self, servers: list[MariaDB], *, semi_sync: bool, clusters: int, supervised: bool, disk: Path | None = None) -> None:
+    def __init__(
+        self,
+        servers: list[MariaDB],
+        *,
+        semi_sync: bool,
+        clusters: int,
+        supervised: bool,
+        disk: Path | None = None,
+    ) -> None:
         self.disk = disk
         """The small disk that the first server's files are on."""
         names = [f"{cluster}{number}" for cluster in "ab"[:clusters] for number in (1, 2, 3)]
         self.servers = dict(zip(names, servers, strict=True))
-        self.proxies = {name: TcpProxy(server.port, mysql=True) for name, server in self.servers.items()}
+        self.proxies = {
+            name: TcpProxy(server.port, mysql=True) for name, server in self.servers.items()
+        }
         self.work: Work
         """What goes on beside the fault; set once it has begun."""
         self.violations: Violations = {}
@@ -67,7 +79,9 @@ class ClusterSystem:
         for cluster in self.admin.values():
             init_cluster(cluster, shard_map)
         self._stop = threading.Event()
-        looking = [FailoverSupervisor(each, self.promoted.append).run for each in self.admin.values()] + [MoveHealer(self.admin, self.healed.append).run]
+        looking = [
+            FailoverSupervisor(each, self.promoted.append).run for each in self.admin.values()
+        ] + [MoveHealer(self.admin, self.healed.append).run]
         self._threads = [threading.Thread(target=look, args=(self._stop,)) for look in looking]
         if supervised:
             for thread in self._threads:
@@ -91,18 +105,29 @@ class ClusterSystem:
         """A node's own log, past every watermark, straight from its server."""
         engine = MySqlEngine(MySqlServer(self.servers[name].url), DATASTORE, SHARDS)
         try:
-            return {shard: [seen_stored(cell) for cell in engine.scan(shard, 0, 100_000)] for shard in engine.heads()}
+            return {
+                shard: [seen_stored(cell) for cell in engine.scan(shard, 0, 100_000)]
+                for shard in engine.heads()
+            }
         finally:
             engine.close()
 
     def unguarded(self) -> list[str]:
-        """Writes that a server committed without the guard, read from its general log. A server on the small disk writes none."""
-        found = [(name, told) for name, server in self.servers.items() if not self.disk for told in general_log.unguarded_in(server.directory)]
+        """Writes that a server committed without the guard, read from its general log. A server on
+        the small disk writes none."""
+        found = [
+            (name, told)
+            for name, server in self.servers.items()
+            if not self.disk
+            for told in general_log.unguarded_in(server.directory)
+        ]
         return [f"{name} committed without the guard: {told}" for name, told in found]
 
     def written(self, name: str) -> int:
         """Cells that a node has committed."""
-        [(cells,)] = self.servers[name].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter")
+        [(cells,)] = self.servers[name].sql(
+            "SELECT SUM(next_added_id) FROM trips_meta.shard_counter"
+        )
         return int(str(cells))
 
     def close(self) -> None:
@@ -121,16 +146,37 @@ def _open_node(url: str, timeout_s: float) -> MySqlEngine:
 
 
 def seen_stored(cell: object) -> Seen:
-    return Seen(cell.added_id, UUID(bytes=cell.row_key), cell.column_name, cell.ref_key, decode_body(cell.body))  # type: ignore[attr-defined]
+    return Seen(
+        cell.added_id,
+        UUID(bytes=cell.row_key),
+        cell.column_name,
+        cell.ref_key,
+        decode_body(cell.body),
+    )  # type: ignore[attr-defined]
 
 
 @contextmanager
-def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: bool = False, with_small_disk: bool = False) -> Iterator[ClusterSystem]:
-    """Servers, proxies and clusters; all gone at the end. Raises NoSmallDisk where one is asked for and there is none."""
+def cluster_system(
+    *,
+    semi_sync: bool = True,
+    clusters: int = 1,
+    supervised: bool = False,
+    with_small_disk: bool = False,
+) -> Iterator[ClusterSystem]:
+    """Servers, proxies and clusters; all gone at the end. Raises NoSmallDisk where one is asked for
+    and there is none."""
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(SMALL_DISK_BYTES)) if with_small_disk else None
-        servers = stack.enter_context(bare_servers(3 * clusters, SMALL_FILES if disk else general_log.OPTIONS, {1: disk} if disk else {}))
-        system = ClusterSystem(servers, semi_sync=semi_sync, clusters=clusters, supervised=supervised, disk=disk)
+        servers = stack.enter_context(
+            bare_servers(
+                3 * clusters,
+                SMALL_FILES if disk else general_log.OPTIONS,
+                {1: disk} if disk else {},
+            )
+        )
+        system = ClusterSystem(
+            servers, semi_sync=semi_sync, clusters=clusters, supervised=supervised, disk=disk
+        )
         try:
             yield system
         finally:
@@ -139,8 +185,8 @@ def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: boo
 
 @dataclass
 class Work:
-    """What goes on beside a fault. ``tailers``: a fault may add some, over engines of their own. ``indexed``: the datastore whose ``indexes`` a worker keeps; a
-    fault may make more of them."""
+    """What goes on beside a fault. ``tailers``: a fault may add some, over engines of their own.
+    ``indexed``: the datastore whose ``indexes`` a worker keeps; a fault may make more of them."""
 
     writers: DirectWriters
     tailers: list[Tailer]
@@ -151,10 +197,18 @@ class Work:
 
 
 class DirectWriters:
-    """So many threads for each datastore that put cells, ``cells`` at a time, and write down what they were told; each put is tried until it is acknowledged
-    or the run ends. ``pause`` ends between two puts, when every put is acknowledged."""
+    """So many threads for each datastore that put cells, ``cells`` at a time, and write down what
+    they were told; each put is tried until it is acknowledged or the run ends. ``pause`` ends
+    between two puts, when every put is acknowledged."""
 
-    def __init__(self, datastores: Sequence[Datastore], ledger: Ledger, threads: int = 4, cells: int = 1, pause_s: float = 0.01) -> None:
+    def __init__(
+        self,
+        datastores: Sequence[Datastore],
+        ledger: Ledger,
+        threads: int = 4,
+        cells: int = 1,
+        pause_s: float = 0.01,
+    ) -> None:
         self._ledger, self._cells, self._pause_s = ledger, cells, pause_s
         self._stop, self._may_go = threading.Event(), threading.Event()
         self._may_go.set()
@@ -164,12 +218,16 @@ class DirectWriters:
         self.errors: list[str] = []
         """What no put of theirs may be answered."""
         each = [datastore for datastore in datastores for _ in range(threads)]
-        self._threads = [threading.Thread(target=self._write, args=(datastore, number), daemon=True) for number, datastore in enumerate(each)]
+        self._threads = [
+            threading.Thread(target=self._write, args=(datastore, number), daemon=True)
+            for number, datastore in enumerate(each)
+        ]
         for thread in self._threads:
             thread.start()
 
     def pause(self) -> None:
-        """Waits until every put under way is acknowledged; none is begun until :meth:`resume`. Raises RuntimeError after a minute."""
+        """Waits until every put under way is acknowledged; none is begun until :meth:`resume`.
+        Raises RuntimeError after a minute."""
         self._may_go.clear()
         for _ in self._threads:
             if not self._at_rest.acquire(timeout=60):
@@ -195,14 +253,30 @@ class DirectWriters:
             waiting: list[tuple[Put, dict[str, int]]] = []
             for _ in range(self._cells):
                 number += 1
-                while self._shards and datastore.shard_of(uuid5(NAMESPACE, f"{writer}-{number}")) not in self._shards:
+                while (
+                    self._shards
+                    and datastore.shard_of(uuid5(NAMESPACE, f"{writer}-{number}"))
+                    not in self._shards
+                ):
                     number += 1
                 body = {"writer": writer, "n": number}
-                waiting.append((self._ledger.begin(uuid5(NAMESPACE, f"{writer}-{number}"), "BASE", 1, canonical_json.canonical(body)), body))
+                waiting.append(
+                    (
+                        self._ledger.begin(
+                            uuid5(NAMESPACE, f"{writer}-{number}"),
+                            "BASE",
+                            1,
+                            canonical_json.canonical(body),
+                        ),
+                        body,
+                    )
+                )
             while waiting and not self._stop.is_set():
                 began_s = time.monotonic()
                 try:
-                    results = datastore.put_cells([(put.row_key, "BASE", 1, body) for put, body in waiting])
+                    results = datastore.put_cells(
+                        [(put.row_key, "BASE", 1, body) for put, body in waiting]
+                    )
                 except ALLOWED_ERRORS:
                     results = []
                 except Exception as error:
@@ -210,7 +284,9 @@ class DirectWriters:
                     self.errors.append(f"a put was answered {error!r}")
                 for (put, _), result in zip(waiting, results, strict=bool(results)):
                     if result.acknowledged:
-                        self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
+                        self._ledger.answer(
+                            put, result.outcome.value, result.shard, result.added_id
+                        )
                     elif not isinstance(result.error, ALLOWED_ERRORS):
                         self.errors.append(f"the put of {put.triple} was answered {result}")
                 self.longest_call_s = max(self.longest_call_s, time.monotonic() - began_s)
@@ -220,7 +296,8 @@ class DirectWriters:
 
 
 class Tailer(threading.Thread):
-    """Follows every shard from 0 below its watermark, as a gateway or a trigger does, over an engine of its own."""
+    """Follows every shard from 0 below its watermark, as a gateway or a trigger does, over an
+    engine of its own."""
 
     def __init__(self, engine: ClusteredEngine) -> None:
         super().__init__(daemon=True)
@@ -247,7 +324,9 @@ class Tailer(threading.Thread):
         heads = self.engine.heads(shards)
         self.heads.append(heads)
         for shard, head in heads.items():
-            while next_ids[shard] < head.watermark and (cells := self.engine.scan(shard, next_ids[shard], 500)):
+            while next_ids[shard] < head.watermark and (
+                cells := self.engine.scan(shard, next_ids[shard], 500)
+            ):
                 self.read[shard] += map(seen_stored, cells)
                 next_ids[shard] = cells[-1].added_id + 1
 

@@ -1,4 +1,5 @@
-"""What a fault run on an embedded store needs: a worker process on its files, and callers that put each cell once and believe what they are answered."""
+"""What a fault run on an embedded store needs: a worker process on its files, and callers that put
+each cell once and believe what they are answered."""
 
 from __future__ import annotations
 
@@ -26,8 +27,15 @@ class Worker:
     def __init__(self, directory: Path, log: Path) -> None:
         self._log = log
         with log.open("ab") as errors:
-            command = [sys.executable, "-m", "tests.integration.http_worker_process", str(directory)]
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+            command = [
+                sys.executable,
+                "-m",
+                "tests.integration.http_worker_process",
+                str(directory),
+            ]
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
         self.pid = self.process.pid
@@ -54,12 +62,18 @@ class Worker:
 
 
 class Callers:
-    """Threads that put one cell after the other at a worker, each over one connection, and write down what they were answered."""
+    """Threads that put one cell after the other at a worker, each over one connection, and write
+    down what they were answered."""
 
-    def __init__(self, worker: Worker, ledger: Ledger, chance: random.Random, text_bytes: int) -> None:
+    def __init__(
+        self, worker: Worker, ledger: Ledger, chance: random.Random, text_bytes: int
+    ) -> None:
         self._worker, self._ledger, self._text_bytes = worker, ledger, text_bytes
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(random.Random(chance.getrandbits(64)),)) for _ in range(CALLERS)]
+        self._threads = [
+            threading.Thread(target=self._write, args=(random.Random(chance.getrandbits(64)),))
+            for _ in range(CALLERS)
+        ]
         self.longest_call_s = 0.0
 
     def __enter__(self) -> Callers:
@@ -73,9 +87,14 @@ class Callers:
             thread.join()
 
     def _write(self, chance: random.Random) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._worker.port, timeout=CALL_TIMEOUT_S)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self._worker.port, timeout=CALL_TIMEOUT_S
+        )
         while not self._stop.is_set():
-            row_key, body = UUID(int=chance.getrandbits(128)), {"text": chance.randbytes(self._text_bytes).hex()}
+            row_key, body = (
+                UUID(int=chance.getrandbits(128)),
+                {"text": chance.randbytes(self._text_bytes).hex()},
+            )
             put = self._ledger.begin(row_key, "BASE", 1, canonical_json.canonical(body))
             try:
                 self._put(connection, put)
@@ -86,8 +105,15 @@ class Callers:
         connection.close()
 
     def _put(self, connection: http.client.HTTPConnection, put: Put) -> None:
-        cell = {"row_key": str(put.row_key), "column_name": put.column_name, "ref_key": put.ref_key, "body": json.loads(put.body_json)}
-        connection.request("POST", "/v1/trips/cell", json.dumps(cell), {"content-type": "application/json"})
+        cell = {
+            "row_key": str(put.row_key),
+            "column_name": put.column_name,
+            "ref_key": put.ref_key,
+            "body": json.loads(put.body_json),
+        }
+        connection.request(
+            "POST", "/v1/trips/cell", json.dumps(cell), {"content-type": "application/json"}
+        )
         response = connection.getresponse()
         answer = json.loads(response.read())
         if response.status == 200:

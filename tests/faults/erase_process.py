@@ -1,4 +1,5 @@
-"""``python -m tests.faults.erase_process DIRECTORY [ROW]``: erases a row, or ends every erasure that is on record, as a worker does."""
+"""``python -m tests.faults.erase_process DIRECTORY [ROW]``: erases a row, or ends every erasure
+that is on record, as a worker does."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from tests.services.personal_data import SHARDS
 
 def main(directory: str, row: str = "") -> None:
     """See the module."""
-    with patch.object(catalog, "GRACE_S", 0.0), Datastore.open_embedded(Path(directory), shards=SHARDS) as datastore:
+    with (
+        patch.object(catalog, "GRACE_S", 0.0),
+        Datastore.open_embedded(Path(directory), shards=SHARDS) as datastore,
+    ):
         datastore.when_erased(ParkedCells(datastore.state).forget_row)
         datastore.when_erased(partial(forget_row, datastore.state))
         if row:

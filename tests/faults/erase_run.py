@@ -1,7 +1,9 @@
-"""Fault runs of erasures: a program that erases is killed somewhere in between, with a person's text in each place that the guide lists, beside puts.
+"""Fault runs of erasures: a program that erases is killed somewhere in between, with a person's
+text in each place that the guide lists, beside puts.
 
-A process that begins afresh ends what is on record; nobody tells it which row. Then the files are scrubbed and searched: no place has the text (E20), and every
-acknowledged cell of another row is there (I1).
+A process that begins afresh ends what is on record; nobody tells it which row. Then the files are
+scrubbed and searched: no place has the text (E20), and every acknowledged cell of another row is
+there (I1).
 """
 
 from __future__ import annotations
@@ -32,26 +34,40 @@ ROOT = Path(__file__).parents[2]
 _TRIM: Final = "notes of a trim that died"
 
 KILLS: Final = (
-    "datastore.erase.noted", "sqlite.erase.before_commit", "sqlite.erase.after_commit", "datastore.erase.told", "index.erase.retired", "index.erase.removed",
-    "datastore.erase.taken_out", "sqlite.left.between", "datastore.erase.before_end",
-)  # fmt: skip
+    "datastore.erase.noted",
+    "sqlite.erase.before_commit",
+    "sqlite.erase.after_commit",
+    "datastore.erase.told",
+    "index.erase.retired",
+    "index.erase.removed",
+    "datastore.erase.taken_out",
+    "sqlite.left.between",
+    "datastore.erase.before_end",
+)
 """Where the program is killed: one place of each step of an erasure."""
 
 
 def run_erase_faults(kind: str, seed: int, directory: Path) -> FaultRun:
-    """One erasure that is killed for each place, in an order and at failpoints that the seed draws."""
+    """One erasure that is killed for each place, in an order and at failpoints that the seed
+    draws."""
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
     planted: dict[str, tuple[UUID, str]] = {}
     with patch.object(catalog, "GRACE_S", 0.0):
         places = chance.sample(sorted(PLACES), len(PLACES))
         with Datastore.open_embedded(directory, shards=SHARDS) as datastore:
-            PLACES["retired index versions"](datastore, UUID(int=chance.getrandbits(128)), "somebody else")
+            PLACES["retired index versions"](
+                datastore, UUID(int=chance.getrandbits(128)), "somebody else"
+            )
             # The trim comes first: it takes cells of the rows that are there.
             for number, place in enumerate(sorted(places, key=lambda each: each != _TRIM)):
-                planted[place] = UUID(int=chance.getrandbits(128)), f"Jane Roe {number} {chance.getrandbits(64):016x}"
+                planted[place] = (
+                    UUID(int=chance.getrandbits(128)),
+                    f"Jane Roe {number} {chance.getrandbits(64):016x}",
+                )
                 PLACES[place](datastore, *planted[place])
-        # Planting reads files by hand, which takes SQLite's locks from this process: the store is opened again.
+        # Planting reads files by hand, which takes SQLite's locks from this process: the store is
+        # opened again.
         with Datastore.open_embedded(directory, shards=SHARDS) as datastore:
             puts = _Puts(datastore, chance.getrandbits(32))
             puts.start()
@@ -59,13 +75,27 @@ def run_erase_faults(kind: str, seed: int, directory: Path) -> FaultRun:
                 before, began_s = puts.stored, time.monotonic()
                 result.witnessed.append(_killed(directory, planted[place][0], chance.choice(KILLS)))
                 if (ended := _run(directory)).stdout.strip() != "1":
-                    result.violations = merge(result.violations, {"E20": [f"{place}: {ended.stdout} erasures were ended: {ended.stderr[-500:]}"]})
+                    result.violations = merge(
+                        result.violations,
+                        {
+                            "E20": [
+                                f"{place}: {ended.stdout} erasures were ended:"
+                                f" {ended.stderr[-500:]}"
+                            ]
+                        },
+                    )
                 result.recovery_s.append(time.monotonic() - began_s)
                 result.operations_inside += puts.stored - before
             puts.stop()
             result.violations = merge(result.violations, {"I1": puts.lost()})
         scrub_files(directory / "trips")
-    found: Violations = {"E20": [f"{place}: {files}" for place, (_, text) in planted.items() if (files := files_with(directory, text))]}
+    found: Violations = {
+        "E20": [
+            f"{place}: {files}"
+            for place, (_, text) in planted.items()
+            if (files := files_with(directory, text))
+        ]
+    }
     result.violations = merge(result.violations, found)
     return result
 
@@ -73,13 +103,23 @@ def run_erase_faults(kind: str, seed: int, directory: Path) -> FaultRun:
 def _killed(directory: Path, row: UUID, point: str) -> str:
     ended = _run(directory, str(row), point=f"{point}=kill")
     if ended.returncode != -signal.SIGKILL:
-        raise RuntimeError(f"the program was not killed at {point}: {ended.returncode} {ended.stderr[-500:]}")
+        raise RuntimeError(
+            f"the program was not killed at {point}: {ended.returncode} {ended.stderr[-500:]}"
+        )
     return f"the erasure of {row} was killed at {point}"
 
 
 def _run(directory: Path, *row: str, point: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.faults.erase_process", str(directory), *row]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "CELLFEED_FAILPOINTS": point}, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "CELLFEED_FAILPOINTS": point},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 class _Puts(threading.Thread):
@@ -107,7 +147,14 @@ class _Puts(threading.Thread):
 
     def lost(self) -> list[str]:
         rows = [self._row(number) for number in range(self.stored)]
-        return [*self._failed, *(f"{row} was acknowledged and is not there" for row in rows if self._datastore.get_cell(row, "BASE", 1) is None)]
+        return [
+            *self._failed,
+            *(
+                f"{row} was acknowledged and is not there"
+                for row in rows
+                if self._datastore.get_cell(row, "BASE", 1) is None
+            ),
+        ]
 
     def _row(self, number: int) -> UUID:
         return UUID(int=self._seed << 64 | number)

@@ -1,15 +1,23 @@
 """What happens to an export in a fault run (``export_run.py``), and the proof that it happened.
 
-export-kill           kill -9 of an exporter, at a random moment or at a random failpoint; another one is started in its place
-export-zombie         SIGSTOP of an exporter until its session has run out and the other one has its shards, then SIGCONT
-export-network        an exporter's connections to the broker, or to ZooKeeper, are cut, stalled, silent one way, or cut after some bytes, through proxies
+export-kill           kill -9 of an exporter, at a random moment or at a random failpoint; another
+                      one is started in its place
+export-zombie         SIGSTOP of an exporter until its session has run out and the other one has its
+                      shards, then SIGCONT
+export-network        an exporter's connections to the broker, or to ZooKeeper, are cut, stalled,
+                      silent one way, or cut after some bytes, through proxies
 export-store-cut      the same between an exporter and the store, which is a MariaDB server then
 export-broker         kill -9 of the broker, away for a while, started again with what it had
-export-zookeeper      kill -9 of ZooKeeper, away for a while, started again with what it had: exporting goes on meanwhile
-export-rollback       ZooKeeper comes back with its data directory of before: exporting goes on, by what the partitions hold
-export-cluster-away   the whole Kafka cluster (one broker) is away for several times as long as the client keeps a record, once for longer than every
-                      time-out of client and broker, and far more comes than fits into one transaction: exporters wait in the memory that they had
-export-rolling        each exporter is ended in good order and started again, one after the other: no partition stands still for longer than 5 s
+export-zookeeper      kill -9 of ZooKeeper, away for a while, started again with what it had:
+                      exporting goes on meanwhile
+export-rollback       ZooKeeper comes back with its data directory of before: exporting goes on, by
+                      what the partitions hold
+export-cluster-away   the whole Kafka cluster (one broker) is away for several times as long as the
+                      client keeps a record, once for longer than every
+                      time-out of client and broker, and far more comes than fits into one
+                      transaction: exporters wait in the memory that they had
+export-rolling        each exporter is ended in good order and started again, one after the other:
+                      no partition stands still for longer than 5 s
 """
 
 from __future__ import annotations
@@ -54,7 +62,8 @@ PAUSE_MAX_S = 5.0
 """I21: for how long a rolling restart may hold up a partition."""
 
 MEMORY_MORE_MAX_BYTES = 64 << 20
-"""I22: what an exporter may need more while its cluster is away: the batch under way of each of its units, and the client's own buffers."""
+"""I22: what an exporter may need more while its cluster is away: the batch under way of each of its
+units, and the client's own buffers."""
 
 _FAILPOINTS = (
     "export.before_begin",
@@ -66,23 +75,27 @@ _FAILPOINTS = (
     "export.after_fencing",
 )
 SHORT_TIMEOUT_S = 2.0
-"""Of a record in the client, in a run in which the cluster goes away: what an hour is to the thirty seconds that it comes with, some seconds are to this."""
+"""Of a record in the client, in a run in which the cluster goes away: what an hour is to the thirty
+seconds that it comes with, some seconds are to this."""
 
 TIMEOUTS = 3
 """For so many times as long as that the cluster is away, at least."""
 
 LONGEST_AWAY_S = TRANSACTION_TIMEOUT_S + 5.0
-"""For so long it is away once in a run at full scale. The other time-outs have passed by then as well: of a transaction at the broker (30 s), which finds it
-too old when it is back, of a request to it (20 s), and the look at the topic (every 30 s). In an hour only the client's metadata gets old beside these
-(15 minutes), which has it ask again; the broker forgets producers after a day, transactional ids after a week."""
+"""For so long it is away once in a run at full scale. The other time-outs have passed by then as
+well: of a transaction at the broker (30 s), which finds it too old when it is back, of a request to
+it (20 s), and the look at the topic (every 30 s). In an hour only the client's metadata gets old
+beside these (15 minutes), which has it ask again; the broker forgets producers after a day,
+transactional ids after a week."""
 
 _WAITS = "the Kafka cluster"
 
 
 @dataclass(frozen=True)
 class ExportScale:
-    """``faults`` of the kind, one after the other; ``away_s``: how long a server is; ``cells`` that are there before; ``cells_away``: that come while the whole
-    cluster is away, each of about a kilobyte; ``past_all_timeouts``: whether it is away for ``LONGEST_AWAY_S`` once."""
+    """``faults`` of the kind, one after the other; ``away_s``: how long a server is; ``cells`` that
+    are there before; ``cells_away``: that come while the whole cluster is away, each of about a
+    kilobyte; ``past_all_timeouts``: whether it is away for ``LONGEST_AWAY_S`` once."""
 
     faults: int
     away_s: float
@@ -106,7 +119,8 @@ class Link:
 
 @dataclass
 class Stage:
-    """What a fault may use. ``processes`` by name: what runs. ``links`` by the exporter's name, where there are proxies. ``violations`` that it has found."""
+    """What a fault may use. ``processes`` by name: what runs. ``links`` by the exporter's name,
+    where there are proxies. ``violations`` that it has found."""
 
     store: Datastore
     export: Export
@@ -136,7 +150,9 @@ def _kill(stage: Stage) -> list[str]:
     else:  # ended in good order; the one in its place is killed at a failpoint
         victim.drain()
         failpoint, number = stage.chance.choice(_FAILPOINTS), stage.chance.randint(1, 4)
-        doomed = stage.start(f"{name}x", f"{failpoint}=kill@{1 if failpoint.endswith('fencing') else number}")
+        doomed = stage.start(
+            f"{name}x", f"{failpoint}=kill@{1 if failpoint.endswith('fencing') else number}"
+        )
         doomed.wait_killed()
         del stage.processes[doomed.name]
         witnessed = f"{doomed.name} (pid {doomed.process.pid}) was killed at {failpoint}"
@@ -161,22 +177,33 @@ def _broker(stage: Stage) -> list[str]:
     time.sleep(stage.chance.uniform(0.5, 1) * stage.scale.away_s)
     stage.kafka.start()
     answered_s, admin = time.monotonic(), kafka_admin(stage.kafka)
-    until(lambda: _leads_all(admin), "the broker leads its partitions again")  # Kafka's own time: what others need after it is theirs
+    until(
+        lambda: _leads_all(admin), "the broker leads its partitions again"
+    )  # Kafka's own time: what others need after it is theirs
     led_s = time.monotonic() - answered_s
-    return [f"the broker (pid {pid}) was killed and started again (pid {stage.kafka.pid}); it led its partitions {led_s:.1f} s after its first answer"]
+    return [
+        f"the broker (pid {pid}) was killed and started again (pid {stage.kafka.pid}); it led its"
+        f" partitions {led_s:.1f} s after its first answer"
+    ]
 
 
 def _leads_all(admin: AdminClient) -> bool:
-    """Whether each partition has a leader. A broker that comes back answers before that: while its old session lasts it is not let in."""
+    """Whether each partition has a leader. A broker that comes back answers before that: while its
+    old session lasts it is not let in."""
     try:
         topics = admin.list_topics(timeout=2.0).topics.values()
     except KafkaException:
         return False
-    return bool(topics) and all(topic.error is None and partition.leader >= 0 for topic in topics for partition in topic.partitions.values())
+    return bool(topics) and all(
+        topic.error is None and partition.leader >= 0
+        for topic in topics
+        for partition in topic.partitions.values()
+    )
 
 
 def _zookeeper(stage: Stage) -> list[str]:
-    # A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has go on.
+    # A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has go
+    # on.
     until(lambda: _shares_are_settled(stage), "each exporter has its share")
     before = ends(stage.store)
     until(lambda: _saved_up_to(stage, before), "the exporters that have the units work on them")
@@ -192,9 +219,17 @@ def _zookeeper(stage: Stage) -> list[str]:
 def _rollback(stage: Stage) -> list[str]:
     copy = stage.zookeeper.directory.with_name(f"zookeeper-copy-{time.monotonic_ns()}")
     stage.zookeeper.copy(copy)
-    until(lambda: _shares_are_settled(stage), "each exporter has its share after ZooKeeper was stopped for a copy")
+    until(
+        lambda: _shares_are_settled(stage),
+        "each exporter has its share after ZooKeeper was stopped for a copy",
+    )
     then, wanted = _saved_offsets(stage), ends(stage.store)
-    until(lambda: _saved_up_to(stage, wanted) and sum(_saved_offsets(stage).values()) > sum(then.values()), "they save what they exported since")
+    until(
+        lambda: (
+            _saved_up_to(stage, wanted) and sum(_saved_offsets(stage).values()) > sum(then.values())
+        ),
+        "they save what they exported since",
+    )
     before = _saved_offsets(stage)
     stage.zookeeper.kill()
     stage.zookeeper.go_back(copy)
@@ -214,7 +249,14 @@ def _saved_offsets(stage: Stage) -> dict[int, int]:
 
     def read() -> bool:
         try:
-            found.update({shard: each.offset for (_, shard), each in stage.coordinator.fetch_offsets(stage.export.group).items()})
+            found.update(
+                {
+                    shard: each.offset
+                    for (_, shard), each in stage.coordinator.fetch_offsets(
+                        stage.export.group
+                    ).items()
+                }
+            )
         except Unavailable:  # this run's own connection is not back yet
             return False
         return True
@@ -229,21 +271,31 @@ def _shares_are_settled(stage: Stage) -> bool:
         shares = Counter(stage.owners().values())
     except Unavailable:  # this run's own connection is not back yet
         return False
-    return set(shares) == set(stage.processes) and max(shares.values()) - min(shares.values()) <= SHARDS // UNITS
+    return (
+        set(shares) == set(stage.processes)
+        and max(shares.values()) - min(shares.values()) <= SHARDS // UNITS
+    )
 
 
 def _saved_up_to(stage: Stage, wanted: Mapping[int, int]) -> bool:
-    """Whether the owner of each shard has saved that it came so far: its claim held then, and the unit was taken over."""
+    """Whether the owner of each shard has saved that it came so far: its claim held then, and the
+    unit was taken over."""
     try:
         offsets = stage.coordinator.fetch_offsets(stage.export.group)
     except Unavailable:
         return False
-    return all((found := offsets.get((stage.store.name, shard))) is not None and found.offset >= wanted[shard] for shard in wanted)
+    return all(
+        (found := offsets.get((stage.store.name, shard))) is not None
+        and found.offset >= wanted[shard]
+        for shard in wanted
+    )
 
 
 def _network(stage: Stage) -> list[str]:
     name = stage.chance.choice(sorted(stage.links))
-    server = stage.chance.choice(("kafka", "zookeeper") if stage.links[name].store is None else ("store",))
+    server = stage.chance.choice(
+        ("kafka", "zookeeper") if stage.links[name].store is None else ("store",)
+    )
     proxy: TcpProxy = getattr(stage.links[name], server)
     direction = stage.chance.choice(list(Direction))
     how = stage.chance.choice(("cut", "stalled", "silent", "cut after some bytes"))
@@ -256,11 +308,17 @@ def _network(stage: Stage) -> list[str]:
         proxy.silence(direction)
     else:
         proxy.drop_after(stage.chance.randint(1, 20_000), direction)
-    until(lambda: proxy.cuts > cuts or sum(proxy.held.values()) > held, f"the fault is felt between {name} and {server}")
+    until(
+        lambda: proxy.cuts > cuts or sum(proxy.held.values()) > held,
+        f"the fault is felt between {name} and {server}",
+    )
     time.sleep(stage.chance.uniform(0.5, 1) * stage.scale.away_s)
     proxy.clear()
     felt = f"{proxy.cuts - cuts} connections were cut, {sum(proxy.held.values()) - held} bytes held"
-    return [f"{name} and {server} were {how}{f' {direction.value}' if how.startswith(('silent', 'cut after')) else ''}: {felt}"]
+    return [
+        f"{name} and {server} were"
+        f" {how}{f' {direction.value}' if how.startswith(('silent', 'cut after')) else ''}: {felt}"
+    ]
 
 
 def _cluster_away(stage: Stage) -> list[str]:
@@ -276,20 +334,32 @@ def _cluster_away(stage: Stage) -> list[str]:
     gone_s = time.monotonic()
 
     def waited() -> bool:
-        most[:] = [max(peak, process.memory_info().rss) for peak, process in zip(most, usage, strict=True)]
+        most[:] = [
+            max(peak, process.memory_info().rss) for peak, process in zip(most, usage, strict=True)
+        ]
         away_s = time.monotonic() - gone_s
-        return away_s > at_least_s and all(_WAITS in each.because for each in lag.read(stage.export.group).shards)
+        return away_s > at_least_s and all(
+            _WAITS in each.because for each in lag.read(stage.export.group).shards
+        )
 
-    put(stage.store, stage.scale.cells_away, first=stage.chance.randint(10, 1_000_000) * 10_000_000, size=1_000)
+    put(
+        stage.store,
+        stage.scale.cells_away,
+        first=stage.chance.randint(10, 1_000_000) * 10_000_000,
+        size=1_000,
+    )
     until(waited, "every shard waits for the cluster")
     away_s = time.monotonic() - gone_s
     stage.kafka.start()
     more = [peak - start for peak, start in zip(most, before, strict=True)]
     if max(more) > MEMORY_MORE_MAX_BYTES:
-        stage.violations.setdefault("I22", []).append(f"an exporter needed {max(more) >> 20} MiB more while the cluster was away")
+        stage.violations.setdefault("I22", []).append(
+            f"an exporter needed {max(more) >> 20} MiB more while the cluster was away"
+        )
     return [
-        f"the cluster (pid {pid}) was away for {away_s:.1f} s while {stage.scale.cells_away} cells came; every shard waited for it, "
-        f"and an exporter needed up to {max(more) / 2**20:.1f} MiB more"
+        f"the cluster (pid {pid}) was away for {away_s:.1f} s while {stage.scale.cells_away} cells"
+        f" came; every shard waited for it, and an exporter needed up to {max(more) / 2**20:.1f}"
+        " MiB more"
     ]
 
 
@@ -300,12 +370,21 @@ def _rolling(stage: Stage) -> list[str]:
         old = stage.processes.pop(name)
         old.drain()
         new = stage.start(f"{name}r", "")
-        restarted.append(f"{name} (pid {old.process.pid}) became {new.name} (pid {new.process.pid})")
-        until(lambda: set(stage.owners().values()) == set(stage.processes), "both exporters have their shares")
+        restarted.append(
+            f"{name} (pid {old.process.pid}) became {new.name} (pid {new.process.pid})"
+        )
+        until(
+            lambda: set(stage.owners().values()) == set(stage.processes),
+            "both exporters have their shares",
+        )
     pause_s = stage.reader.longest_pause_s()
     if pause_s > PAUSE_MAX_S:
-        stage.violations.setdefault("I21", []).append(f"a partition stood still for {pause_s:.1f} s in a rolling restart")
-    return [f"{'; '.join(restarted)}; the longest that a partition had nothing new: {pause_s:.2f} s"]
+        stage.violations.setdefault("I21", []).append(
+            f"a partition stood still for {pause_s:.1f} s in a rolling restart"
+        )
+    return [
+        f"{'; '.join(restarted)}; the longest that a partition had nothing new: {pause_s:.2f} s"
+    ]
 
 
 FAULTS: dict[str, Callable[[Stage], list[str]]] = {
@@ -333,7 +412,10 @@ def _exported(export: Export) -> dict[int, int]:
             tails = read_tails(consumer, export.topic or "", range(SHARDS))
         except Exception:  # the broker is away, or the topic not made yet
             return {}
-    return {shard: 0 if each.tail.added_id is None else each.tail.added_id + 1 for shard, each in tails.items()}
+    return {
+        shard: 0 if each.tail.added_id is None else each.tail.added_id + 1
+        for shard, each in tails.items()
+    }
 
 
 def until(done: Callable[[], bool], what: str) -> None:

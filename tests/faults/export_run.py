@@ -1,9 +1,10 @@
-"""One fault run on an export: cells are put while exporters, the network, the broker and ZooKeeper fail (``export_faults.py``); afterwards the topic is
-compared with the log from outside.
+"""One fault run on an export: cells are put while exporters, the network, the broker and ZooKeeper
+fail (``export_faults.py``); afterwards the topic is compared with the log from outside.
 
-I15: each partition equals its shard's log, in order, nothing twice; a reader of committed records that is there all the time sees nothing else. I17: the
-digests of both sides are equal. I21: after a fault has healed, every cell that was put before is exported in time, and a rolling restart holds no partition
-up. I22: an exporter that waits for its cluster needs no more memory.
+I15: each partition equals its shard's log, in order, nothing twice; a reader of committed records
+that is there all the time sees nothing else. I17: the digests of both sides are equal. I21: after a
+fault has healed, every cell that was put before is exported in time, and a rolling restart holds no
+partition up. I22: an exporter that waits for its cluster needs no more memory.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ from tests.faults.export_faults import (
 )
 from tests.faults.run import FaultRun
 from tests.integration.export_process import open_store
-from tests.integration.export_steps import LEASE_S, Exporter, Writer, check_equal, ends, export_to, put
+from tests.integration.export_steps import (
+    LEASE_S,
+    Exporter,
+    Writer,
+    check_equal,
+    ends,
+    export_to,
+    put,
+)
 from tests.services.free_ports import free_ports
 from tests.services.local_kafka import Kafka
 from tests.services.local_mariadb import MariaDB
@@ -54,16 +63,19 @@ from tests.services.tcp_proxy import TcpProxy
 __all__ = ["BRIEF", "EXPORT_KINDS", "FULL", "STORE_CUT", "run_export_faults"]
 
 RECOVERY_MAX_S = 10.0
-"""I21: everything is going again ten seconds after a fault heals, and the session of whoever was killed."""
+"""I21: everything is going again ten seconds after a fault heals, and the session of whoever was
+killed."""
 
 _EXPORTERS = ("a", "b")
 
 _SLOW_LOOK_S = 0.02
-"""Of runs with an odd seed: a look at the logs takes longer than a transaction, as of busy servers, so the next cells are looked for while one is under way."""
+"""Of runs with an odd seed: a look at the logs takes longer than a transaction, as of busy servers,
+so the next cells are looked for while one is under way."""
 
 
 class Reader(threading.Thread):
-    """Reads committed records from the beginning, as a consumer does, and notes what no reader may see, and for how long a partition had nothing new."""
+    """Reads committed records from the beginning, as a consumer does, and notes what no reader may
+    see, and for how long a partition had nothing new."""
 
     def __init__(self, export: Export) -> None:
         super().__init__(name="export-reader", daemon=True)
@@ -76,14 +88,22 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         with closing(consumer_of(self._export)) as consumer:
-            consumer.assign([TopicPartition(self._export.topic or "", shard, 0) for shard in range(SHARDS)])
+            consumer.assign(
+                [TopicPartition(self._export.topic or "", shard, 0) for shard in range(SHARDS)]
+            )
             while not self._stopping.is_set():
                 for message in consumer.consume(1_000, timeout=0.2):
                     if message.error() is not None:
                         continue  # an end, or the broker is away
-                    shard, added_id = message.partition() or 0, added_id_of(header_values(message).items())
+                    shard, added_id = (
+                        message.partition() or 0,
+                        added_id_of(header_values(message).items()),
+                    )
                     if added_id != self.next_ids[shard]:
-                        self.violations.append(f"partition {shard}: cell {added_id} came at offset {message.offset()}, {self.next_ids[shard]} was next")
+                        self.violations.append(
+                            f"partition {shard}: cell {added_id} came at offset {message.offset()},"
+                            f" {self.next_ids[shard]} was next"
+                        )
                     self.next_ids[shard] = (added_id or 0) + 1
                     now_s = time.monotonic()
                     self._longest_s = max(self._longest_s, now_s - self._came_s.get(shard, now_s))
@@ -98,7 +118,9 @@ class Reader(threading.Thread):
 
     def longest_pause_s(self) -> float:
         """For how long a partition had nothing new, at most, since :meth:`watch_pauses`."""
-        return max(self._longest_s, *(time.monotonic() - came_s for came_s in self._came_s.values()))
+        return max(
+            self._longest_s, *(time.monotonic() - came_s for came_s in self._came_s.values())
+        )
 
     def stop(self) -> None:
         self._stopping.set()
@@ -115,23 +137,51 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
         zookeeper.start()
         server = stack.enter_context(lone_server(SHARDS)) if kind == STORE_CUT else None
         links = _links(stack, zookeeper, server) if kind in ("export-network", STORE_CUT) else {}
-        listeners = {name.upper(): (link.kafka.target_port, link.kafka.port) for name, link in links.items()}
+        listeners = {
+            name.upper(): (link.kafka.target_port, link.kafka.port) for name, link in links.items()
+        }
         kafka = Kafka(directory / "kafka", links=listeners)
         stack.callback(kafka.kill)
         kafka.start()
         place = directory / "store"
-        store = stack.enter_context(open_store(server.url if server is not None else str(place), SHARDS))
+        store = stack.enter_context(
+            open_store(server.url if server is not None else str(place), SHARDS)
+        )
         chroot = "export-faults"
-        coordinator = stack.enter_context(closing(open_coordinator(f"zookeeper://{zookeeper.hosts}/{chroot}", store.state)))
-        export = export_to(kafka, units=UNITS, client={"message.timeout.ms": int(SHORT_TIMEOUT_S * 1000)} if kind == "export-cluster-away" else {})
+        coordinator = stack.enter_context(
+            closing(open_coordinator(f"zookeeper://{zookeeper.hosts}/{chroot}", store.state))
+        )
+        export = export_to(
+            kafka,
+            units=UNITS,
+            client=(
+                {"message.timeout.ms": int(SHORT_TIMEOUT_S * 1000)}
+                if kind == "export-cluster-away"
+                else {}
+            ),
+        )
         processes: dict[str, Exporter] = {}
 
         def start(name: str, failpoints: str = "") -> Exporter:
             its, hosts, url = export, zookeeper.hosts, None
             if (link := links.get(name)) is not None:
-                its, hosts = msgspec.structs.replace(export, bootstrap=f"127.0.0.1:{link.kafka.port}"), f"127.0.0.1:{link.zookeeper.port}"
-                url = f"mysql://root@127.0.0.1:{link.store.port}" if link.store is not None else None
-            started = processes[name] = Exporter(place, name, SHARDS, [its], f"zookeeper://{hosts}/{chroot}", failpoints, url, _SLOW_LOOK_S * (seed % 2))
+                its, hosts = (
+                    msgspec.structs.replace(export, bootstrap=f"127.0.0.1:{link.kafka.port}"),
+                    f"127.0.0.1:{link.zookeeper.port}",
+                )
+                url = (
+                    f"mysql://root@127.0.0.1:{link.store.port}" if link.store is not None else None
+                )
+            started = processes[name] = Exporter(
+                place,
+                name,
+                SHARDS,
+                [its],
+                f"zookeeper://{hosts}/{chroot}",
+                failpoints,
+                url,
+                _SLOW_LOOK_S * (seed % 2),
+            )
             stack.callback(started.kill)
             return started
 
@@ -139,8 +189,23 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
         for name in _EXPORTERS:
             start(name)
         reader, writers = Reader(export), [Writer(store, number) for number in range(2)]
-        stage = Stage(store, export, kafka, zookeeper, coordinator, processes, start, chance, scale, links, reader)
-        until(lambda: set(stage.owners().values()) == set(_EXPORTERS), "both exporters have their shares")
+        stage = Stage(
+            store,
+            export,
+            kafka,
+            zookeeper,
+            coordinator,
+            processes,
+            start,
+            chance,
+            scale,
+            links,
+            reader,
+        )
+        until(
+            lambda: set(stage.owners().values()) == set(_EXPORTERS),
+            "both exporters have their shares",
+        )
         until(lambda: has_come_to(export, dict.fromkeys(range(SHARDS), 1)), "the work is under way")
         for thread in (reader, *writers):
             thread.start()
@@ -151,21 +216,36 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
                 result.witnessed += FAULTS[kind](stage)
                 healed_s, wanted = time.monotonic(), ends(store)
                 healed_at.append(time.strftime("%H:%M:%S"))  # as the exporters' logs say it
-                # Looked at by a reader that is there all the time: to connect anew and read the ends takes seconds on a busy machine.
-                until(lambda wanted=wanted: reader.has_read(wanted), "everything is exported that was put before, and read")  # type: ignore[misc]
+                # Looked at by a reader that is there all the time: to connect anew and read the
+                # ends takes seconds on a busy machine.
+                until(
+                    lambda wanted=wanted: reader.has_read(wanted),
+                    "everything is exported that was put before, and read",
+                )  # type: ignore[misc]
                 result.recovery_s.append(time.monotonic() - healed_s)
-                result.operations_inside += sum(writer.cells for writer in writers) - before  # others recover from a kill: it lasts until then
+                result.operations_inside += (
+                    sum(writer.cells for writer in writers) - before
+                )  # others recover from a kill: it lasts until then
             for writer in writers:
                 writer.stop()
             wanted = ends(store)
-            until(lambda: has_come_to(export, wanted) and reader.next_ids == wanted, "all is exported and read")
+            until(
+                lambda: has_come_to(export, wanted) and reader.next_ids == wanted,
+                "all is exported and read",
+            )
         except TimeoutError as error:
             stage.violations.setdefault("I21", []).append(str(error))
         finally:
             for thread in (*writers, reader):
                 thread.stop()
-        recoveries = zip(result.recovery_s, healed_at, strict=False)  # the last one may never have come
-        slow = [f"recovery from what had healed at {at} took {each:.1f} s" for each, at in recoveries if each > RECOVERY_MAX_S + 2 * LEASE_S]
+        recoveries = zip(
+            result.recovery_s, healed_at, strict=False
+        )  # the last one may never have come
+        slow = [
+            f"recovery from what had healed at {at} took {each:.1f} s"
+            for each, at in recoveries
+            if each > RECOVERY_MAX_S + 2 * LEASE_S
+        ]
         result.violations |= stage.violations
         result.violations["I21"] = [*result.violations.get("I21", []), *slow]
         result.violations["I15"] = [*reader.violations, *_differences(store, export)]
@@ -185,7 +265,10 @@ def _links(stack: ExitStack, zookeeper: ZooKeeper, store: MariaDB | None) -> Map
 
     ports = free_ports(len(_EXPORTERS))
     return {
-        name: Link(proxy(port), proxy(zookeeper.port), proxy(store.port) if store is not None else None) for name, port in zip(_EXPORTERS, ports, strict=True)
+        name: Link(
+            proxy(port), proxy(zookeeper.port), proxy(store.port) if store is not None else None
+        )
+        for name, port in zip(_EXPORTERS, ports, strict=True)
     }
 
 

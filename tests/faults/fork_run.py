@@ -1,4 +1,5 @@
-"""``forked-client``: a process forks while it puts and reads by key, and both sides go on with the same client. Every answer is compared with its question."""
+"""``forked-client``: a process forks while it puts and reads by key, and both sides go on with the
+same client. Every answer is compared with its question."""
 
 from __future__ import annotations
 
@@ -28,24 +29,46 @@ SHARDS: Final = 16
 PROCESS_TIMEOUT_S: Final = 180.0
 
 
-def run_fork_faults(kind: str, seed: int, directory: Path, forks: int = FORKS, *, without: Sequence[str] = ()) -> FaultRun:
-    """Runs and checks. When the process forks follows from the seed. ``without``: mends that are undone (:mod:`tests.faults.forked_client_process`)."""
+def run_fork_faults(
+    kind: str, seed: int, directory: Path, forks: int = FORKS, *, without: Sequence[str] = ()
+) -> FaultRun:
+    """Runs and checks. When the process forks follows from the seed. ``without``: mends that are
+    undone (:mod:`tests.faults.forked_client_process`)."""
     result = FaultRun(kind, seed)
     directory.mkdir(parents=True, exist_ok=True)
-    with Datastore.open_embedded(directory / "store", "trips", SHARDS) as datastore, worker_thread(datastore) as url:
+    with (
+        Datastore.open_embedded(directory / "store", "trips", SHARDS) as datastore,
+        worker_thread(datastore) as url,
+    ):
         arguments = [url, str(directory), str(seed), str(forks), *without]
-        subprocess.run([sys.executable, "-m", "tests.faults.forked_client_process", *arguments], check=True, timeout=PROCESS_TIMEOUT_S)
+        subprocess.run(
+            [sys.executable, "-m", "tests.faults.forked_client_process", *arguments],
+            check=True,
+            timeout=PROCESS_TIMEOUT_S,
+        )
         sides = {int(path.stem): _read(path) for path in directory.glob("*.ndjson")}
         with Client(url, "trips") as client:
             log = read_log(client)
     result.witnessed, result.operations_inside = _witnessed(sides, forks)
-    ledger = Ledger([_put(each) for answers in sides.values() for each in answers if isinstance(each, PutAnswered)])
-    result.violations = merge(check_log(ledger, log), check_gapless(log), *(check_answers(ledger, pid, answers) for pid, answers in sides.items()))
+    ledger = Ledger(
+        [
+            _put(each)
+            for answers in sides.values()
+            for each in answers
+            if isinstance(each, PutAnswered)
+        ]
+    )
+    result.violations = merge(
+        check_log(ledger, log),
+        check_gapless(log),
+        *(check_answers(ledger, pid, answers) for pid, answers in sides.items()),
+    )
     return result
 
 
 def check_answers(ledger: Ledger, pid: int, answers: Iterable[Answered]) -> Violations:
-    """I1 to I4 of what one process was answered, and I21: with a worker that nothing happens to, every call has its answer."""
+    """I1 to I4 of what one process was answered, and I21: with a worker that nothing happens to,
+    every call has its answer."""
     puts: Mapping[UUID, Put] = {put.row_key: put for put in ledger.puts}
     violations: Violations = {"I1": [], "I2": [], "I3": [], "I4": [], "I21": []}
     for each in answers:
@@ -55,28 +78,51 @@ def check_answers(ledger: Ledger, pid: int, answers: Iterable[Answered]) -> Viol
             continue
         put, got = puts[each.row_key], each.got
         if got is None:
-            violations["I1"].append(f"process {pid} was answered that row {each.row_key} is not there, which it had put")
+            violations["I1"].append(
+                f"process {pid} was answered that row {each.row_key} is not there, which it had put"
+            )
         elif (got.row_key, got.column_name, got.ref_key) != put.triple:
-            violations["I3"].append(f"process {pid} asked for row {each.row_key} and was shown row {got.row_key}")
+            violations["I3"].append(
+                f"process {pid} asked for row {each.row_key} and was shown row {got.row_key}"
+            )
         elif got.body_json.encode() != put.body_json:
-            violations["I2"].append(f"process {pid} was shown another body of row {each.row_key} than was put")
+            violations["I2"].append(
+                f"process {pid} was shown another body of row {each.row_key} than was put"
+            )
         elif (got.shard, got.added_id) != (put.shard, put.added_id):
-            violations["I4"].append(f"row {each.row_key} was acknowledged at {put.shard}/{put.added_id} and shown at {got.shard}/{got.added_id}")
+            violations["I4"].append(
+                f"row {each.row_key} was acknowledged at {put.shard}/{put.added_id} and shown at"
+                f" {got.shard}/{got.added_id}"
+            )
     return violations
 
 
 def _witnessed(sides: Mapping[int, Sequence[Answered]], forks: int) -> tuple[list[str], int]:
-    """What proves that the process forked under load: puts of the parent lie before and after the first one of each child. And how many were acknowledged by
-    children, or beside them."""
+    """What proves that the process forked under load: puts of the parent lie before and after the
+    first one of each child. And how many were acknowledged by children, or beside them."""
     parent = max(sides, key=lambda pid: len(sides[pid]), default=0)
-    moments = {pid: [(each.begun_s, each.answered_s) for each in answers if isinstance(each, PutAnswered) and each.outcome] for pid, answers in sides.items()}
+    moments = {
+        pid: [
+            (each.begun_s, each.answered_s)
+            for each in answers
+            if isinstance(each, PutAnswered) and each.outcome
+        ]
+        for pid, answers in sides.items()
+    }
     children = [pid for pid in sides if pid != parent and moments[pid] and moments[parent]]
-    beside = [pid for pid in children if min(moments[parent])[0] < min(moments[pid])[0] < max(moments[parent])[0]]
+    beside = [
+        pid
+        for pid in children
+        if min(moments[parent])[0] < min(moments[pid])[0] < max(moments[parent])[0]
+    ]
     if len(beside) < forks:
         return [], 0
     begun_s = min(min(moments[pid])[0] for pid in beside)
     inside = sum(answered_s >= begun_s for each in moments.values() for _, answered_s in each)
-    return [f"process {parent} forked {pid}, which was answered {len(sides[pid])} times" for pid in beside], inside
+    return [
+        f"process {parent} forked {pid}, which was answered {len(sides[pid])} times"
+        for pid in beside
+    ], inside
 
 
 def _put(answered: PutAnswered) -> Put:

@@ -1,8 +1,11 @@
-"""A process whose threads put and read by key through one client, and which forks meanwhile: both sides go on with the same client.
+"""A process whose threads put and read by key through one client, and which forks meanwhile: both
+sides go on with the same client.
 
-``python -m tests.faults.forked_client_process URL DIRECTORY SEED FORKS [MEND…]``. Each process writes what it asked and what it was answered to a file of its
-own, ``PID.ndjson``. For planted faults the mends named are undone: ``forks`` (connections are the process's own), ``numbers`` (an answer carries the number of
-its request), ``contents`` (what came is compared with what was asked for).
+``python -m tests.faults.forked_client_process URL DIRECTORY SEED FORKS [MEND…]``. Each process
+writes what it asked and what it was answered to a file of its own, ``PID.ndjson``. For planted
+faults the mends named are undone: ``forks`` (connections are the process's own), ``numbers`` (an
+answer carries the number of its request), ``contents`` (what came is compared with what was asked
+for).
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ CALL_TIMEOUT_S: Final = 5.0
 
 
 class PutAnswered(msgspec.Struct, tag="put"):
-    """One put and its answer. Times are those of the machine's monotonic clock; ``error`` is the code of the error that came instead."""
+    """One put and its answer. Times are those of the machine's monotonic clock; ``error`` is the
+    code of the error that came instead."""
 
     row_key: UUID
     body_json: str
@@ -75,7 +79,10 @@ class Side:
         self._client, self._seed = client, seed
         self._stop = threading.Event()
         self.answers: list[Answered] = []
-        self._threads = [threading.Thread(target=self._work, args=(number,), daemon=True) for number in range(THREADS)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), daemon=True)
+            for number in range(THREADS)
+        ]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -97,7 +104,9 @@ class Side:
             if rows:
                 some = [chance.choice(rows) for _ in range(3)]
                 self._get(some[:1], lambda keys: [self._client.get_cell(keys[0], "BASE", 1)])
-                self._get(some, lambda keys: self._client.get_cells([(key, "BASE", 1) for key in keys]))
+                self._get(
+                    some, lambda keys: self._client.get_cells([(key, "BASE", 1) for key in keys])
+                )
             time.sleep(chance.uniform(0, PAUSE_MAX_S))
 
     def _put(self, row_key: UUID) -> bool:
@@ -106,25 +115,42 @@ class Side:
         put = PutAnswered(row_key, canonical_json.canonical(body).decode(), begun_s, 0.0)
         try:
             result = self._client.put_cell(row_key, "BASE", 1, body)
-            put.outcome, put.shard, put.added_id = result.outcome.value, result.shard, result.added_id
+            put.outcome, put.shard, put.added_id = (
+                result.outcome.value,
+                result.shard,
+                result.added_id,
+            )
         except CellfeedError as error:
             put.error = error.code
         put.answered_s = time.monotonic()
         self.answers.append(put)
         return put.outcome is not None
 
-    def _get(self, keys: Sequence[UUID], read: Callable[[Sequence[UUID]], list[Cell | None]]) -> None:
+    def _get(
+        self, keys: Sequence[UUID], read: Callable[[Sequence[UUID]], list[Cell | None]]
+    ) -> None:
         try:
             found = read(keys)
         except CellfeedError as error:
             self.answers += [GetAnswered(key, error=error.code) for key in keys]
             return
-        for number, key in enumerate(keys):  # an answer that is too short is not there for the last ones
-            self.answers.append(GetAnswered(key, _seen(found[number]) if number < len(found) else None))
+        for number, key in enumerate(
+            keys
+        ):  # an answer that is too short is not there for the last ones
+            self.answers.append(
+                GetAnswered(key, _seen(found[number]) if number < len(found) else None)
+            )
 
 
 def _seen(cell: Cell | None) -> CellSeen | None:
-    return cell and CellSeen(cell.row_key, cell.column_name, cell.ref_key, cell.body_json.decode(), cell.shard, cell.added_id)
+    return cell and CellSeen(
+        cell.row_key,
+        cell.column_name,
+        cell.ref_key,
+        cell.body_json.decode(),
+        cell.shard,
+        cell.added_id,
+    )
 
 
 def undo(mends: Sequence[str]) -> None:
@@ -169,7 +195,9 @@ def _run_child(client: Client, directory: Path, seed: int) -> None:
 
 
 def _write(directory: Path, side: Side) -> None:
-    (directory / f"{os.getpid()}.ndjson").write_bytes(msgspec.json.Encoder().encode_lines(side.answers))
+    (directory / f"{os.getpid()}.ndjson").write_bytes(
+        msgspec.json.Encoder().encode_lines(side.answers)
+    )
 
 
 if __name__ == "__main__":

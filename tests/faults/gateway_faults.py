@@ -1,7 +1,8 @@
-"""What is done to gateways: killed, paused past their session, stopped in order one after the other, left without their ZooKeeper, and all the time asked by
-members that come and go.
+"""What is done to gateways: killed, paused past their session, stopped in order one after the
+other, left without their ZooKeeper, and all the time asked by members that come and go.
 
-Each fault ends with the moment at which it healed (monotonic seconds) and what shows that it happened.
+Each fault ends with the moment at which it healed (monotonic seconds) and what shows that it
+happened.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ MOVED_MAX_S = 2 * SESSION_S + 10.0
 """I21 while a gateway is gone: its session (longer in ZooKeeper), and ten seconds."""
 
 _CHURN_S = 900.0
-"""For a part of the joins and leaves: each may wait for a rebalance, and a rebalance for a gateway that died."""
+"""For a part of the joins and leaves: each may wait for a rebalance, and a rebalance for a gateway
+that died."""
 
 _FOUND_S = 180.0
-"""Until the gateways are a cluster again after one was killed or ZooKeeper was away, on a machine that is busy with their clients."""
+"""Until the gateways are a cluster again after one was killed or ZooKeeper was away, on a machine
+that is busy with their clients."""
 
 
 class Scale(NamedTuple):
@@ -45,14 +48,19 @@ class Healed(NamedTuple):
 
 
 def _kill(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
-    """kill -9 of the gateway that coordinates the group. The others go on with the group while it is gone."""
+    """kill -9 of the gateway that coordinates the group. The others go on with the group while it
+    is gone."""
     del scale
     name = system.coordinator_of_group()
     gateway = system.gateways[name]
     pid, killed_s = gateway.process.pid, time.monotonic()
     gateway.kill()
     moved_s = system.going_again_s(killed_s, MOVED_MAX_S)
-    slow = [f"{moved_s:.1f} s after {name} was killed the group did not go on elsewhere"] if moved_s >= MOVED_MAX_S else []
+    slow = (
+        [f"{moved_s:.1f} s after {name} was killed the group did not go on elsewhere"]
+        if moved_s >= MOVED_MAX_S
+        else []
+    )
     taken_by = system.coordinator_of_group()
     time.sleep(chance.uniform(0, 0.5))
     gateway.start()
@@ -60,23 +68,42 @@ def _kill(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
     if taken_by == name or gateway.process.pid == pid:
         raise FaultDidNotHappen(f"{name} is as it was")
     until(lambda: system.is_settled(), "the gateway that is back has its share")
-    return Healed(healed_s, f"{name} ({pid}) killed, the group went on at {taken_by} {moved_s:.1f} s later", slow)
+    return Healed(
+        healed_s,
+        f"{name} ({pid}) killed, the group went on at {taken_by} {moved_s:.1f} s later",
+        slow,
+    )
 
 
 def _pause(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
-    """SIGSTOP of the group's coordinator until another one has the group and it goes on there; then it wakes up, believing in what it had."""
+    """SIGSTOP of the group's coordinator until another one has the group and it goes on there; then
+    it wakes up, believing in what it had."""
     del scale
     name = system.coordinator_of_group()
     with system.paused(name):
         stopped_s = time.monotonic()
-        until(lambda: any(slot_of(GROUP) in slots for other, slots in system.slots().items() if other != name), "the paused gateway's groups are another's")
+        until(
+            lambda: any(
+                slot_of(GROUP) in slots for other, slots in system.slots().items() if other != name
+            ),
+            "the paused gateway's groups are another's",
+        )
         moved_s = system.going_again_s(stopped_s, MOVED_MAX_S)
         taken_by = system.coordinator_of_group()
         time.sleep(chance.uniform(0, 1))
     healed_s = time.monotonic()
-    slow = [f"{moved_s:.1f} s after {name} was paused the group did not go on elsewhere"] if moved_s >= MOVED_MAX_S else []
+    slow = (
+        [f"{moved_s:.1f} s after {name} was paused the group did not go on elsewhere"]
+        if moved_s >= MOVED_MAX_S
+        else []
+    )
     until(lambda: system.is_settled(), "the gateway that woke up has its share")
-    return Healed(healed_s, f"{name} paused for {healed_s - stopped_s:.1f} s, the group went on at {taken_by} after {moved_s:.1f} s", slow)
+    return Healed(
+        healed_s,
+        f"{name} paused for {healed_s - stopped_s:.1f} s, the group went on at {taken_by} after"
+        f" {moved_s:.1f} s",
+        slow,
+    )
 
 
 def _stop(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
@@ -88,7 +115,13 @@ def _stop(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
         gateway.stop()
         if gateway.returncode != 0:
             raise FaultDidNotHappen(f"{name} ended with {gateway.returncode}")
-        until(lambda name=name: name not in system.slots() and sum(map(len, system.slots().values())) == 50, "the others have all groups", SESSION_S * 4)  # type: ignore[misc]
+        until(
+            lambda name=name: (
+                name not in system.slots() and sum(map(len, system.slots().values())) == 50
+            ),
+            "the others have all groups",
+            SESSION_S * 4,
+        )  # type: ignore[misc]
         gateway.start()
         until(lambda: system.is_settled(), "the gateway that is back has its share")
         pids.append(f"{name} {pid} → {gateway.process.pid}")
@@ -96,7 +129,8 @@ def _stop(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
 
 
 def _zookeeper(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
-    """kill -9 of ZooKeeper; the group's members read on, and what they commit meanwhile is refused or waits."""
+    """kill -9 of ZooKeeper; the group's members read on, and what they commit meanwhile is refused
+    or waits."""
     del chance
     zookeeper = system.zookeeper
     if zookeeper is None or zookeeper.process is None:
@@ -112,10 +146,20 @@ def _zookeeper(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
     heads = system.heads()
     time.sleep(2.0)
     read = {shard: cells[-1].added_id for shard, cells in system.reader.read.items() if cells}
-    stuck = [f"partition {shard}: nobody read on while ZooKeeper was away" for shard, head in heads.items() if read.get(shard, -1) < head - 1]
+    stuck = [
+        f"partition {shard}: nobody read on while ZooKeeper was away"
+        for shard, head in heads.items()
+        if read.get(shard, -1) < head - 1
+    ]
     with system.listeners.lock:
-        handled = {shard: max(offsets, default=0) for shard, offsets in system.listeners.handled.items()}
-    stuck += [f"partition {shard}: the group did not read on while ZooKeeper was away" for shard, head in heads.items() if handled.get(shard, -1) < head - 1]
+        handled = {
+            shard: max(offsets, default=0) for shard, offsets in system.listeners.handled.items()
+        }
+    stuck += [
+        f"partition {shard}: the group did not read on while ZooKeeper was away"
+        for shard, head in heads.items()
+        if handled.get(shard, -1) < head - 1
+    ]
     if len(system.listeners.resumed) != resumed:
         stuck.append("a member that only reads lost its place while ZooKeeper was away")
     if system.group.total_acknowledged() != acknowledged:
@@ -126,23 +170,40 @@ def _zookeeper(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
 
 
 def _churn(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
-    """Members of three clients join and leave while one coordinator after the other is killed and started again, and ZooKeeper is away in between."""
+    """Members of three clients join and leave while one coordinator after the other is killed and
+    started again, and ZooKeeper is away in between."""
     churn = GroupChurn(system.bootstrap, "trips", GROUP, system.group, chance, scale.turns)
     churn.start()
     try:
         said = []
         for number in range(scale.faults + 1):
             turns = scale.turns * (number + 1) // (scale.faults + 2)
-            until(lambda turns=turns: churn.turns >= turns or not churn.is_alive(), "members come and go", _CHURN_S)  # type: ignore[misc]
-            said.append(_zookeeper_away(system, scale.away_s) if number == scale.faults // 2 else _coordinator_killed(system, chance))
+            until(
+                lambda turns=turns: churn.turns >= turns or not churn.is_alive(),
+                "members come and go",
+                _CHURN_S,
+            )  # type: ignore[misc]
+            said.append(
+                _zookeeper_away(system, scale.away_s)
+                if number == scale.faults // 2
+                else _coordinator_killed(system, chance)
+            )
         until(lambda: not churn.is_alive(), "all have come and gone", _CHURN_S)
     finally:
         churn.stop()
     if churn.turns < scale.turns or 2 * churn.given < churn.joins.total():
-        raise FaultDidNotHappen(f"{churn.turns} joins and leaves, {churn.given} of {churn.joins.total()} were given partitions")
+        raise FaultDidNotHappen(
+            f"{churn.turns} joins and leaves, {churn.given} of {churn.joins.total()} were given"
+            " partitions"
+        )
     healed_s = time.monotonic()
     members = ", ".join(f"{count} of {client}" for client, count in sorted(churn.joins.items()))
-    return Healed(healed_s, f"{churn.joins.total()} joins ({members}; {churn.given} given partitions), {churn.leaves} leaves; {'; '.join(said)}", [])
+    return Healed(
+        healed_s,
+        f"{churn.joins.total()} joins ({members}; {churn.given} given partitions), {churn.leaves}"
+        f" leaves; {'; '.join(said)}",
+        [],
+    )
 
 
 def _coordinator_killed(system: GatewaySystem, chance: Random) -> str:
@@ -151,7 +212,11 @@ def _coordinator_killed(system: GatewaySystem, chance: Random) -> str:
     pid = gateway.process.pid
     gateway.kill()
     until(
-        lambda: any(slot_of(GROUP) in slots for other, slots in system.slots().items() if other != name), "the killed gateway's groups are another's", _FOUND_S
+        lambda: any(
+            slot_of(GROUP) in slots for other, slots in system.slots().items() if other != name
+        ),
+        "the killed gateway's groups are another's",
+        _FOUND_S,
     )
     time.sleep(chance.uniform(0, 2))
     gateway.start()
@@ -179,4 +244,5 @@ FAULTS: dict[str, Callable[[GatewaySystem, Random, Scale], Healed]] = {
     "gateways-churn": _churn,
 }
 NEED_ZOOKEEPER = frozenset({"gateways-zookeeper", "gateways-churn"})
-"""Kinds that need one of their own, to be killed. The others use one with even seeds, three gateways instead of two with it, and the store with odd ones."""
+"""Kinds that need one of their own, to be killed. The others use one with even seeds, three
+gateways instead of two with it, and the store with odd ones."""

@@ -1,6 +1,8 @@
-"""One fault run on several gateways: members of three clients read and commit in one group, a reader by assignment, a writer; then all is checked.
+"""One fault run on several gateways: members of three clients read and commit in one group, a
+reader by assignment, a writer; then all is checked.
 
-I3, I6–I8 of the reader, I7, I14 and I20 of the group (:func:`tests.faults.group_members.check_group`, and every look at the offsets from outside), I21.
+I3, I6–I8 of the reader, I7, I14 and I20 of the group
+(:func:`tests.faults.group_members.check_group`, and every look at the offsets from outside), I21.
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ _GIVEN_UP_S = 40.0
 _CATCH_UP_S = 90.0
 
 
-def run_gateway_faults(kind: str, seed: int, directory: Path, scale: Scale = FULL, zookeeper: ZooKeeper | None = None) -> FaultRun:
-    """Runs and checks. What is hit and when follows from the seed. ``zookeeper``: one that runs, for kinds that leave it alone."""
+def run_gateway_faults(
+    kind: str, seed: int, directory: Path, scale: Scale = FULL, zookeeper: ZooKeeper | None = None
+) -> FaultRun:
+    """Runs and checks. What is hit and when follows from the seed. ``zookeeper``: one that runs,
+    for kinds that leave it alone."""
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
     with ExitStack() as stack:
@@ -43,7 +48,10 @@ def run_gateway_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
         try:
             system = stack.enter_context(
                 GatewaySystem(
-                    directory, 3 if on_zookeeper else 2, zookeeper if on_zookeeper else None, CHURN_SESSION_S if kind == "gateways-churn" else SESSION_S
+                    directory,
+                    3 if on_zookeeper else 2,
+                    zookeeper if on_zookeeper else None,
+                    CHURN_SESSION_S if kind == "gateways-churn" else SESSION_S,
                 )
             )
             for _ in range(1 if kind in NEED_ZOOKEEPER else scale.faults):
@@ -56,14 +64,18 @@ def run_gateway_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
     return result
 
 
-def _one_fault(kind: str, system: GatewaySystem, chance: random.Random, scale: Scale, result: FaultRun) -> None:
+def _one_fault(
+    kind: str, system: GatewaySystem, chance: random.Random, scale: Scale, result: FaultRun
+) -> None:
     began_s = time.monotonic()
     healed = FAULTS[kind](system, chance, scale)
     result.witnessed.append(healed.witness)
     result.operations_inside += system.puts.acknowledged_between(began_s, healed.at_s)
     result.recovery_s.append(system.going_again_s(healed.at_s, _GIVEN_UP_S))
     limit_s = RECOVERY_MAX_S + (_GUEST_SESSION_S if kind == "gateways-churn" else 0)
-    slow = [f"recovery took {result.recovery_s[-1]:.1f} s"] if result.recovery_s[-1] > limit_s else []
+    slow = (
+        [f"recovery took {result.recovery_s[-1]:.1f} s"] if result.recovery_s[-1] > limit_s else []
+    )
     result.violations = merge(result.violations, {"I21": [*healed.violations, *slow]})
 
 
@@ -71,14 +83,18 @@ def _check(system: GatewaySystem) -> Violations:
     system.writer.stop()
     ends = {shard: end for shard, end in system.heads().items() if end}
     try:
-        until(lambda: system.group.acknowledged == ends, "the group comes to the end of the logs", _CATCH_UP_S)
+        until(
+            lambda: system.group.acknowledged == ends,
+            "the group comes to the end of the logs",
+            _CATCH_UP_S,
+        )
     except FaultDidNotHappen as error:
         group = system.group
         alive = [member.name for member in system.members if member.is_alive()]
         raise FaultDidNotHappen(
-            f"{error}: committed {group.acknowledged} of {ends}, tried {group.attempted}, last generations "
-            f"{ {member: each[-1] for member, each in group.generations.items()} }, {group.failed_commits} commits failed, alive {alive}, "
-            f"errors {group.errors[-3:]}"
+            f"{error}: committed {group.acknowledged} of {ends}, tried {group.attempted}, last"
+            f" generations { {member: each[-1] for member, each in group.generations.items()} },"
+            f" {group.failed_commits} commits failed, alive {alive}, errors {group.errors[-3:]}"
         ) from error
     if not system.reader.wait_for(ends, _CATCH_UP_S):
         return {"I8": ["the reader by assignment did not come to the end"]}
@@ -97,7 +113,11 @@ def _check(system: GatewaySystem) -> Violations:
             "errors": [
                 *system.group.errors,
                 *system.reader.errors,
-                *(f"{name} has a traceback in its log" for name, text in logs.items() if "Traceback" in text),
+                *(
+                    f"{name} has a traceback in its log"
+                    for name, text in logs.items()
+                    if "Traceback" in text
+                ),
             ]
         },
     )

@@ -1,4 +1,5 @@
-"""Several gateways over one datastore, as one Kafka cluster, at work: a writer, a reader by assignment, a group of three clients."""
+"""Several gateways over one datastore, as one Kafka cluster, at work: a writer, a reader by
+assignment, a group of three clients."""
 
 from __future__ import annotations
 
@@ -31,13 +32,15 @@ from tests.services.local_zookeeper import ZooKeeper
 SHARDS: Final = 16
 GROUP: Final = "billing"
 LISTENERS: Final = "listeners"
-"""A group of one member that never commits: a commit that waits for the coordination keeps a member of the other group from reading."""
+"""A group of one member that never commits: a commit that waits for the coordination keeps a member
+of the other group from reading."""
 
 SESSION_S: Final = 2.0
 """The gateways' ``session_timeout_s``."""
 
 CHURN_SESSION_S: Final = 8.0
-"""Beside a dozen clients at work on a busy machine: shorter ones end by themselves, and the run is about gateways that are killed."""
+"""Beside a dozen clients at work on a busy machine: shorter ones end by themselves, and the run is
+about gateways that are killed."""
 
 _PUT_EVERY_S: Final = 0.004
 _LOOK_EVERY_S: Final = 0.1
@@ -45,14 +48,27 @@ _LOCK_TRIES: Final = 20
 
 
 class GatewaySystem:
-    """Use in a ``with``. ``zookeeper``: where groups meet; without one it is the store. ``session_s``: of the gateways; they wait half of it for ZooKeeper."""
+    """Use in a ``with``. ``zookeeper``: where groups meet; without one it is the store.
+    ``session_s``: of the gateways; they wait half of it for ZooKeeper."""
 
-    def __init__(self, directory: Path, gateways: int, zookeeper: ZooKeeper | None, session_s: float = SESSION_S) -> None:
-        self.coordination = f"{zookeeper.url}/faults-{uuid.uuid4()}?timeout_s={session_s / 2:g}" if zookeeper else IN_STORE
+    def __init__(
+        self,
+        directory: Path,
+        gateways: int,
+        zookeeper: ZooKeeper | None,
+        session_s: float = SESSION_S,
+    ) -> None:
+        self.coordination = (
+            f"{zookeeper.url}/faults-{uuid.uuid4()}?timeout_s={session_s / 2:g}"
+            if zookeeper
+            else IN_STORE
+        )
         self.zookeeper = zookeeper
         settings = {"session_timeout_s": session_s, "coordination": self.coordination}
         self.gateways = {
-            name: GatewayProcess(directory / "store", directory / f"{name}.log", name=name, **settings)
+            name: GatewayProcess(
+                directory / "store", directory / f"{name}.log", name=name, **settings
+            )
             for name in (f"g{number + 1}" for number in range(gateways))
         }
         self.directory = directory
@@ -61,7 +77,9 @@ class GatewaySystem:
 
     def __enter__(self) -> GatewaySystem:
         with ExitStack() as stack:
-            self.datastore = stack.enter_context(Datastore.open_embedded(self.directory / "store", shards=SHARDS))
+            self.datastore = stack.enter_context(
+                Datastore.open_embedded(self.directory / "store", shards=SHARDS)
+            )
             self.coordinator = open_coordinator(self.coordination, self.datastore.state)
             stack.callback(self.coordinator.close)
             for gateway in self.gateways.values():
@@ -71,13 +89,23 @@ class GatewaySystem:
             self.watch = Watch(self)
             self.writer = StoreWriter(self.datastore, self.puts)
             self.reader = KafkaReader(self.bootstrap, "trips", SHARDS)
-            self.members: list[Member] = [make(self.bootstrap, "trips", GROUP, name, self.group) for name, make in MEMBERS.items()]
-            self.listener = GroupMember(self.bootstrap, "trips", LISTENERS, "listener", self.listeners, commits=False)
+            self.members: list[Member] = [
+                make(self.bootstrap, "trips", GROUP, name, self.group)
+                for name, make in MEMBERS.items()
+            ]
+            self.listener = GroupMember(
+                self.bootstrap, "trips", LISTENERS, "listener", self.listeners, commits=False
+            )
             for thread in (self.watch, self.writer, self.reader, self.listener, *self.members):
                 thread.start()
                 stack.callback(thread.stop)
             heads = self.heads()
-            until(lambda: len(self.group.generations) == len(MEMBERS) - 1 and self.is_going_since(heads), "the group commits in all partitions")
+            until(
+                lambda: (
+                    len(self.group.generations) == len(MEMBERS) - 1 and self.is_going_since(heads)
+                ),
+                "the group commits in all partitions",
+            )
             self._stack = stack.pop_all()
         return self
 
@@ -94,10 +122,13 @@ class GatewaySystem:
     def is_going_since(self, heads: dict[int, int]) -> bool:
         """Whether the group has committed beyond these positions in every partition."""
         with self.group.lock:
-            return all(self.group.acknowledged.get(shard, 0) > head for shard, head in heads.items())
+            return all(
+                self.group.acknowledged.get(shard, 0) > head for shard, head in heads.items()
+            )
 
     def going_again_s(self, healed_s: float, limit_s: float) -> float:
-        """Seconds from ``healed_s`` (monotonic) until the group has committed something in every partition that was put after now."""
+        """Seconds from ``healed_s`` (monotonic) until the group has committed something in every
+        partition that was put after now."""
         heads = self.heads()
         while (after_s := time.monotonic() - healed_s) < limit_s and not self.is_going_since(heads):
             time.sleep(0.05)
@@ -129,11 +160,14 @@ class GatewaySystem:
 
     @contextmanager
     def paused(self, name: str) -> Iterator[psutil.Process]:
-        """SIGSTOP, and SIGCONT at the end. Never in the middle of a commit to the embedded state: everybody else would wait for the lock, not for a gateway."""
+        """SIGSTOP, and SIGCONT at the end. Never in the middle of a commit to the embedded state:
+        everybody else would wait for the lock, not for a gateway."""
         process = self.gateways[name].process
         for _ in range(_LOCK_TRIES):
             process.send_signal(signal.SIGSTOP)
-            until(lambda: process.status() == psutil.STATUS_STOPPED, "a stopped process stands still")
+            until(
+                lambda: process.status() == psutil.STATUS_STOPPED, "a stopped process stands still"
+            )
             if self._state_is_free():
                 break
             process.send_signal(signal.SIGCONT)
@@ -160,7 +194,8 @@ class GatewaySystem:
 
 
 class StoreWriter(threading.Thread):
-    """Puts one cell after another into the store itself, whether or not a gateway is there, and writes down each answer."""
+    """Puts one cell after another into the store itself, whether or not a gateway is there, and
+    writes down each answer."""
 
     def __init__(self, datastore: Datastore, ledger: Ledger, every_s: float = _PUT_EVERY_S) -> None:
         super().__init__(name="writer", daemon=True)

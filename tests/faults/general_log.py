@@ -1,5 +1,6 @@
-"""Reads a MariaDB server's general log, and names every write of a cellfeed process that came without the guard
-(``store/engines/mysql/guard.py``): the check of rule 10, over whole fault runs."""
+"""Reads a MariaDB server's general log, and names every write of a cellfeed process that came
+without the guard (``store/engines/mysql/guard.py``): the check of rule 10, over whole fault runs.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +14,26 @@ LOG_FILE: Final = "general.log"
 OPTIONS: Final = ("--general-log=1", f"--general-log-file={LOG_FILE}")
 """What a server is started with to write one."""
 
-_ENTRY: Final = re.compile(r"^(?:\d{6}\s+\d+:\d\d:\d\d)?\t\s*(\d+) (Connect|Query|Quit|Init DB|Binlog Dump|Kill|Connect Out|Statistics)\t?(.*)$")
+_ENTRY: Final = re.compile(
+    r"^(?:\d{6}\s+\d+:\d\d:\d\d)?\t\s*(\d+) (Connect|Query|Quit|Init DB|Binlog Dump|Kill|Connect"
+    r" Out|Statistics)\t?(.*)$"
+)
 _STARTED: Final = "started with:"
 """The end of the line by which a server's log begins again."""
 
 _OURS: Final = "group_concat_max_len"
-"""Part of the statement by which each connection of cellfeed begins: the tests' own connections have another."""
+"""Part of the statement by which each connection of cellfeed begins: the tests' own connections
+have another."""
 
 _GUARD: Final = "@@GLOBAL.read_only = 0 AND"
-_WRITES: Final = re.compile(r"^\s*(?:BEGIN NOT ATOMIC\s+)?(INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|RENAME|TRUNCATE|LOAD)\b", re.IGNORECASE)
-_ROLE_WRITTEN: Final = re.compile(r"REPLACE INTO \w+\.state_entry .*(?:'cluster/role'|X'636c75737465722f726f6c65')", re.DOTALL)
+_WRITES: Final = re.compile(
+    r"^\s*(?:BEGIN NOT"
+    r" ATOMIC\s+)?(INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|RENAME|TRUNCATE|LOAD)\b",
+    re.IGNORECASE,
+)
+_ROLE_WRITTEN: Final = re.compile(
+    r"REPLACE INTO \w+\.state_entry .*(?:'cluster/role'|X'636c75737465722f726f6c65')", re.DOTALL
+)
 _CONFIRMED: Final = "'cluster/confirmed'"
 
 
@@ -41,15 +52,18 @@ class _Session:
 def unguarded_writes(log: str) -> list[str]:
     """The first words of each write that was committed, or could be, without a guard.
 
-    Exempt are what makes a bare server a cluster's (it has no role yet), the promotion that raises the epoch on a server
-    that takes no writes, the entry by which a minion confirms a master, and statements that are not part of the history.
+    Exempt are what makes a bare server a cluster's (it has no role yet), the promotion that raises
+    the epoch on a server that takes no writes, the entry by which a minion confirms a master, and
+    statements that are not part of the history.
     """
     sessions: dict[int, _Session] = {}
     found = []
     has_role = False
     for connection, command, text in _entries(log):
         if command == _STARTED:
-            sessions.clear()  # numbers of connections begin again, and a thread of replication may get one that was a client's
+            # numbers of connections begin again, and a thread of replication may get one that was a
+            # client's
+            sessions.clear()
             continue
         if command == "Connect":
             sessions[connection] = _Session()
@@ -73,7 +87,12 @@ def _judged(session: _Session, statement: str, after_guard: bool, has_role: bool
     if "sql_log_bin = " in statement:
         session.unlogged = "sql_log_bin = 0" in statement
     if upper in ("BEGIN", "START TRANSACTION") or upper.startswith("START TRANSACTION"):
-        session.in_transaction, session.guarded, session.wrote, session.raises_epoch = True, False, "", False
+        session.in_transaction, session.guarded, session.wrote, session.raises_epoch = (
+            True,
+            False,
+            "",
+            False,
+        )
         return []
     if _GUARD in statement:
         session.guarded = True
@@ -89,7 +108,13 @@ def _judged(session: _Session, statement: str, after_guard: bool, has_role: bool
     if written is None or session.unlogged or _CONFIRMED in statement:
         return []
     session.raises_epoch = session.raises_epoch or ("shard_counter SET leader_epoch" in statement)
-    if session.in_transaction and written[1].upper() not in ("CREATE", "DROP", "ALTER", "RENAME", "TRUNCATE"):
+    if session.in_transaction and written[1].upper() not in (
+        "CREATE",
+        "DROP",
+        "ALTER",
+        "RENAME",
+        "TRUNCATE",
+    ):
         session.wrote = session.wrote or statement
         return []
     return [] if after_guard or not has_role else [statement[:200]]
@@ -115,7 +140,8 @@ def _entries(log: str) -> Iterator[tuple[int, str, str]]:
 
 
 def unguarded_in(directory: Path) -> list[str]:
-    """The same of the log of the server whose files are in ``directory``; it must have written something."""
+    """The same of the log of the server whose files are in ``directory``; it must have written
+    something."""
     log = (directory / "data" / LOG_FILE).read_text(errors="replace")
     assert _OURS in log, "the general log has no connection of cellfeed: nothing was checked"
     return unguarded_writes(log)

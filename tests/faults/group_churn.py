@@ -1,4 +1,5 @@
-"""Guests of a group that is at work: members of every client that join, read and commit for a while, and leave; some before they were given anything."""
+"""Guests of a group that is at work: members of every client that join, read and commit for a
+while, and leave; some before they were given anything."""
 
 from __future__ import annotations
 
@@ -12,13 +13,23 @@ from tests.faults.group_members import GroupLedger, Member
 
 _GUESTS_MAX: Final = 4
 _GIVEN_S: Final = 15.0
-"""How long a guest that is to stay waits for partitions before the next one comes or goes: longer than a rebalance in which a gateway dies."""
+"""How long a guest that is to stay waits for partitions before the next one comes or goes: longer
+than a rebalance in which a gateway dies."""
 
 
 class GroupChurn(threading.Thread):
-    """``turns`` joins and leaves, one after the other, then the last guests leave. What comes and goes when follows from ``chance``."""
+    """``turns`` joins and leaves, one after the other, then the last guests leave. What comes and
+    goes when follows from ``chance``."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, ledger: GroupLedger, chance: Random, turns: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        group: str,
+        ledger: GroupLedger,
+        chance: Random,
+        turns: int,
+    ) -> None:
         super().__init__(name="churn", daemon=True)
         self._place = bootstrap, topic, group
         self._ledger = ledger
@@ -40,7 +51,9 @@ class GroupChurn(threading.Thread):
     def run(self) -> None:
         try:
             while self.turns < self._turns and not self._ended.is_set():
-                if not self._guests or (len(self._guests) < _GUESTS_MAX and self._chance.random() < 0.5):
+                if not self._guests or (
+                    len(self._guests) < _GUESTS_MAX and self._chance.random() < 0.5
+                ):
                     self._join()
                 else:
                     self._leave()

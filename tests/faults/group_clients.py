@@ -1,4 +1,5 @@
-"""Members of a consumer group by other clients than confluent-kafka: kafka-python and aiokafka. They tell their generation, too."""
+"""Members of a consumer group by other clients than confluent-kafka: kafka-python and aiokafka.
+They tell their generation, too."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from tests.faults.group_members import COMMIT_TIMEOUT_MS, GroupLedger, GroupMember, Member
 
 for _client in ("kafka", "aiokafka"):
-    logging.getLogger(_client).setLevel(logging.CRITICAL + 1)  # a killed gateway is what the run is about, not news
+    logging.getLogger(_client).setLevel(
+        logging.CRITICAL + 1
+    )  # a killed gateway is what the run is about, not news
 
 _SESSION_TIMEOUT_MS = 6_000
 _HEARTBEAT_MS = 300
@@ -36,7 +39,8 @@ _AWAY = (
     "Connection",
     "IllegalState",
 )
-"""What the names of errors tell a member while its gateway is gone, or when it has to join again."""
+"""What the names of errors tell a member while its gateway is gone, or when it has to join
+again."""
 
 
 class _Noting(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
@@ -53,7 +57,9 @@ class _Noting(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
 class KafkaPythonMember(Member):
     """kafka-python: everything in one thread, its heartbeats in another."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger
+    ) -> None:
         super().__init__(name, ledger)
         self._topic = topic
         self._servers = bootstrap
@@ -82,7 +88,12 @@ class KafkaPythonMember(Member):
                 offsets = self._to_commit()
                 if offsets:
                     self._consumer.commit(
-                        {kafka.TopicPartition(self._topic, each): kafka.OffsetAndMetadata(offset, "", -1) for each, offset in offsets.items()},
+                        {
+                            kafka.TopicPartition(self._topic, each): kafka.OffsetAndMetadata(
+                                offset, "", -1
+                            )
+                            for each, offset in offsets.items()
+                        },
                         COMMIT_TIMEOUT_MS,
                     )
                     self._ledger.raise_to(self._ledger.acknowledged, offsets)
@@ -95,15 +106,20 @@ class KafkaPythonMember(Member):
         self.join(30)
 
     def _assigned(self, partitions: list[int]) -> None:
-        # A fetch of offsets that was not waited for to its end is kept, by its set of partitions alone: whoever is given the same ones again, generations
-        # later, would begin where the group was then.
+        # A fetch of offsets that was not waited for to its end is kept, by its set of partitions
+        # alone: whoever is given the same ones again, generations later, would begin where the
+        # group was then.
         self._consumer._coordinator._offset_fetch_futures.clear()
-        # Its position in a partition that it had before is kept, too, over any number of generations that it missed: in one of them another member may have
-        # had the partition and committed more. Without a position it asks the group, so where it begins is what the gateway says.
+        # Its position in a partition that it had before is kept, too, over any number of
+        # generations that it missed: in one of them another member may have had the partition and
+        # committed more. Without a position it asks the group, so where it begins is what the
+        # gateway says.
         positions = self._consumer._subscription.assignment
         positions.update({each: TopicPartitionState() for each in positions})
         self._was_given(partitions)
-        self._ledger.given(self.name, self._consumer._coordinator._generation.generation_id, partitions)
+        self._ledger.given(
+            self.name, self._consumer._coordinator._generation.generation_id, partitions
+        )
 
 
 class _NotingAiokafka(AiokafkaListener):
@@ -111,7 +127,8 @@ class _NotingAiokafka(AiokafkaListener):
         self._member = member
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
-        # aiokafka tries a commit again and again, in the next generation too, when the partition may be another member's, who is further on.
+        # aiokafka tries a commit again and again, in the next generation too, when the partition
+        # may be another member's, who is further on.
         if self._member._committing is not None:
             self._member._committing.cancel()
             await asyncio.wait([self._member._committing])
@@ -124,7 +141,9 @@ class _NotingAiokafka(AiokafkaListener):
 class AiokafkaMember(Member):
     """aiokafka, in an event loop of its own."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger
+    ) -> None:
         super().__init__(name, ledger)
         self._topic = topic
         self._servers = bootstrap
@@ -152,12 +171,19 @@ class AiokafkaMember(Member):
         try:
             while not self._ended.is_set():
                 try:
-                    for records in (await self._consumer.getmany(timeout_ms=100, max_records=40)).values():
+                    for records in (
+                        await self._consumer.getmany(timeout_ms=100, max_records=40)
+                    ).values():
                         for record in records:
                             self._received(record.partition, record.offset, record.value)
                     offsets = self._to_commit()
                     if offsets:
-                        commit = self._consumer.commit({aiokafka.TopicPartition(self._topic, each): offset for each, offset in offsets.items()})
+                        commit = self._consumer.commit(
+                            {
+                                aiokafka.TopicPartition(self._topic, each): offset
+                                for each, offset in offsets.items()
+                            }
+                        )
                         self._committing = asyncio.ensure_future(commit)
                         await asyncio.wait_for(self._committing, COMMIT_TIMEOUT_MS / 1000)
                         self._ledger.raise_to(self._ledger.acknowledged, offsets)

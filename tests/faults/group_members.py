@@ -1,4 +1,5 @@
-"""Members of a consumer group while their gateway is killed: what each was given, what it committed, and what the positions between them must be."""
+"""Members of a consumer group while their gateway is killed: what each was given, what it
+committed, and what the positions between them must be."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from cellfeed.bridge.events.envelope import decode_envelope
 from tests.faults.invariants import Violations
 
 COMMIT_TIMEOUT_MS = 3_000
-"""A commit that no gateway answers fails after this: the members must not wait for longer than a gateway is away."""
+"""A commit that no gateway answers fails after this: the members must not wait for longer than a
+gateway is away."""
 
 _WHILE_AWAY = frozenset(
     {
@@ -34,12 +36,14 @@ _WHILE_AWAY = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
-"""What a member may be told when its gateway was killed: it is away, or it is back and the member has to join again."""
+"""What a member may be told when its gateway was killed: it is away, or it is back and the member
+has to join again."""
 
 
 class Resumed(NamedTuple):
-    """Where a member began to read a partition that it was given. ``acknowledged``: the highest position whose commit had been acknowledged when it was
-    given; ``attempted``: the highest that anyone had tried to commit when the first record came."""
+    """Where a member began to read a partition that it was given. ``acknowledged``: the highest
+    position whose commit had been acknowledged when it was given; ``attempted``: the highest that
+    anyone had tried to commit when the first record came."""
 
     member: str
     partition: int
@@ -82,29 +86,45 @@ class GroupLedger:
 
 
 def check_group(ledger: GroupLedger, ends: dict[int, int]) -> Violations:
-    """I7: within an assignment nothing is skipped. I14: no position is ahead of the work. I20: no acknowledged commit is lost or goes back. I8: in the
-    end every offset was handled."""
-    ahead = [f"{each}: began behind everything that was ever committed" for each in ledger.resumed if each.offset > each.attempted]
+    """I7: within an assignment nothing is skipped. I14: no position is ahead of the work. I20: no
+    acknowledged commit is lost or goes back. I8: in the end every offset was handled."""
+    ahead = [
+        f"{each}: began behind everything that was ever committed"
+        for each in ledger.resumed
+        if each.offset > each.attempted
+    ]
     unhandled = [
         f"{shard}: committed up to {position}, {missing} of them were never handled"
         for shard, position in ledger.acknowledged.items()
         if (missing := len(set(range(position)) - set(ledger.handled.get(shard, ()))))
     ]
-    back = [f"{each}: began before a position that was acknowledged" for each in ledger.resumed if each.offset < each.acknowledged]
+    back = [
+        f"{each}: began before a position that was acknowledged"
+        for each in ledger.resumed
+        if each.offset < each.acknowledged
+    ]
     back += [
         f"generation {generation}: partition {partition} was of {sorted(owners)}"
         for (generation, partition), owners in ledger.owners.items()
         if len(owners) > 1
     ]
     back += [
-        f"{member}: generations {before}, then {after}" for member, all_of in ledger.generations.items() for before, after in pairwise(all_of) if after < before
+        f"{member}: generations {before}, then {after}"
+        for member, all_of in ledger.generations.items()
+        for before, after in pairwise(all_of)
+        if after < before
     ]
-    unread = [f"{shard}: {end} records, some never handled" for shard, end in ends.items() if set(range(end)) - set(ledger.handled.get(shard, ()))]
+    unread = [
+        f"{shard}: {end} records, some never handled"
+        for shard, end in ends.items()
+        if set(range(end)) - set(ledger.handled.get(shard, ()))
+    ]
     return {"I7": list(ledger.gaps), "I14": ahead + unhandled, "I20": back, "I8": unread}
 
 
 class Member(threading.Thread):
-    """What every client's member notes down. ``run`` is the client's own: it handles a few records, commits what is behind them, and waits for the answer."""
+    """What every client's member notes down. ``run`` is the client's own: it handles a few records,
+    commits what is behind them, and waits for the answer."""
 
     def __init__(self, name: str, ledger: GroupLedger) -> None:
         super().__init__(name=name, daemon=True)
@@ -121,7 +141,9 @@ class Member(threading.Thread):
 
     def _was_given(self, partitions: Iterable[int]) -> None:
         with self._ledger.lock:
-            self._given.update({each: self._ledger.acknowledged.get(each, 0) for each in partitions})
+            self._given.update(
+                {each: self._ledger.acknowledged.get(each, 0) for each in partitions}
+            )
         self.was_given.set()
 
     def _was_revoked(self, partitions: Iterable[int]) -> None:
@@ -132,7 +154,9 @@ class Member(threading.Thread):
     def _received(self, partition: int, offset: int, value: bytes | None) -> None:
         event = decode_envelope(value or b"")
         if (event.shard, event.added_id) != (partition, offset):
-            self._ledger.errors.append(f"{partition}/{offset} carries {event.shard}/{event.added_id}")
+            self._ledger.errors.append(
+                f"{partition}/{offset} carries {event.shard}/{event.added_id}"
+            )
         self._handle(partition, offset)
 
     def _handle(self, partition: int, offset: int) -> None:
@@ -140,7 +164,15 @@ class Member(threading.Thread):
         with ledger.lock:
             expected = self._next.get(partition)
             if expected is None:
-                ledger.resumed.append(Resumed(self.name, partition, offset, self._given.get(partition, 0), ledger.attempted.get(partition, 0)))
+                ledger.resumed.append(
+                    Resumed(
+                        self.name,
+                        partition,
+                        offset,
+                        self._given.get(partition, 0),
+                        ledger.attempted.get(partition, 0),
+                    )
+                )
             elif offset != expected:
                 ledger.gaps.append(f"{self.name}: {partition} went from {expected - 1} to {offset}")
             ledger.handled.setdefault(partition, []).append(offset)
@@ -149,7 +181,11 @@ class Member(threading.Thread):
     def _to_commit(self) -> dict[int, int]:
         """Positions beyond what was acknowledged; they count as attempted."""
         acknowledged = self._ledger.acknowledged
-        offsets = {partition: offset for partition, offset in self._next.items() if offset > acknowledged.get(partition, 0)}
+        offsets = {
+            partition: offset
+            for partition, offset in self._next.items()
+            if offset > acknowledged.get(partition, 0)
+        }
         self._ledger.raise_to(self._ledger.attempted, offsets)
         return offsets
 
@@ -158,7 +194,15 @@ class GroupMember(Member):
     """confluent-kafka."""
 
     def __init__(
-        self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger, strategy: str = "range,roundrobin", *, commits: bool = True
+        self,
+        bootstrap: str,
+        topic: str,
+        group: str,
+        name: str,
+        ledger: GroupLedger,
+        strategy: str = "range,roundrobin",
+        *,
+        commits: bool = True,
     ) -> None:
         super().__init__(name, ledger)
         self._commits = commits
@@ -178,7 +222,9 @@ class GroupMember(Member):
                 "partition.assignment.strategy": strategy,
             }
         )
-        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        self._consumer.subscribe(
+            [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
 
     def run(self) -> None:
         while not self._ended.is_set():
@@ -202,7 +248,10 @@ class GroupMember(Member):
         self._was_revoked(each.partition for each in partitions)
 
     def _commit(self) -> None:
-        offsets = [TopicPartition(self._topic_name, partition, offset) for partition, offset in self._to_commit().items()]
+        offsets = [
+            TopicPartition(self._topic_name, partition, offset)
+            for partition, offset in self._to_commit().items()
+        ]
         if not offsets:
             return
         try:
@@ -211,7 +260,10 @@ class GroupMember(Member):
             self._ledger.failed_commits += 1
             self._tell(error.args[0])
             return
-        self._ledger.raise_to(self._ledger.acknowledged, {each.partition: each.offset for each in answered if each.error is None})
+        self._ledger.raise_to(
+            self._ledger.acknowledged,
+            {each.partition: each.offset for each in answered if each.error is None},
+        )
 
     def _tell(self, error: KafkaError) -> None:
         if error.code() not in _WHILE_AWAY:

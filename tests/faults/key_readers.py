@@ -1,7 +1,10 @@
-"""Readers of a fault run that go by key: ``get_cells``, ``get_rows``, ``get_cells_latest``, the log, and an index, on the master and on minions.
+"""Readers of a fault run that go by key: ``get_cells``, ``get_rows``, ``get_cells_latest``, the
+log, and an index, on the master and on minions.
 
-What they are shown goes into the one ledger (:mod:`tests.faults.shown`). I1: a cell that was acknowledged before the question is never told to be absent: a
-reader may be refused, and a stale answer may be refused, but "not there" is a violation. An exception that no reader may see is one, too.
+What they are shown goes into the one ledger (:mod:`tests.faults.shown`). I1: a cell that was
+acknowledged before the question is never told to be absent: a reader may be refused, and a stale
+answer may be refused, but "not there" is a violation. An exception that no reader may see is one,
+too.
 """
 
 from __future__ import annotations
@@ -24,9 +27,17 @@ from tests.faults.shown import Shown
 from tests.faults.workload import seen_cell
 
 ALLOWED_ERRORS: Final = (Unavailable, WrongServerSettings)
-"""What a reader may be answered while a fault lasts: nothing is shown then. A server with dangerous settings is refused, also for reading."""
+"""What a reader may be answered while a fault lasts: nothing is shown then. A server with dangerous
+settings is refused, also for reading."""
 
-PATHS: Final = ("get_cells", "get_cells from a minion", "get_rows", "get_rows from a minion", "get_cells_latest", "get_cells_for_shard")
+PATHS: Final = (
+    "get_cells",
+    "get_cells from a minion",
+    "get_rows",
+    "get_rows from a minion",
+    "get_cells_latest",
+    "get_cells_for_shard",
+)
 INDEX_PATH: Final = "query_index"
 
 _LOOK_EVERY_S: Final = 0.05
@@ -39,17 +50,27 @@ _INDEX_WAIT_S: Final = 2.0
 
 
 class Readable(Protocol):
-    """What :class:`cellfeed.store.datastore.Datastore` and :class:`cellfeed.store.http.client.Client` both answer."""
+    """What :class:`cellfeed.store.datastore.Datastore` and
+    :class:`cellfeed.store.http.client.Client` both answer."""
 
-    def get_cells(self, triples: Sequence[tuple[UUID | str, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]: ...
-    def get_rows(self, row_keys: Sequence[UUID | str], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]: ...
-    def get_cells_latest(self, keys: Sequence[tuple[UUID | str, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]: ...
+    def get_cells(
+        self, triples: Sequence[tuple[UUID | str, str, int]], *, read_from: ReadFrom = "master"
+    ) -> list[Cell | None]: ...
+    def get_rows(
+        self, row_keys: Sequence[UUID | str], *, read_from: ReadFrom = "master"
+    ) -> list[dict[str, Cell]]: ...
+    def get_cells_latest(
+        self, keys: Sequence[tuple[UUID | str, str]], *, read_from: ReadFrom = "master"
+    ) -> list[Cell | None]: ...
     def get_cells_for_shard(self, shard_no: int, location: int = 0, limit: int = 1000) -> Any: ...
-    def query_index(self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Any) -> IndexPage: ...
+    def query_index(
+        self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Any
+    ) -> IndexPage: ...
 
 
 class IndexQuestion(NamedTuple):
-    """How a put's row is looked for in an index that has ``fields``: by a shard value and filters."""
+    """How a put's row is looked for in an index that has ``fields``: by a shard value and
+    filters."""
 
     name: str
     shard_value: Any
@@ -58,8 +79,9 @@ class IndexQuestion(NamedTuple):
 
 
 class KeyReader:
-    """One process' reads by key. ``question``: how the row of a put is asked for in an index. ``places_count``: False where an added_id beyond the watermark
-    may change (asynchronous replication); then an acknowledged cell may be absent for a while, too."""
+    """One process' reads by key. ``question``: how the row of a put is asked for in an index.
+    ``places_count``: False where an added_id beyond the watermark may change (asynchronous
+    replication); then an acknowledged cell may be absent for a while, too."""
 
     def __init__(
         self,
@@ -72,7 +94,13 @@ class KeyReader:
         question: Callable[[Put], IndexQuestion] | None = None,
         places_count: bool = True,
     ) -> None:
-        self.name, self._store, self._ledger, self._shown, self._chance = name, store, ledger, shown, chance
+        self.name, self._store, self._ledger, self._shown, self._chance = (
+            name,
+            store,
+            ledger,
+            shown,
+            chance,
+        )
         self._question, self._places_count = question, places_count
         self.answered = self.refused = 0
         self.absent: list[str] = []
@@ -87,7 +115,14 @@ class KeyReader:
         """Asks on every path for the cells of these puts."""
         if not puts:
             return
-        looks: list[Callable[[Sequence[Put]], None]] = [self._by_triple, self._of_minion, self._rows, self._rows_of_minion, self._latest, self._log]
+        looks: list[Callable[[Sequence[Put]], None]] = [
+            self._by_triple,
+            self._of_minion,
+            self._rows,
+            self._rows_of_minion,
+            self._latest,
+            self._log,
+        ]
         if self._question is not None:
             looks.append(self._index)
         for look in looks:
@@ -106,25 +141,41 @@ class KeyReader:
         puts, count = self._ledger.puts, len(self._ledger.puts)
         if not count:
             return []
-        numbers = {self._chance.randrange(max(0, count - _NEW), count) for _ in range(_KEYS)} | {self._chance.randrange(count) for _ in range(_KEYS)}
+        numbers = {self._chance.randrange(max(0, count - _NEW), count) for _ in range(_KEYS)} | {
+            self._chance.randrange(count) for _ in range(_KEYS)
+        }
         return [puts[number] for number in sorted(numbers)]
 
-    # --- paths -----------------------------------------------------------------------------------------------------------
+    # --- paths ------------------------------------------------------------------------------------
 
     def _by_triple(self, puts: Sequence[Put]) -> None:
         self._cells("get_cells", puts, lambda: self._store.get_cells([put.triple for put in puts]))
 
     def _of_minion(self, puts: Sequence[Put]) -> None:
-        self._cells("get_cells from a minion", puts, lambda: self._store.get_cells([put.triple for put in puts], read_from="minion"))
+        self._cells(
+            "get_cells from a minion",
+            puts,
+            lambda: self._store.get_cells([put.triple for put in puts], read_from="minion"),
+        )
 
     def _latest(self, puts: Sequence[Put]) -> None:
-        self._cells("get_cells_latest", puts, lambda: self._store.get_cells_latest([(put.row_key, put.column_name) for put in puts]))
+        self._cells(
+            "get_cells_latest",
+            puts,
+            lambda: self._store.get_cells_latest([(put.row_key, put.column_name) for put in puts]),
+        )
 
     def _rows(self, puts: Sequence[Put]) -> None:
-        self._rows_from("get_rows", puts, lambda: self._store.get_rows([put.row_key for put in puts]))
+        self._rows_from(
+            "get_rows", puts, lambda: self._store.get_rows([put.row_key for put in puts])
+        )
 
     def _rows_of_minion(self, puts: Sequence[Put]) -> None:
-        self._rows_from("get_rows from a minion", puts, lambda: self._store.get_rows([put.row_key for put in puts], read_from="minion"))
+        self._rows_from(
+            "get_rows from a minion",
+            puts,
+            lambda: self._store.get_rows([put.row_key for put in puts], read_from="minion"),
+        )
 
     def _log(self, puts: Sequence[Put]) -> None:
         placed = [put for put in puts if put.shard is not None and put.added_id is not None]
@@ -132,7 +183,9 @@ class KeyReader:
             assert put.shard is not None
             assert put.added_id is not None
             for cell in self._store.get_cells_for_shard(put.shard, put.added_id, 3).cells:
-                self._shown.see("get_cells_for_shard", cell.shard, seen_cell(cell), place_counts=True)
+                self._shown.see(
+                    "get_cells_for_shard", cell.shard, seen_cell(cell), place_counts=True
+                )
 
     def _index(self, puts: Sequence[Put]) -> None:
         assert self._question is not None
@@ -146,14 +199,29 @@ class KeyReader:
         for row in page.rows:
             of_row = self._ledger.by_row.get(row.row_key)
             body = json.loads(of_row.body_json) if of_row is not None else {}
-            if {field: row.fields.get(field) for field in question.fields} != {field: body.get(field) for field in question.fields}:
-                _note(self.false_rows, f"{self.name}: {question.name} showed {row.row_key} as {row.fields}, put was {body}")
+            if {field: row.fields.get(field) for field in question.fields} != {
+                field: body.get(field) for field in question.fields
+            }:
+                _note(
+                    self.false_rows,
+                    f"{self.name}: {question.name} showed {row.row_key} as {row.fields}, put was"
+                    f" {body}",
+                )
             for cell in row.cells.values():
                 self._see(INDEX_PATH, cell)
-        if wanted and page.cursor is None and not page.stale and put.row_key not in {row.row_key for row in page.rows}:
-            _note(self.false_rows, f"{self.name}: {question.name} has come past {put.shard}/{put.added_id} and lacks its row {put.row_key}")
+        if (
+            wanted
+            and page.cursor is None
+            and not page.stale
+            and put.row_key not in {row.row_key for row in page.rows}
+        ):
+            _note(
+                self.false_rows,
+                f"{self.name}: {question.name} has come past {put.shard}/{put.added_id} and lacks"
+                f" its row {put.row_key}",
+            )
 
-    # --- what is shown ---------------------------------------------------------------------------------------------------
+    # --- what is shown ----------------------------------------------------------------------------
 
     def _cells(self, path: str, puts: Sequence[Put], ask: Callable[[], list[Cell | None]]) -> None:
         there = [_is_there(put) for put in puts]
@@ -161,17 +229,27 @@ class KeyReader:
             if cell is not None:
                 self._see(path, cell)
                 if (cell.row_key, cell.column_name, cell.ref_key) != put.triple:
-                    _note(self.errors, f"{self.name}: {path} was asked for {put.triple} and showed {cell.row_key} {cell.column_name} {cell.ref_key}")
+                    _note(
+                        self.errors,
+                        f"{self.name}: {path} was asked for {put.triple} and showed {cell.row_key}"
+                        f" {cell.column_name} {cell.ref_key}",
+                    )
             elif was_there:
                 self._absent(path, put)
 
-    def _rows_from(self, path: str, puts: Sequence[Put], ask: Callable[[], list[dict[str, Cell]]]) -> None:
+    def _rows_from(
+        self, path: str, puts: Sequence[Put], ask: Callable[[], list[dict[str, Cell]]]
+    ) -> None:
         there = [_is_there(put) for put in puts]
         for put, was_there, row in zip(puts, there, ask(), strict=True):
             for column, cell in row.items():
                 self._see(path, cell)
                 if (cell.row_key, cell.column_name) != (put.row_key, column):
-                    _note(self.errors, f"{self.name}: {path} was asked for {put.row_key} and showed {cell.row_key} {cell.column_name} as {column}")
+                    _note(
+                        self.errors,
+                        f"{self.name}: {path} was asked for {put.row_key} and showed {cell.row_key}"
+                        f" {cell.column_name} as {column}",
+                    )
             if was_there and put.column_name not in row:
                 self._absent(path, put)
 
@@ -181,7 +259,9 @@ class KeyReader:
     def _absent(self, path: str, put: Put) -> None:
         if self._places_count:
             _note(
-                self.absent, f"{self.name}: {put.triple} was acknowledged ({put.outcome} at {put.shard}/{put.added_id}), and {path} told that it is not there"
+                self.absent,
+                f"{self.name}: {put.triple} was acknowledged ({put.outcome} at"
+                f" {put.shard}/{put.added_id}), and {path} told that it is not there",
             )
 
 

@@ -10,7 +10,8 @@ from uuid import UUID
 
 @dataclass
 class Put:
-    """One put as its caller saw it. Times are monotonic seconds; ``answered_s`` is None when no answer came."""
+    """One put as its caller saw it. Times are monotonic seconds; ``answered_s`` is None when no
+    answer came."""
 
     row_key: UUID
     column_name: str
@@ -48,8 +49,19 @@ class Ledger:
         return put
 
     def answer(self, put: Put, outcome: str, shard: int | None, added_id: int | None) -> None:
-        put.outcome, put.shard, put.added_id, put.answered_s = outcome, shard, added_id, time.monotonic()
+        put.outcome, put.shard, put.added_id, put.answered_s = (
+            outcome,
+            shard,
+            added_id,
+            time.monotonic(),
+        )
 
     def acknowledged_between(self, start_s: float, end_s: float) -> int:
         """Puts acknowledged within a span: a fault run proves by it that operations ran."""
-        return sum(1 for put in list(self.puts) if put.acknowledged and put.answered_s is not None and start_s <= put.answered_s <= end_s)
+        return sum(
+            1
+            for put in list(self.puts)
+            if put.acknowledged
+            and put.answered_s is not None
+            and start_s <= put.answered_s <= end_s
+        )

@@ -1,6 +1,7 @@
-"""A mover as a process of its own, to be killed: ``python -m tests.faults.mover_process ACTION CLUSTERS_JSON SHARDS SHARD CLUSTER``, with clusters as name to
-node name to URL. ACTION is move (to the cluster), rollback, clean, or heal: a healer that has no patience, and looks until it is killed. Where it dies is told
-by CELLFEED_FAILPOINTS."""
+"""A mover as a process of its own, to be killed: ``python -m tests.faults.mover_process ACTION
+CLUSTERS_JSON SHARDS SHARD CLUSTER``, with clusters as name to node name to URL. ACTION is move (to
+the cluster), rollback, clean, or heal: a healer that has no patience, and looks until it is killed.
+Where it dies is told by CELLFEED_FAILPOINTS."""
 
 from __future__ import annotations
 
@@ -23,15 +24,33 @@ ROOT = Path(__file__).parents[2]
 DATASTORE = "trips"
 
 
-def kill_mover_at(point: str, clusters: Mapping[str, Mapping[str, str]], shards: int, shard: int, to: str, action: str = "move") -> int:
-    """Moves a shard, or what the action says, in a process that is killed (kill -9) at the failpoint; returns its pid. Raises RuntimeError when it was not."""
-    arguments = [action, json.dumps({name: dict(nodes) for name, nodes in clusters.items()}), str(shards), str(shard), to]
+def kill_mover_at(
+    point: str,
+    clusters: Mapping[str, Mapping[str, str]],
+    shards: int,
+    shard: int,
+    to: str,
+    action: str = "move",
+) -> int:
+    """Moves a shard, or what the action says, in a process that is killed (kill -9) at the
+    failpoint; returns its pid. Raises RuntimeError when it was not."""
+    arguments = [
+        action,
+        json.dumps({name: dict(nodes) for name, nodes in clusters.items()}),
+        str(shards),
+        str(shard),
+        to,
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.mover_process", *arguments], cwd=ROOT, env={**os.environ, "CELLFEED_FAILPOINTS": f"{point}=kill"}
+        [sys.executable, "-m", "tests.faults.mover_process", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "CELLFEED_FAILPOINTS": f"{point}=kill"},
     )
     code = process.wait(120)
     if code != -signal.SIGKILL:
-        raise RuntimeError(f"the mover ended with {code} and was not killed at {point}: the fault did not happen")
+        raise RuntimeError(
+            f"the mover ended with {code} and was not killed at {point}: the fault did not happen"
+        )
     return process.pid
 
 
@@ -39,7 +58,9 @@ def main() -> None:
     steps.FENCE_MAX_S = BUSY_FENCE_MAX_S  # type: ignore[misc]
     action, clusters, shards, shard, to = sys.argv[1:]
     made = {
-        name: ClusterServers(name, DATASTORE, int(shards), {node: MySqlServer(url) for node, url in nodes.items()})
+        name: ClusterServers(
+            name, DATASTORE, int(shards), {node: MySqlServer(url) for node, url in nodes.items()}
+        )
         for name, nodes in json.loads(clusters).items()
     }
     if action == "move":

@@ -1,4 +1,5 @@
-"""Looks at the offsets of every group of an instance from outside, while a fault lasts and after it."""
+"""Looks at the offsets of every group of an instance from outside, while a fault lasts and after
+it."""
 
 from __future__ import annotations
 
@@ -28,14 +29,26 @@ class OffsetWatch:
 
     def look(self) -> None:
         for group in self._offsets.groups():
-            found = {partition: each.offset for (topic, partition), each in self._offsets.fetch_offsets(group).items() if topic == TOPIC}
+            found = {
+                partition: each.offset
+                for (topic, partition), each in self._offsets.fetch_offsets(group).items()
+                if topic == TOPIC
+            }
             self._samples.setdefault(group, []).append(found)
 
     def violations(self, ends: Mapping[int, int]) -> Violations:
-        """I14 and I20 of every group, and of the watch itself: that it has seen offsets. ``ends``: of the logs, by shard."""
+        """I14 and I20 of every group, and of the watch itself: that it has seen offsets. ``ends``:
+        of the logs, by shard."""
         self.look()
-        idle = [] if any(any(samples) for samples in self._samples.values()) else ["no group had an offset"]
-        return merge({"no look": idle, "errors": list(self.errors)}, *(check_falls(group, samples, ends) for group, samples in self._samples.items()))
+        idle = (
+            []
+            if any(any(samples) for samples in self._samples.values())
+            else ["no group had an offset"]
+        )
+        return merge(
+            {"no look": idle, "errors": list(self.errors)},
+            *(check_falls(group, samples, ends) for group, samples in self._samples.items()),
+        )
 
 
 @contextmanager

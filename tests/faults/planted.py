@@ -1,5 +1,6 @@
-"""For each kind of fault on clusters a defect that is planted in the product while it runs, and the violations by which the run must find it: so no kind is a
-run that cannot fail. ``make faults-all`` runs them all, the suite some (``test_planted.py``)."""
+"""For each kind of fault on clusters a defect that is planted in the product while it runs, and the
+violations by which the run must find it: so no kind is a run that cannot fail. ``make faults-all``
+runs them all, the suite some (``test_planted.py``)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Wrapped = Callable[..., Any]
 
 
 class Plant(NamedTuple):
-    """``what`` is wrong while ``where`` (a class and the name of its method) is replaced by ``wrap(the real method)``; the run ``finds`` one of these."""
+    """``what`` is wrong while ``where`` (a class and the name of its method) is replaced by
+    ``wrap(the real method)``; the run ``finds`` one of these."""
 
     what: str
     where: tuple[type, str]
@@ -80,11 +82,17 @@ def _absent(real: Wrapped, *given: Any, **how: Any) -> list[None]:
 
 
 def _lower_watermarks(real: Wrapped, *given: Any, **how: Any) -> dict[int, Head]:
-    return {shard: head._replace(watermark=max(0, head.watermark - 1)) for shard, head in real(*given, **how).items()}
+    return {
+        shard: head._replace(watermark=max(0, head.watermark - 1))
+        for shard, head in real(*given, **how).items()
+    }
 
 
 def _lower_epochs(real: Wrapped, *given: Any, **how: Any) -> dict[int, Head]:
-    return {shard: head._replace(leader_epoch=head.leader_epoch - 1) for shard, head in real(*given, **how).items()}
+    return {
+        shard: head._replace(leader_epoch=head.leader_epoch - 1)
+        for shard, head in real(*given, **how).items()
+    }
 
 
 def _not_written(real: Wrapped, puts: ClusteredPuts, cells: Sequence[NewCell]) -> list[PutResult]:
@@ -92,19 +100,29 @@ def _not_written(real: Wrapped, puts: ClusteredPuts, cells: Sequence[NewCell]) -
 
 
 def _next_id(real: Wrapped, puts: ClusteredPuts, cells: Sequence[NewCell]) -> list[PutResult]:
-    return [PutResult(each.outcome, each.shard, (each.added_id or 0) + 1) if each.acknowledged else each for each in real(puts, cells)]
+    return [
+        PutResult(each.outcome, each.shard, (each.added_id or 0) + 1) if each.acknowledged else each
+        for each in real(puts, cells)
+    ]
 
 
 def _false_page(real: Wrapped, *given: Any, **how: Any) -> Any:
     page = real(*given, **how)
-    return type(page)([type(row)(row.row_key, dict.fromkeys(row.fields, -1), row.cells) for row in page.rows], page.cursor, page.version, page.stale)
+    return type(page)(
+        [type(row)(row.row_key, dict.fromkeys(row.fields, -1), row.cells) for row in page.rows],
+        page.cursor,
+        page.version,
+        page.stale,
+    )
 
 
 def _without_expectation(real: Wrapped) -> Wrapped:
     return lambda state, write, expect=None, *terms: real(state, write, None, *terms)
 
 
-def _without_acceptance(buffer: MySqlBuffer, owner: str, cells: Sequence[NewCell], *_: object) -> list[bool]:
+def _without_acceptance(
+    buffer: MySqlBuffer, owner: str, cells: Sequence[NewCell], *_: object
+) -> list[bool]:
     return [True for _ in cells]
 
 
@@ -123,42 +141,100 @@ def _committed(real: Wrapped) -> Wrapped:
     return lambda system, copies, *_: real(system, copies, Watermark.COMMITTED)
 
 
-def _plant(what: str, owner: type, name: str, wrap: Callable[[Wrapped], Wrapped], *finds: str) -> Plant:
+def _plant(
+    what: str, owner: type, name: str, wrap: Callable[[Wrapped], Wrapped], *finds: str
+) -> Plant:
     return Plant(what, (owner, name), wrap, frozenset(finds))
 
 
-_UNGUARDED: Final = _plant("no guard", Guard, "condition", _instead(lambda *_: "1 = 1"), "I1", "I20", "E11")
-_FALSE_LOG: Final = _plant("a false body in the log", ClusteredEngine, "scan", _every(20, _false_log), "I3")
+_UNGUARDED: Final = _plant(
+    "no guard", Guard, "condition", _instead(lambda *_: "1 = 1"), "I1", "I20", "E11"
+)
+_FALSE_LOG: Final = _plant(
+    "a false body in the log", ClusteredEngine, "scan", _every(20, _false_log), "I3"
+)
 
 PLANTS: Final[dict[str, Plant]] = {
-    "master": _plant("an acknowledged put that is not written", ClusteredPuts, "put", _every(30, _not_written), "I1"),
+    "master": _plant(
+        "an acknowledged put that is not written",
+        ClusteredPuts,
+        "put",
+        _every(30, _not_written),
+        "I1",
+    ),
     "minion": _plant("a false body by key", ClusteredEngine, "get", _every(5, _false_cells), "I3"),
-    "both-minions": _plant("a watermark that falls", Cluster, "heads", _every(50, _lower_watermarks), "I9"),
-    "master-paused": _plant("a leader epoch that falls", Cluster, "heads", _every(50, _lower_epochs), "I10"),
-    "promote": _plant("a state commit on any version", MySqlState, "commit", _without_expectation, "E11", "I20"),
-    "promote-twice": _plant("a false body of a row", ClusteredEngine, "row", _every(5, _false_rows), "I3"),
-    "lost-tail": _plant("no copy in the buffers", BufferedWriter, "_copy", _instead(lambda *_: []), "I1"),
-    "lost-tail-semi-sync": _plant("a cell told to be absent", ClusteredEngine, "get", _every(5, _absent), "I1"),
-    "buffered": _plant("a copy that is answered for, and not accepted", MySqlBuffer, "accept", _instead(_without_acceptance), "I19"),
-    "replication": _plant("another added_id in the answer", ClusteredPuts, "put", _every(20, _next_id), "I4"),
-    "commit-reset": _plant("a false latest cell", ClusteredEngine, "latest", _every(5, _false_cells), "I3"),
+    "both-minions": _plant(
+        "a watermark that falls", Cluster, "heads", _every(50, _lower_watermarks), "I9"
+    ),
+    "master-paused": _plant(
+        "a leader epoch that falls", Cluster, "heads", _every(50, _lower_epochs), "I10"
+    ),
+    "promote": _plant(
+        "a state commit on any version", MySqlState, "commit", _without_expectation, "E11", "I20"
+    ),
+    "promote-twice": _plant(
+        "a false body of a row", ClusteredEngine, "row", _every(5, _false_rows), "I3"
+    ),
+    "lost-tail": _plant(
+        "no copy in the buffers", BufferedWriter, "_copy", _instead(lambda *_: []), "I1"
+    ),
+    "lost-tail-semi-sync": _plant(
+        "a cell told to be absent", ClusteredEngine, "get", _every(5, _absent), "I1"
+    ),
+    "buffered": _plant(
+        "a copy that is answered for, and not accepted",
+        MySqlBuffer,
+        "accept",
+        _instead(_without_acceptance),
+        "I19",
+    ),
+    "replication": _plant(
+        "another added_id in the answer", ClusteredPuts, "put", _every(20, _next_id), "I4"
+    ),
+    "commit-reset": _plant(
+        "a false latest cell", ClusteredEngine, "latest", _every(5, _false_cells), "I3"
+    ),
     "commits-held": _FALSE_LOG,
-    "delayed": _plant("index entries that are not written", ClusteredIndexes, "apply", _every(10, lambda *_, **__: None), "I18"),
-    "read-only": _plant("false fields in an index", Datastore, "query_index", _every(3, _false_page), "I18"),
+    "delayed": _plant(
+        "index entries that are not written",
+        ClusteredIndexes,
+        "apply",
+        _every(10, lambda *_, **__: None),
+        "I18",
+    ),
+    "read-only": _plant(
+        "false fields in an index", Datastore, "query_index", _every(3, _false_page), "I18"
+    ),
     "disk-full": _FALSE_LOG,
-    "supervised": _plant("a row told to be empty", ClusteredEngine, "row", _every(5, lambda real, *given: [[] for _ in real(*given)]), "I1"),
+    "supervised": _plant(
+        "a row told to be empty",
+        ClusteredEngine,
+        "row",
+        _every(5, lambda real, *given: [[] for _ in real(*given)]),
+        "I1",
+    ),
     "shard-moves": _FALSE_LOG,
     "shard-moves-mover-killed": _FALSE_LOG,
     "shard-moves-master-killed": _FALSE_LOG,
     "shard-moves-back-killed": _FALSE_LOG,
     "shard-moves-promoted": _FALSE_LOG,
     "master-restarts-then-dies": _UNGUARDED,
-    "minions-join": _plant("minions that join within an epoch are not heard of", Cluster, "_seen", _once_an_epoch, "I3", "I6"),
+    "minions-join": _plant(
+        "minions that join within an epoch are not heard of",
+        Cluster,
+        "_seen",
+        _once_an_epoch,
+        "I3",
+        "I6",
+    ),
     "server-settings": _UNGUARDED,
 }
-"""By kind. ``lost-tail`` also finds what shows cells that no minion has: :data:`SHOWN_TOO_EARLY`."""
+"""By kind. ``lost-tail`` also finds what shows cells that no minion has:
+:data:`SHOWN_TOO_EARLY`."""
 
-SHOWN_TOO_EARLY: Final = _plant("cells shown before a minion has them", ClusterSystem, "engine", _committed, "I3")
+SHOWN_TOO_EARLY: Final = _plant(
+    "cells shown before a minion has them", ClusterSystem, "engine", _committed, "I3"
+)
 
 
 @contextmanager
@@ -176,5 +252,8 @@ def found_by(run: Callable[[], FaultRun], plant: Plant) -> str | None:
         result = run()
     found = {name for name, told in result.violations.items() if told}
     if not result.witnessed or not found & plant.finds:
-        return f"{plant.what}: the run found {found or 'nothing'}, not one of {set(plant.finds)}: {result.as_json()}"
+        return (
+            f"{plant.what}: the run found {found or 'nothing'}, not one of {set(plant.finds)}:"
+            f" {result.as_json()}"
+        )
     return None

@@ -1,11 +1,17 @@
-"""What happens to clusters beside the paths that are guarded by design: restarts that forget what was set at run time, minions that join within an epoch, and
-servers whose own configuration disagrees with ours.
+"""What happens to clusters beside the paths that are guarded by design: restarts that forget what
+was set at run time, minions that join within an epoch, and servers whose own configuration
+disagrees with ours.
 
-master-restarts-then-dies   a master restarts while its minions are cut off, so that it has forgotten semi-synchronous replication; state commits, leases,
-                            offsets, then puts and index writes are tried; it dies. The same with the master of the cluster that buffers another one's cells
-minions-join                asynchronous; a promotion leaves nobody behind the new master, two minions come back within its epoch. Processes from before and one
-                            from after must agree, with both minions cut off, too; then the master dies with cells that nobody else has
-server-settings             a master restarts read-only; with semi-synchronous replication that falls back after a second; without syncing its files
+master-restarts-then-dies   a master restarts while its minions are cut off, so that it has
+                            forgotten semi-synchronous replication; state commits, leases,
+                            offsets, then puts and index writes are tried; it dies. The same with
+                            the master of the cluster that buffers another one's cells
+minions-join                asynchronous; a promotion leaves nobody behind the new master, two
+                            minions come back within its epoch. Processes from before and one
+                            from after must agree, with both minions cut off, too; then the master
+                            dies with cells that nobody else has
+server-settings             a master restarts read-only; with semi-synchronous replication that
+                            falls back after a second; without syncing its files
 """
 
 from __future__ import annotations
@@ -40,27 +46,29 @@ FALLS_BACK: Final = (
 
 DOES_NOT_SYNC: Final = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
 
-SECOND_INDEX: Final = parse_definition(
-    """
+SECOND_INDEX: Final = parse_definition("""
 table: cells_by_number
 datastore: trips
 column_defs:
   - column_key: BASE
     fields: [{field: n, type: int}, {field: writer, type: int}]
-"""
-)
+""")
 
 AGREE_S: Final = 3.0
 """Processes agree within a second; and the slack of a busy machine."""
 
 _TRIED_S: Final = (1.5, 2.5)
-"""How long work is tried while a master is alone: above the second after which a commit may fall back."""
+"""How long work is tried while a master is alone: above the second after which a commit may fall
+back."""
 
 Head3 = tuple[dict[int, int], dict[int, int], dict[int, int] | str]
-"""What a process believes of a cluster: watermarks, what minions hold, how far may be trimmed (or why nothing)."""
+"""What a process believes of a cluster: watermarks, what minions hold, how far may be trimmed (or
+why nothing)."""
 
 
-def master_restarts_then_dies(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
+def master_restarts_then_dies(
+    system: ClusterSystem, datastore: Datastore, chance: random.Random
+) -> list[str]:
     writers, ledger = system.work.writers, system.work.ledger
     _rest(system, datastore)
     witnessed, began_s = _restarted_alone(system, "a1"), time.monotonic()
@@ -71,7 +79,10 @@ def master_restarts_then_dies(system: ClusterSystem, datastore: Datastore, chanc
     time.sleep(chance.uniform(0.5, 1.0))
     writers.resume()
     time.sleep(chance.uniform(0.5, 1.0))
-    witnessed.append(f"{tried} commits of the state, an index ({'made' if made else 'not made'}) and {len(ledger.puts) - puts} puts tried meanwhile")
+    witnessed.append(
+        f"{tried} commits of the state, an index ({'made' if made else 'not made'}) and"
+        f" {len(ledger.puts) - puts} puts tried meanwhile"
+    )
     system.servers["a1"].kill()
     done = promote(system.admin["a"])
     witnessed.append(f"a1 killed, {done.master} promoted")
@@ -85,12 +96,17 @@ def master_restarts_then_dies(system: ClusterSystem, datastore: Datastore, chanc
     began_s, puts = time.monotonic(), len(ledger.puts)
     writers.resume(datastore.engine.clusters["a"].shards)  # type: ignore[attr-defined]
     time.sleep(chance.uniform(*_TRIED_S))
-    buffered = sum(put.outcome == "buffered" and put.begun_s >= began_s for put in list(ledger.puts))
+    buffered = sum(
+        put.outcome == "buffered" and put.begun_s >= began_s for put in list(ledger.puts)
+    )
     if len(ledger.puts) == puts:
         raise RuntimeError("no put was tried while b1 was alone: the fault did not happen")
     system.servers["b1"].kill()
     promoted = promote(system.admin["b"])
-    witnessed.append(f"{done.master} killed, {len(ledger.puts) - puts} puts tried, {buffered} of them buffered on b1; b1 killed, {promoted.master} promoted")
+    witnessed.append(
+        f"{done.master} killed, {len(ledger.puts) - puts} puts tried, {buffered} of them buffered"
+        f" on b1; b1 killed, {promoted.master} promoted"
+    )
     promote(system.admin["a"])
     writers.resume()
     for node in (done.master, "b1"):
@@ -99,17 +115,28 @@ def master_restarts_then_dies(system: ClusterSystem, datastore: Datastore, chanc
 
 
 def minions_join(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    work, before = system.work, [("writing", datastore.engine), *((f"tailer {number}", each.engine) for number, each in enumerate(system.work.tailers))]
+    work, before = (
+        system.work,
+        [
+            ("writing", datastore.engine),
+            *((f"tailer {number}", each.engine) for number, each in enumerate(system.work.tailers)),
+        ],
+    )
     system.servers["a3"].kill()
     done = promote(system.admin["a"], to="a2", give_up=["a3"])
-    until(lambda: all(engine.clusters["a"].role().epoch == done.epoch for _, engine in before), "all processes have heard of the promotion")  # type: ignore[attr-defined]
+    until(
+        lambda: all(engine.clusters["a"].role().epoch == done.epoch for _, engine in before),
+        "all processes have heard of the promotion",
+    )  # type: ignore[attr-defined]
     minions = [engine.clusters["a"].role().minions for _, engine in before]  # type: ignore[attr-defined]
     system.servers["a3"].start()
     for node in ("a1", "a3"):
         bring_back(system, datastore, node)
     role, _ = cluster_role(system.admin["a"])
     if (role.master, role.epoch, sorted(role.minions)) != ("a2", done.epoch, ["a1", "a3"]):
-        raise RuntimeError(f"the role is {role}: no minions joined within the epoch, the fault did not happen")
+        raise RuntimeError(
+            f"the role is {role}: no minions joined within the epoch, the fault did not happen"
+        )
     work.tailers.append(Tailer(system.engine(0)))
     after = work.tailers[-1].engine
     everybody = [*before, ("the new process", after)]
@@ -128,16 +155,21 @@ def minions_join(system: ClusterSystem, datastore: Datastore, chance: random.Ran
     system.servers["a2"].kill()
     promoted = promote(system.admin["a"])
     work.writers.resume()
-    until(lambda: system.written(promoted.master) > written + 2 * alone, "the ids of what was lost are other cells'")
+    until(
+        lambda: system.written(promoted.master) > written + 2 * alone,
+        "the ids of what was lost are other cells'",
+    )
     system.servers["a2"].start()
     bring_back(system, datastore, "a2")
     return [
-        f"a2 promoted without minions ({minions} known by processes), a1 and a3 joined in epoch {done.epoch}, {alone} cells on a2 alone, a2 killed, "
-        f"{promoted.master} promoted"
+        f"a2 promoted without minions ({minions} known by processes), a1 and a3 joined in epoch"
+        f" {done.epoch}, {alone} cells on a2 alone, a2 killed, {promoted.master} promoted"
     ]
 
 
-def server_settings(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
+def server_settings(
+    system: ClusterSystem, datastore: Datastore, chance: random.Random
+) -> list[str]:
     cell = new_cell(NAMESPACE, "REFUSED", 1, {})
     a1 = system.servers["a1"]
     witnessed = _restarted_with(system, ("--read-only=ON",))
@@ -170,22 +202,36 @@ def server_settings(system: ClusterSystem, datastore: Datastore, chance: random.
     server = system.servers[done.master]
     witnessed += _restarted_with(system, DOES_NOT_SYNC, done.master)
     began_s = time.monotonic()
-    witnessed.append(f"{_tried(system, began_s, chance.uniform(0.8, 1.2))} commits of the state tried while it did not sync")
-    ended_s, settings = time.monotonic(), server.sql("SELECT @@GLOBAL.sync_binlog, @@GLOBAL.innodb_flush_log_at_trx_commit")
+    witnessed.append(
+        f"{_tried(system, began_s, chance.uniform(0.8, 1.2))} commits of the state tried while it"
+        " did not sync"
+    )
+    ended_s, settings = (
+        time.monotonic(),
+        server.sql("SELECT @@GLOBAL.sync_binlog, @@GLOBAL.innodb_flush_log_at_trx_commit"),
+    )
     if settings != [(1, 1)]:  # somebody may correct them, or refuse
-        _not_acknowledged(system, began_s, ended_s, f"while the master did not sync its files {settings}")
+        _not_acknowledged(
+            system, began_s, ended_s, f"while the master did not sync its files {settings}"
+        )
     return witnessed + kill_and_start_with(system, done.master, ())
 
 
-# --- steps ---------------------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def _rest(system: ClusterSystem, datastore: Datastore) -> None:
-    """No put is begun, and none waits in a buffer or for the index: a guarded write would begin semi-synchronous replication again behind a restart."""
+    """No put is begun, and none waits in a buffer or for the index: a guarded write would begin
+    semi-synchronous replication again behind a restart."""
     system.work.writers.pause()
     drain = datastore.engine.drain  # type: ignore[attr-defined]
     until(
-        lambda: not any(counts if isinstance(counts, str) else sum(each.cells for each in counts) for counts in drain.counts().values()),
+        lambda: (
+            not any(
+                counts if isinstance(counts, str) else sum(each.cells for each in counts)
+                for counts in drain.counts().values()
+            )
+        ),
         "the buffers are empty",
     )
     time.sleep(1.0)
@@ -197,17 +243,21 @@ def _make_index(system: ClusterSystem, made: list[VersionRecord]) -> None:
 
 
 def _check_index(system: ClusterSystem, made: Sequence[VersionRecord]) -> None:
-    """An index whose making was acknowledged is there, and is compared with the cells in the end, as the first one is."""
+    """An index whose making was acknowledged is there, and is compared with the cells in the end,
+    as the first one is."""
     try:
         system.work.indexes.extend(
-            system.work.indexed.indexes.version(record) for record in made if system.work.indexed.indexes.catalog.get(record.definition.table)
+            system.work.indexed.indexes.version(record)
+            for record in made
+            if system.work.indexed.indexes.catalog.get(record.definition.table)
         )
     except NotFound as error:
         system.violations.setdefault("I18", []).append(f"an index was made, and is gone: {error}")
 
 
 def _replace(system: ClusterSystem, node: str) -> None:
-    """Another machine takes the place of one that is lost with all that it had: what only that one held is gone."""
+    """Another machine takes the place of one that is lost with all that it had: what only that one
+    held is gone."""
     system.servers[node].start()
     clone(system.admin[node[0]], node)
 
@@ -236,9 +286,13 @@ def kill_and_start_with(system: ClusterSystem, name: str, options: tuple[str, ..
 
 
 def _tried(system: ClusterSystem, began_s: float, seconds: float) -> int:
-    """Commits of the state that were tried since, some seconds after the first: a process leaves a master that has died alone for a while."""
+    """Commits of the state that were tried since, some seconds after the first: a process leaves a
+    master that has died alone for a while."""
     ledger = system.work.state.ledger
-    until(lambda: ledger.begun_between(began_s, time.monotonic()) > 0, "commits of the state are tried")
+    until(
+        lambda: ledger.begun_between(began_s, time.monotonic()) > 0,
+        "commits of the state are tried",
+    )
     time.sleep(seconds)
     return ledger.begun_between(began_s, time.monotonic())
 
@@ -248,10 +302,15 @@ def _not_acknowledged(system: ClusterSystem, began_s: float, ended_s: float, whe
     told = [
         f"{put.triple} as {put.shard}/{put.added_id}"
         for put in list(system.work.ledger.puts)
-        if put.outcome == "stored" and put.answered_s is not None and began_s <= put.begun_s and put.answered_s <= ended_s
+        if put.outcome == "stored"
+        and put.answered_s is not None
+        and began_s <= put.begun_s
+        and put.answered_s <= ended_s
     ]
     told += system.work.state.ledger.acknowledged_inside(began_s, ended_s)
-    system.violations.setdefault("I1", []).extend(f"{each} was acknowledged {when} ({len(told)} such)" for each in told[:3])
+    system.violations.setdefault("I1", []).extend(
+        f"{each} was acknowledged {when} ({len(told)} such)" for each in told[:3]
+    )
 
 
 def _refused(system: ClusterSystem, what: str, write: Callable[[], object]) -> None:
@@ -259,7 +318,9 @@ def _refused(system: ClusterSystem, what: str, write: Callable[[], object]) -> N
         write()
     except CellfeedError:
         return
-    system.violations.setdefault("I1", []).append(f"{what} was taken by a master that is fenced (read_only)")
+    system.violations.setdefault("I1", []).append(
+        f"{what} was taken by a master that is fenced (read_only)"
+    )
 
 
 def _buffer_refused(system: ClusterSystem, datastore: Datastore, cell: NewCell) -> None:
@@ -268,7 +329,9 @@ def _buffer_refused(system: ClusterSystem, datastore: Datastore, cell: NewCell) 
     _refused(system, "a buffer copy", partial(table.add, "z", [cell]))
     try:
         if table.accept("z", [cell]) == [True]:
-            system.violations.setdefault("I1", []).append("a fenced master (read_only) accepted a buffer copy")
+            system.violations.setdefault("I1", []).append(
+                "a fenced master (read_only) accepted a buffer copy"
+            )
             table.remove_row("z", cell.row_key)
     except CellfeedError:
         pass

@@ -1,6 +1,8 @@
-"""One fault run: the instance works while its processes are killed or paused; afterwards every invariant is checked from outside.
+"""One fault run: the instance works while its processes are killed or paused; afterwards every
+invariant is checked from outside.
 
-Meanwhile readers ask the workers by key, row, latest, index and log, and the offsets of every group are looked at. All that anyone was shown is one ledger.
+Meanwhile readers ask the workers by key, row, latest, index and log, and the offsets of every group
+are looked at. All that anyone was shown is one ledger.
 """
 
 from __future__ import annotations
@@ -40,7 +42,14 @@ from tests.faults.invariants import (
     merge,
     verdict,
 )
-from tests.faults.key_readers import INDEX_PATH, PATHS, IndexQuestion, KeyReader, look_at_all, reading
+from tests.faults.key_readers import (
+    INDEX_PATH,
+    PATHS,
+    IndexQuestion,
+    KeyReader,
+    look_at_all,
+    reading,
+)
 from tests.faults.ledger import Ledger, Put
 from tests.faults.offset_watch import watching_offsets
 from tests.faults.shown import Shown
@@ -51,7 +60,8 @@ from tests.services.kept_index import differences
 KINDS = ("worker", "gateway", "triggers", "index", "warehouse", "pause", "all")
 FAULTS_IN_A_RUN = 4
 RECOVERY_MAX_S = 10.0 + LEASE_S
-"""I21: everything is going again ten seconds after a fault heals, and a killed trigger worker's lease."""
+"""I21: everything is going again ten seconds after a fault heals, and a killed trigger worker's
+lease."""
 
 CALL_MAX_S = 5.0 + 2.0
 """I21: the client's own deadline, and the slack of a busy machine."""
@@ -59,7 +69,8 @@ CALL_MAX_S = 5.0 + 2.0
 CATCH_UP_S = 60.0
 PUT_PAUSE_S = 0.004
 PUT_PAUSE_BRIEF_S = 0.02
-"""What each of the four writers waits behind a put: in the suite some hundred cells a second are under way when a fault comes, and no more."""
+"""What each of the four writers waits behind a put: in the suite some hundred cells a second are
+under way when a fault comes, and no more."""
 
 INDEX = parse_definition(
     """
@@ -85,7 +96,11 @@ class FaultRun:
 
     @property
     def passed(self) -> bool:
-        return bool(self.witnessed) and self.operations_inside > 0 and not any(self.violations.values())
+        return (
+            bool(self.witnessed)
+            and self.operations_inside > 0
+            and not any(self.violations.values())
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -115,8 +130,19 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
         writers.start()
         watermarks: list[dict[int, int]] = []
         shown = Shown()
-        with Client(system.urls(), "trips") as client, watching_offsets(system) as offsets, ExitStack() as looking:
-            by_key = KeyReader("reader by key", client, ledger, shown, random.Random(f"{kind}-{seed}-reader"), question=_in_index)
+        with (
+            Client(system.urls(), "trips") as client,
+            watching_offsets(system) as offsets,
+            ExitStack() as looking,
+        ):
+            by_key = KeyReader(
+                "reader by key",
+                client,
+                ledger,
+                shown,
+                random.Random(f"{kind}-{seed}-reader"),
+                question=_in_index,
+            )
             looking.enter_context(reading(by_key))
             for _ in range(FAULTS_IN_A_RUN):
                 time.sleep(chance.uniform(0.2, 0.8))
@@ -129,23 +155,46 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
             writers.stop()
             log = read_log(client)
             watermarks.append({shard: len(cells) for shard, cells in log.items()})
-            put_here = {shard: [cell for cell in cells if cell.column_name != "STATUS"] for shard, cells in log.items()}
-            result.violations = merge(check_log(ledger, put_here), check_gapless(log), check_watermarks(watermarks))
-            result.violations = merge(result.violations, _check_outlets(system, client, reader, shown))
-            result.violations = merge(result.violations, verdict("the index", lambda: {"I18": _index_differences(system, version)}))
+            put_here = {
+                shard: [cell for cell in cells if cell.column_name != "STATUS"]
+                for shard, cells in log.items()
+            }
+            result.violations = merge(
+                check_log(ledger, put_here), check_gapless(log), check_watermarks(watermarks)
+            )
+            result.violations = merge(
+                result.violations, _check_outlets(system, client, reader, shown)
+            )
+            result.violations = merge(
+                result.violations,
+                verdict("the index", lambda: {"I18": _index_differences(system, version)}),
+            )
             looking.close()
             look_at_all(by_key)
             shown.answers(ledger)
-            paths = (*PATHS, INDEX_PATH, "the answer of a put", "the log in the end", "consumer", "warehouse")
+            paths = (
+                *PATHS,
+                INDEX_PATH,
+                "the answer of a put",
+                "the log in the end",
+                "consumer",
+                "warehouse",
+            )
             result.violations = merge(
                 result.violations,
                 by_key.violations(),
                 shown.violations(ledger, ("BASE",), paths),
-                offsets.violations({shard: head.watermark for shard, head in client.heads().items()}),
+                offsets.violations(
+                    {shard: head.watermark for shard, head in client.heads().items()}
+                ),
             )
-            slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
+            slow = [
+                f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S
+            ]
             if writers.longest_call_s > CALL_MAX_S:
-                slow.append(f"a call took {writers.longest_call_s:.1f} s, its deadline was {CALL_MAX_S}")
+                slow.append(
+                    f"a call took {writers.longest_call_s:.1f} s, its deadline was {CALL_MAX_S}"
+                )
             result.violations = merge(result.violations, {"I21": slow})
     finally:
         if reader is not None:
@@ -156,7 +205,11 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
 
 def _fault(system: System, kind: str, chance: random.Random) -> str:
     """One fault and its healing; what was witnessed of it."""
-    target_kind = chance.choice(["worker", "gateway", "triggers", "index", "warehouse"]) if kind in ("pause", "all") else kind
+    target_kind = (
+        chance.choice(["worker", "gateway", "triggers", "index", "warehouse"])
+        if kind in ("pause", "all")
+        else kind
+    )
     name = chance.choice(system.names(target_kind))
     if kind == "pause" or (kind == "all" and chance.random() < 0.3):
         seconds = LEASE_S * chance.uniform(0.5, 1.8)
@@ -170,7 +223,8 @@ def _fault(system: System, kind: str, chance: random.Random) -> str:
 
 
 def _recovered(ledger: Ledger, reader: KafkaReader, healed_s: float) -> float:
-    """Seconds until a put that began after the healing is acknowledged and read by the consumer; the limit and more when it is not."""
+    """Seconds until a put that began after the healing is acknowledged and read by the consumer;
+    the limit and more when it is not."""
     deadline_s = healed_s + 2 * RECOVERY_MAX_S
     while time.monotonic() < deadline_s:
         fresh = [put for put in list(ledger.puts) if put.begun_s >= healed_s and put.acknowledged]
@@ -186,11 +240,17 @@ def _recovered(ledger: Ledger, reader: KafkaReader, healed_s: float) -> float:
 
 def _in_index(put: Put) -> IndexQuestion:
     body = json.loads(put.body_json)
-    return IndexQuestion(INDEX.table, body["payment"], [("fare_cents", "=", body["fare_cents"])], ("payment", "fare_cents"))
+    return IndexQuestion(
+        INDEX.table,
+        body["payment"],
+        [("fare_cents", "=", body["fare_cents"])],
+        ("payment", "fare_cents"),
+    )
 
 
 def _check_outlets(system: System, client: Client, reader: KafkaReader, shown: Shown) -> Violations:
-    """I3, I6–I8 at the consumer; I14 and I16 at billing; I16 and I17 at the warehouse; once everything has come to the end."""
+    """I3, I6–I8 at the consumer; I14 and I16 at billing; I16 and I17 at the warehouse; once
+    everything has come to the end."""
     violations: Violations = {}
     settled = _wait(lambda: _billing_done(system))
     ends = {shard: head.watermark for shard, head in client.heads().items()}
@@ -201,50 +261,99 @@ def _check_outlets(system: System, client: Client, reader: KafkaReader, shown: S
     log = read_log(client)
     shown.log("the log in the end", log)
     shown.log("consumer", reader.read)
-    violations = merge(violations, check_reader(log, reader.read, "consumer"), {"I7": list(reader.errors)}, _check_billing(system, log))
-    return merge(violations, verdict("the warehouse", lambda: _check_warehouse(system, client, log, ends, shown)))
+    violations = merge(
+        violations,
+        check_reader(log, reader.read, "consumer"),
+        {"I7": list(reader.errors)},
+        _check_billing(system, log),
+    )
+    return merge(
+        violations,
+        verdict("the warehouse", lambda: _check_warehouse(system, client, log, ends, shown)),
+    )
 
 
-def _check_warehouse(system: System, client: Client, log: Log, ends: dict[int, int], shown: Shown) -> Violations:
+def _check_warehouse(
+    system: System, client: Client, log: Log, ends: dict[int, int], shown: Shown
+) -> Violations:
     table = _table_at(system, ends)
     if table is None:
         return {"I16": ["the warehouse has not come to the end of the logs"]}
     shown.log("warehouse", rows := _rows(table, ends))
-    found = {"I16": [each for told in check_reader(log, rows, "warehouse").values() for each in told]}
+    found = {
+        "I16": [each for told in check_reader(log, rows, "warehouse").values() for each in told]
+    }
     return merge(found, verdict("verify", lambda: _check_digests(system, client)))
 
 
 def _rows(table: WarehouseTable, ends: dict[int, int]) -> dict[int, list[Seen]]:
     return {
         shard: [
-            Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json) for row in table.rows(shard) if row.added_id < ends[shard]
+            Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json)
+            for row in table.rows(shard)
+            if row.added_id < ends[shard]
         ]
         for shard in ends
     }
 
 
 def _check_digests(system: System, client: Client) -> Violations:
-    report = verify([StorePlace(client), TopicPlace(system.bootstrap(), "trips"), WarehousePlace(system.run_dir.inside("warehouse"))])
-    return {"I17": [f"shard {each.shard} differs" for each in report.shards if not (each.equal and each.level)]}
+    report = verify(
+        [
+            StorePlace(client),
+            TopicPlace(system.bootstrap(), "trips"),
+            WarehousePlace(system.run_dir.inside("warehouse")),
+        ]
+    )
+    return {
+        "I17": [
+            f"shard {each.shard} differs"
+            for each in report.shards
+            if not (each.equal and each.level)
+        ]
+    }
 
 
 def _check_billing(system: System, log: Log) -> Violations:
-    trips = {str(cell.row_key): f"{GROUP}-{shard}-{cell.added_id}" for shard, cells in log.items() for cell in cells if cell.column_name == "BASE"}
-    charges = [charge.idempotency_key for charge in SandboxCardProvider(system.billing / "charges.sqlite3").charges()]
+    trips = {
+        str(cell.row_key): f"{GROUP}-{shard}-{cell.added_id}"
+        for shard, cells in log.items()
+        for cell in cells
+        if cell.column_name == "BASE"
+    }
+    charges = [
+        charge.idempotency_key
+        for charge in SandboxCardProvider(system.billing / "charges.sqlite3").charges()
+    ]
     statuses = [cell for cells in log.values() for cell in cells if cell.column_name == "STATUS"]
-    invented = [f"{cell.triple} belongs to no trip" for cell in statuses if str(cell.row_key) not in trips]
+    invented = [
+        f"{cell.triple} belongs to no trip" for cell in statuses if str(cell.row_key) not in trips
+    ]
     settled = [trips[str(cell.row_key)] for cell in statuses if str(cell.row_key) in trips]
     with open_datastore(system.run_dir, system.config) as datastore:
         origin = datastore.origin_id
-        parked = [f"{GROUP}-{cell.partition}-{cell.added_id}" for cell in ParkedCells(datastore.state).all(GROUP)]
+        parked = [
+            f"{GROUP}-{cell.partition}-{cell.added_id}"
+            for cell in ParkedCells(datastore.state).all(GROUP)
+        ]
     base = [cell for cells in log.values() for cell in cells if cell.column_name == "BASE"]
-    cards = [f"{GROUP}-{origin}-{cell.row_key}-BASE-{cell.ref_key}" for cell in base if b'"credit card"' in cell.body_json]
-    return merge({"I2": invented}, check_once_per_cell(cards, charges, "charge"), check_run_or_parked(trips.values(), settled, parked))
+    cards = [
+        f"{GROUP}-{origin}-{cell.row_key}-BASE-{cell.ref_key}"
+        for cell in base
+        if b'"credit card"' in cell.body_json
+    ]
+    return merge(
+        {"I2": invented},
+        check_once_per_cell(cards, charges, "charge"),
+        check_run_or_parked(trips.values(), settled, parked),
+    )
 
 
 def _index_differences(system: System, version: IndexVersion) -> list[str]:
     with open_datastore(system.run_dir, system.config) as datastore:
-        datastore.indexes.positions = index_positions(StoreCoordinator(datastore.state), datastore.name)
+        datastore.indexes.positions = index_positions(
+            StoreCoordinator(datastore.state), datastore.name
+        )
         return differences(datastore, version)
 
 
@@ -252,7 +361,9 @@ def _billing_done(system: System) -> bool:
     with open_datastore(system.run_dir, system.config) as datastore:
         offsets = StoreCoordinator(datastore.state).fetch_offsets(GROUP)
         return all(
-            ("trips", shard) in offsets and offsets[("trips", shard)].offset >= head.watermark for shard, head in datastore.heads().items() if head.watermark
+            ("trips", shard) in offsets and offsets[("trips", shard)].offset >= head.watermark
+            for shard, head in datastore.heads().items()
+            if head.watermark
         )
 
 

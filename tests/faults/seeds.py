@@ -1,6 +1,8 @@
-"""The seed of fault runs that are given none: it follows from the date, so each day tries something else and a failure can be repeated.
+"""The seed of fault runs that are given none: it follows from the date, so each day tries something
+else and a failure can be repeated.
 
-``CELLFEED_FAULT_SEED=20261124`` repeats the suite of that day. The suite prints it above its first test, and each run in its summary.
+``CELLFEED_FAULT_SEED=20261124`` repeats the suite of that day. The suite prints it above its first
+test, and each run in its summary.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The one ledger of the cells that anyone was shown, on whatever path: by key, row, latest, index, log, gateway, warehouse, and in the answers of puts.
+"""The one ledger of the cells that anyone was shown, on whatever path: by key, row, latest, index,
+log, gateway, warehouse, and in the answers of puts.
 
-I3: a place (shard and added_id) has one cell, and a triple has one place and one body, on every path, for ever. I2: nothing is shown that was not put.
+I3: a place (shard and added_id) has one cell, and a triple has one place and one body, on every
+path, for ever. I2: nothing is shown that was not put.
 """
 
 from __future__ import annotations
@@ -39,17 +41,25 @@ class Shown:
         self._differing: list[str] = []
 
     def see(self, path: str, shard: int, cell: Seen, *, place_counts: bool = True) -> None:
-        """Records one showing. ``place_counts``: False where the product does not promise the added_id yet, as of a master's unreplicated commit."""
+        """Records one showing. ``place_counts``: False where the product does not promise the
+        added_id yet, as of a master's unreplicated commit."""
         sight = Sight(path, shard, cell)
         with self._lock:
             self.looks[path] += 1
             firsts = [self._triples.setdefault(cell.triple, sight)]
             if place_counts:
-                firsts += [self._places.setdefault((shard, cell.added_id), sight), self._placed.setdefault(cell.triple, sight)]
+                firsts += [
+                    self._places.setdefault((shard, cell.added_id), sight),
+                    self._placed.setdefault(cell.triple, sight),
+                ]
             for first in firsts:
                 if first.cell.triple != cell.triple or first.cell.body_json != cell.body_json:
                     self._differs(first, sight)
-            if place_counts and (placed := firsts[-1]) and (placed.shard, placed.cell.added_id) != (shard, cell.added_id):
+            if (
+                place_counts
+                and (placed := firsts[-1])
+                and (placed.shard, placed.cell.added_id) != (shard, cell.added_id)
+            ):
                 self._differs(placed, sight)
 
     def log(self, path: str, log: Log, *, place_counts: bool = True) -> None:
@@ -65,9 +75,11 @@ class Shown:
                 cell = Seen(put.added_id, put.row_key, put.column_name, put.ref_key, put.body_json)
                 self.see("the answer of a put", put.shard, cell, place_counts=place_counts)
 
-    def violations(self, ledger: Ledger, columns: Collection[str], paths: Collection[str]) -> Violations:
-        """I2 and I3 of all that was shown. ``columns``: those that the ledger has all puts of. ``paths``: those that must have shown something, or the run has
-        not looked."""
+    def violations(
+        self, ledger: Ledger, columns: Collection[str], paths: Collection[str]
+    ) -> Violations:
+        """I2 and I3 of all that was shown. ``columns``: those that the ledger has all puts of.
+        ``paths``: those that must have shown something, or the run has not looked."""
         begun = {put.triple: put.body_json for put in ledger.puts}
         invented = [
             f"{sight.path} showed {_told(sight)}, which was never put"
@@ -79,9 +91,14 @@ class Shown:
 
     def _differs(self, first: Sight, now: Sight) -> None:
         if len(self._differing) < _TOLD_MAX:
-            self._differing.append(f"{first.path} showed {_told(first)}, and {now.path} showed {_told(now)}")
+            self._differing.append(
+                f"{first.path} showed {_told(first)}, and {now.path} showed {_told(now)}"
+            )
 
 
 def _told(sight: Sight) -> str:
     cell = sight.cell
-    return f"{cell.row_key} {cell.column_name} {cell.ref_key} at {sight.shard}/{cell.added_id} as {cell.body_json[:60].decode(errors='replace')}"
+    return (
+        f"{cell.row_key} {cell.column_name} {cell.ref_key} at {sight.shard}/{cell.added_id} as"
+        f" {cell.body_json[:60].decode(errors='replace')}"
+    )

@@ -1,5 +1,6 @@
-"""Work on the state table beside a fault: entries changed by compare-and-set, leases and claims taken in turns, offsets saved under claims, and looks at all
-of it. What was answered goes into :class:`tests.faults.state_ledger.StateLedger`."""
+"""Work on the state table beside a fault: entries changed by compare-and-set, leases and claims
+taken in turns, offsets saved under claims, and looks at all of it. What was answered goes into
+:class:`tests.faults.state_ledger.StateLedger`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _SETTLE_S: Final = 30.0
 
 
 class StateWork:
-    """Four threads until ``stop``: two that change both entries, one that saves offsets as two members in turns, one that looks."""
+    """Four threads until ``stop``: two that change both entries, one that saves offsets as two
+    members in turns, one that looks."""
 
     def __init__(self, state: StateTable, *, lossy: bool = False) -> None:
         self.ledger = StateLedger()
@@ -39,8 +41,15 @@ class StateWork:
         self._state, self._lossy = state, lossy
         self._coordinator = StoreCoordinator(state)
         self._ended = threading.Event()
-        work: list[Callable[[], None]] = [_Counting(self, "one").turn, _Counting(self, "other").turn, _Saving(self).turn, self._look]
-        self._threads = [threading.Thread(target=self._run, args=(turn,), name="state-work") for turn in work]
+        work: list[Callable[[], None]] = [
+            _Counting(self, "one").turn,
+            _Counting(self, "other").turn,
+            _Saving(self).turn,
+            self._look,
+        ]
+        self._threads = [
+            threading.Thread(target=self._run, args=(turn,), name="state-work") for turn in work
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -55,17 +64,26 @@ class StateWork:
         while True:
             try:
                 final = {key: self._state.get(key) for key in KEYS}
-                offsets = {each: offset.offset for (_, each), offset in self._coordinator.fetch_offsets(GROUP).items()}
+                offsets = {
+                    each: offset.offset
+                    for (_, each), offset in self._coordinator.fetch_offsets(GROUP).items()
+                }
                 break
             except Unavailable as error:
                 if time.monotonic() > deadline_s:
                     return {"I21": [f"the state cannot be read in the end: {error}"]}
                 time.sleep(0.1)
         ledger = self.ledger
-        counts = (sum(each.outcome == "committed" for each in ledger.commits), sum(each.outcome == "committed" for each in ledger.saves), len(ledger.looks))
+        counts = (
+            sum(each.outcome == "committed" for each in ledger.commits),
+            sum(each.outcome == "committed" for each in ledger.saves),
+            len(ledger.looks),
+        )
         idle = [] if all(counts) else [f"commits, saved offsets and looks: {counts}"]
         return merge(
-            check_state(ledger, final, lossy=self._lossy), check_offsets(ledger, offsets, lossy=self._lossy), {"errors": list(self.errors), "no look": idle}
+            check_state(ledger, final, lossy=self._lossy),
+            check_offsets(ledger, offsets, lossy=self._lossy),
+            {"errors": list(self.errors), "no look": idle},
         )
 
     def _run(self, turn: Callable[[], None]) -> None:
@@ -74,7 +92,9 @@ class StateWork:
                 turn()
             except Unavailable:
                 self._ended.wait(5 * _PAUSE_S)
-            except Exception as error:  # whatever else a worker is answered is a violation, and the work goes on
+            except (
+                Exception
+            ) as error:  # whatever else a worker is answered is a violation, and the work goes on
                 self.errors.append(f"state work: {error!r}")
                 self._ended.wait(1.0)
 
@@ -108,8 +128,9 @@ class _Counting:
 
 
 class _Saving:
-    """Two members that take the partition in turns. A member whose join, claim or release has no known fate is not used again: another one takes its name's
-    place, so a claim that was answered is its holder's for certain until the holder gives it up."""
+    """Two members that take the partition in turns. A member whose join, claim or release has no
+    known fate is not used again: another one takes its name's place, so a claim that was answered
+    is its holder's for certain until the holder gives it up."""
 
     def __init__(self, work: StateWork) -> None:
         self._work, self._coordinator = work, work._coordinator
@@ -149,11 +170,16 @@ class _Saving:
         self._offset += 1
         save = ledger.begin_save(PARTITION, self._offset, claim.member)
         try:
-            self._coordinator.commit_offsets(GROUP, {(TOPIC, PARTITION): CommittedOffset(self._offset)}, claims=[claim])
+            self._coordinator.commit_offsets(
+                GROUP, {(TOPIC, PARTITION): CommittedOffset(self._offset)}, claims=[claim]
+            )
         except StaleWriter:
             ledger.answer_save(save, "refused")
             if not self._work._lossy:
-                ledger.broken.append(f"the claim of {claim.member} with token {claim.token} is void, and nobody has taken it over")
+                ledger.broken.append(
+                    f"the claim of {claim.member} with token {claim.token} is void, and nobody has"
+                    " taken it over"
+                )
             raise Unavailable(f"{claim.member} has lost its claim") from None
         except Unavailable as error:
             ledger.answer_save(save, "failed" if error.definite else "unknown")
@@ -164,5 +190,10 @@ class _Saving:
         """Members that were overtaken try to save once more."""
         for claim in self._given_up:
             with suppress(Unavailable, StaleWriter):
-                self._coordinator.commit_offsets(GROUP, {(TOPIC, PARTITION): CommittedOffset(0)}, claims=[claim])
-                self._work.ledger.broken.append(f"{claim.member} saved an offset under token {claim.token}, which it had given up")
+                self._coordinator.commit_offsets(
+                    GROUP, {(TOPIC, PARTITION): CommittedOffset(0)}, claims=[claim]
+                )
+                self._work.ledger.broken.append(
+                    f"{claim.member} saved an offset under token {claim.token}, which it had"
+                    " given up"
+                )

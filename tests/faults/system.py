@@ -1,4 +1,5 @@
-"""A whole instance under test, from outside: its own configuration, ``cellfeed up``, and kill -9, pauses and starts of single processes."""
+"""A whole instance under test, from outside: its own configuration, ``cellfeed up``, and kill -9,
+pauses and starts of single processes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ LEASE_S = 2.0
 
 
 class System:
-    """Two workers, a gateway, two trigger processes with billing, an index worker, a warehouse loader."""
+    """Two workers, a gateway, two trigger processes with billing, an index worker, a warehouse
+    loader."""
 
     def __init__(self, directory: Path) -> None:
         self.run_dir = RunDir(directory / "run")
@@ -41,7 +43,11 @@ class System:
             gateways=[GatewayProcessConfig(port=0, registry_port=0, group_initial_delay_s=0)],
             triggers=[
                 TriggersConfig(
-                    app="cellfeed.consumers.billing.app:program", name="billing", processes=2, lease_s=LEASE_S, settings={"billing_dir": str(self.billing)}
+                    app="cellfeed.consumers.billing.app:program",
+                    name="billing",
+                    processes=2,
+                    lease_s=LEASE_S,
+                    settings={"billing_dir": str(self.billing)},
                 )
             ],
             indexes=[IndexWorkersConfig(lease_s=LEASE_S)],
@@ -53,8 +59,19 @@ class System:
 
     def up(self) -> None:
         log = (self._config_file.parent / "supervisor.log").open("ab")
-        arguments = [sys.executable, "-m", "cellfeed.cli.main", "up", "--config", str(self._config_file), "--run-dir", str(self.run_dir.path)]
-        self._supervisor = subprocess.Popen(arguments, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        arguments = [
+            sys.executable,
+            "-m",
+            "cellfeed.cli.main",
+            "up",
+            "--config",
+            str(self._config_file),
+            "--run-dir",
+            str(self.run_dir.path),
+        ]
+        self._supervisor = subprocess.Popen(
+            arguments, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
         log.close()
         deadline_s = time.monotonic() + 60
         while len(self.run_dir.processes()) < len(process_names(self.config)):
@@ -78,7 +95,10 @@ class System:
         return [name for name, each in process_names(self.config) if each == kind]
 
     def urls(self) -> list[str]:
-        return [f"http://127.0.0.1:{self.run_dir.process(name).ports['http']}" for name in self.names("worker")]
+        return [
+            f"http://127.0.0.1:{self.run_dir.process(name).ports['http']}"
+            for name in self.names("worker")
+        ]
 
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.run_dir.process('gateway').ports['kafka']}"
@@ -103,8 +123,18 @@ class System:
 
     def start(self, name: str) -> int:
         """``cellfeed start``, as its operator would; the new pid."""
-        arguments = [sys.executable, "-m", "cellfeed.cli.main", "start", name, "--run-dir", str(self.run_dir.path)]
-        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        arguments = [
+            sys.executable,
+            "-m",
+            "cellfeed.cli.main",
+            "start",
+            name,
+            "--run-dir",
+            str(self.run_dir.path),
+        ]
+        done = subprocess.run(
+            arguments, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{name} did not start: {done.stderr}")
         return self.pid(name)

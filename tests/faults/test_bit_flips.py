@@ -1,4 +1,5 @@
-"""Flipped bits of an embedded store: every answer is right or names the damage, and a check finds it. Planted defects are found by the same run."""
+"""Flipped bits of an embedded store: every answer is right or names the damage, and a check finds
+it. Planted defects are found by the same run."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def violated(result: FaultRun) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_answer_is_right_or_names_the_damage_and_a_check_finds_it(tmp_path: Path, seed: int) -> None:
+def test_every_answer_is_right_or_names_the_damage_and_a_check_finds_it(
+    tmp_path: Path, seed: int
+) -> None:
     result = run_bit_flips(KIND, seed, tmp_path, FLIPS_BRIEF)
     assert len(result.witnessed) > FLIPS_BRIEF / 4, "the flips hit nothing"
     assert violated(result) == set()
@@ -46,22 +49,32 @@ def unchecked(shard: int, rows: list[tuple[Any, ...]]) -> list[StoredCell]:
     return [StoredCell._make(row[:6]) for row in rows]
 
 
-def test_without_checksums_the_run_finds_other_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_checksums_the_run_finds_other_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
     assert violated(run_bit_flips(KIND, 1, tmp_path / "sound", FLIPS_BRIEF)) == set()
     monkeypatch.setattr(engine, "stored_cells", unchecked)
     monkeypatch.setattr(engine, "stored_cell", lambda shard, row: StoredCell._make(row[:6]))
-    assert violated(run_bit_flips(KIND, 1, tmp_path / "planted", FLIPS_BRIEF)) & {"I1", "I7", "errors"}
+    assert violated(run_bit_flips(KIND, 1, tmp_path / "planted", FLIPS_BRIEF)) & {
+        "I1",
+        "I7",
+        "errors",
+    }
 
 
-def test_a_check_that_finds_nothing_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_finds_nothing_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
     monkeypatch.setattr(integrity, "check_log", lambda *_: None)
     monkeypatch.setattr(integrity, "_integrity", lambda *_: True)
     assert "check" in violated(run_bit_flips(KIND, 1, tmp_path, FLIPS_BRIEF))
 
 
-def test_a_repair_that_says_more_than_it_did_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_says_more_than_it_did_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
     monkeypatch.setattr("cellfeed.store.engines.sqlite.mend.SqliteMender.mend", lambda *_: None)
     assert "repair" in violated(run_bit_flips(KIND, 1, tmp_path, FLIPS_BRIEF))
@@ -69,5 +82,9 @@ def test_a_repair_that_says_more_than_it_did_is_found(tmp_path: Path, monkeypatc
 
 def test_another_body_by_key_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real: Callable[..., Any] = SqliteEngine.get
-    monkeypatch.setattr(SqliteEngine, "get", lambda self, triples, *given: [None for _ in real(self, triples, *given)])
+    monkeypatch.setattr(
+        SqliteEngine,
+        "get",
+        lambda self, triples, *given: [None for _ in real(self, triples, *given)],
+    )
     assert "I1" in violated(run_bit_flips(KIND, 1, tmp_path, 1))

@@ -1,4 +1,5 @@
-"""Clusters of real MariaDB servers, all behind proxies, while servers and networks fail; ``make faults`` runs more seeds."""
+"""Clusters of real MariaDB servers, all behind proxies, while servers and networks fail;
+``make faults`` runs more seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The files of an embedded store while they cannot be opened, written or found; ``make faults KIND=files-replaced`` and its like run more seeds."""
+"""The files of an embedded store while they cannot be opened, written or found;
+``make faults KIND=files-replaced`` and its like run more seeds."""
 
 from __future__ import annotations
 

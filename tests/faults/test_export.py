@@ -1,4 +1,5 @@
-"""An export while its processes and the network fail, in small; ``make faults`` does it more often and for longer."""
+"""An export while its processes and the network fail, in small; ``make faults`` does it more often
+and for longer."""
 
 from __future__ import annotations
 
@@ -15,8 +16,13 @@ from tests.services import local_kafka, local_zookeeper
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.xdist_group("kafka")
-@pytest.mark.parametrize("kind", [kind for kind in EXPORT_KINDS if kind in ("export-kill", "export-zombie", "export-network")])
-def test_the_partition_is_the_log_whatever_happens_to_the_exporters_and_their_network(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in EXPORT_KINDS if kind in ("export-kill", "export-zombie", "export-network")],
+)
+def test_the_partition_is_the_log_whatever_happens_to_the_exporters_and_their_network(
+    tmp_path: Path, kind: str
+) -> None:
     if reason := local_kafka.why_not() or local_zookeeper.why_not():
         pytest.skip(reason)
     result = run_export_faults(kind, default_seed(), tmp_path, BRIEF)

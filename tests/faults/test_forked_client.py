@@ -1,4 +1,5 @@
-"""A client on both sides of a fork: every answer is one to its question. With the mends undone the same run finds that it is not."""
+"""A client on both sides of a fork: every answer is one to its question. With the mends undone the
+same run finds that it is not."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ def test_both_sides_of_a_fork_are_answered_what_they_asked(tmp_path: Path) -> No
 
 def test_a_shared_connection_shows_other_callers_cells_and_the_run_finds_it(tmp_path: Path) -> None:
     for seed in range(1, 6):  # whether two requests meet on a connection is chance
-        result = run_fork_faults("forked-client", seed, tmp_path / str(seed), FORKS_BRIEF, without=("forks", "numbers", "contents"))
+        result = run_fork_faults(
+            "forked-client",
+            seed,
+            tmp_path / str(seed),
+            FORKS_BRIEF,
+            without=("forks", "numbers", "contents"),
+        )
         assert len(result.witnessed) == FORKS_BRIEF
         if result.violations["I3"]:
             break
@@ -28,8 +35,12 @@ def test_a_shared_connection_shows_other_callers_cells_and_the_run_finds_it(tmp_
     assert not result.passed
 
 
-@pytest.mark.parametrize(("kept", "held"), [("numbers", ("I2", "I3", "I4")), ("contents", ("I2", "I3"))])
-def test_on_a_shared_connection_either_check_keeps_other_callers_cells_away(tmp_path: Path, kept: str, held: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kept", "held"), [("numbers", ("I2", "I3", "I4")), ("contents", ("I2", "I3"))]
+)
+def test_on_a_shared_connection_either_check_keeps_other_callers_cells_away(
+    tmp_path: Path, kept: str, held: tuple[str, ...]
+) -> None:
     without = [mend for mend in ("forks", "numbers", "contents") if mend != kept]
     result = run_fork_faults("forked-client", 1, tmp_path, FORKS_BRIEF, without=without)
     assert {name: result.violations[name] for name in held} == {name: [] for name in held}

@@ -1,4 +1,5 @@
-"""kill -9 of a gateway while two members of a group read and commit and a writer writes: commits survive, and nothing lies between two positions unread."""
+"""kill -9 of a gateway while two members of a group read and commit and a writer writes: commits
+survive, and nothing lies between two positions unread."""
 
 from __future__ import annotations
 
@@ -21,17 +22,24 @@ from tests.faults.ledger import Ledger
 from tests.faults.workload import KafkaReader, seen_cell
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+]
 
 KILLS = 4
 SHARDS = 16
 GROUP = "billing"
 STEP_S = 40.0
-"""How long any step may take: a killed gateway's members join again within their session time-out of six seconds."""
+"""How long any step may take: a killed gateway's members join again within their session time-out
+of six seconds."""
 
 
 class StoreWriter(threading.Thread):
-    """Puts one cell after another into the store itself, whether or not a gateway is there, and writes down each answer."""
+    """Puts one cell after another into the store itself, whether or not a gateway is there, and
+    writes down each answer."""
 
     def __init__(self, datastore: Datastore, ledger: Ledger) -> None:
         super().__init__(daemon=True)
@@ -57,16 +65,21 @@ def committed(bootstrap: str) -> dict[int, int]:
     """The group's positions as the gateway tells them to anybody."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     try:
-        found = consumer.committed([TopicPartition("trips", shard) for shard in range(SHARDS)], timeout=STEP_S)
+        found = consumer.committed(
+            [TopicPartition("trips", shard) for shard in range(SHARDS)], timeout=STEP_S
+        )
         return {each.partition: max(each.offset, 0) for each in found}
     finally:
         consumer.close()
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_killed(tmp_path: Path, seed: int) -> None:
-    """The kills come at any moment: between a commit's write and its answer (the position is then ahead of what was acknowledged, and the records before
-    it were handled), in the middle of an answer to a fetch, while the group forms."""
+def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_killed(
+    tmp_path: Path, seed: int
+) -> None:
+    """The kills come at any moment: between a commit's write and its answer (the position is then
+    ahead of what was acknowledged, and the records before it were handled), in the middle of an
+    answer to a fetch, while the group forms."""
     chance = random.Random(seed)
     puts, group = Ledger(), GroupLedger()
     with ExitStack() as stack:
@@ -74,7 +87,10 @@ def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_kil
         gateway = stack.enter_context(GatewayProcess(tmp_path / "store", tmp_path / "gateway.log"))
         writer = StoreWriter(datastore, puts)
         reader = KafkaReader(gateway.bootstrap, "trips", SHARDS)
-        members = [GroupMember(gateway.bootstrap, "trips", GROUP, name, group) for name in ("first", "second")]
+        members = [
+            GroupMember(gateway.bootstrap, "trips", GROUP, name, group)
+            for name in ("first", "second")
+        ]
         for thread in (writer, reader, *members):
             thread.start()
             stack.callback(thread.stop)
@@ -82,20 +98,33 @@ def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_kil
 
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.1, 1.0))
-            pid, before, resumed = gateway.process.pid, group.total_acknowledged(), len(group.resumed)
+            pid, before, resumed = (
+                gateway.process.pid,
+                group.total_acknowledged(),
+                len(group.resumed),
+            )
             killed_s = time.monotonic()
             gateway.kill()
             time.sleep(chance.uniform(0.0, 0.7))
             gateway.start()
             started_s = time.monotonic()
             assert gateway.process.pid != pid
-            assert puts.acknowledged_between(killed_s, started_s) > 0, "the writer went on without a gateway"
-            wait_until(lambda before=before: group.total_acknowledged() > before, "the group commits again")
-            wait_until(lambda resumed=resumed: len(group.resumed) > resumed, "the group formed anew")
+            assert puts.acknowledged_between(killed_s, started_s) > 0, (
+                "the writer went on without a gateway"
+            )
+            wait_until(
+                lambda before=before: group.total_acknowledged() > before, "the group commits again"
+            )
+            wait_until(
+                lambda resumed=resumed: len(group.resumed) > resumed, "the group formed anew"
+            )
 
         writer.stop()
         ends = {shard: head.watermark for shard, head in datastore.heads().items()}
-        wait_until(lambda: group.acknowledged == {shard: end for shard, end in ends.items() if end}, "the group comes to the end of the logs")
+        wait_until(
+            lambda: group.acknowledged == {shard: end for shard, end in ends.items() if end},
+            "the group comes to the end of the logs",
+        )
         assert reader.wait_for(ends, STEP_S)
         positions = committed(gateway.bootstrap)
         assert positions == ends, "what anybody is told is what was acknowledged"
@@ -103,9 +132,19 @@ def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_kil
         gateway.start()
         assert committed(gateway.bootstrap) == positions, "commits are durable before their answer"
 
-        log = {shard: [seen_cell(cell) for cell in datastore.get_cells_for_shard(shard, 0, 10_000).cells] for shard in ends}
+        log = {
+            shard: [
+                seen_cell(cell) for cell in datastore.get_cells_for_shard(shard, 0, 10_000).cells
+            ]
+            for shard in ends
+        }
         assert {shard: len(cells) for shard, cells in log.items()} == ends
-        found = merge(check_log(puts, log), check_gapless(log), check_reader(log, reader.read, "by assignment"), check_group(group, ends))
+        found = merge(
+            check_log(puts, log),
+            check_gapless(log),
+            check_reader(log, reader.read, "by assignment"),
+            check_group(group, ends),
+        )
         assert {name: violations for name, violations in found.items() if violations} == {}
         assert reader.errors == []
         assert group.errors == []

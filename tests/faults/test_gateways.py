@@ -1,6 +1,8 @@
-"""Several gateways while they, or their ZooKeeper, fail, in small; ``make faults KIND=gateways-kill`` and its like run longer and with more seeds.
+"""Several gateways while they, or their ZooKeeper, fail, in small;
+``make faults KIND=gateways-kill`` and its like run longer and with more seeds.
 
-Each run is a process of its own: aiokafka leaves the sockets of connections that failed to the garbage collector, which the tests count as errors.
+Each run is a process of its own: aiokafka leaves the sockets of connections that failed to the
+garbage collector, which the tests count as errors.
 """
 
 from __future__ import annotations
@@ -35,9 +37,13 @@ RUNS = [
 @pytest.mark.xdist_group("zookeeper")
 @pytest.mark.skipif(local_zookeeper.why_not() is not None, reason=str(local_zookeeper.why_not()))
 @pytest.mark.parametrize(("kind", "seed"), RUNS)
-def test_a_group_of_three_clients_misses_nothing_whatever_happens_to_the_gateways(kind: str, seed: int) -> None:
+def test_a_group_of_three_clients_misses_nothing_whatever_happens_to_the_gateways(
+    kind: str, seed: int
+) -> None:
     command = [sys.executable, "-m", "tests.faults", "--kind", kind, "--seed", str(seed), "--brief"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=220, check=False
+    )
     assert ended.stdout, ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1])
     assert result["passed"], result

@@ -1,4 +1,5 @@
-"""Fault runs on clusters find defects that are planted in the product; ``make faults-all`` plants one for each kind."""
+"""Fault runs on clusters find defects that are planted in the product; ``make faults-all`` plants
+one for each kind."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ from tests.faults.seeds import default_seed
 from tests.services import local_mariadb
 
 ALWAYS = ("master-restarts-then-dies", "minions-join", "lost-tail")
-SHORT = ("master", "minion", "both-minions", "promote", "replication", "commit-reset", "read-only", "buffered", "lost-tail-semi-sync")
+SHORT = (
+    "master",
+    "minion",
+    "both-minions",
+    "promote",
+    "replication",
+    "commit-reset",
+    "read-only",
+    "buffered",
+    "lost-tail-semi-sync",
+)
 """One of these each day."""
 
 
@@ -27,7 +38,10 @@ def of_today() -> list[tuple[str, Plant]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("mariadb-faults")
-@pytest.mark.parametrize(("kind", "plant"), [pytest.param(kind, plant, id=f"{kind}: {plant.what}") for kind, plant in of_today()])
+@pytest.mark.parametrize(
+    ("kind", "plant"),
+    [pytest.param(kind, plant, id=f"{kind}: {plant.what}") for kind, plant in of_today()],
+)
 def test_a_planted_defect_is_found(kind: str, plant: Plant) -> None:
     if reason := local_mariadb.why_not():
         pytest.skip(reason)

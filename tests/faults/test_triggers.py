@@ -1,4 +1,5 @@
-"""A trigger group and its ZooKeeper while both fail, in small; ``make faults`` bills all trips and runs more seeds."""
+"""A trigger group and its ZooKeeper while both fail, in small; ``make faults`` bills all trips and
+runs more seeds."""
 
 from __future__ import annotations
 
@@ -17,6 +18,10 @@ from tests.services.local_zookeeper import ZooKeeper
 @pytest.mark.slow
 @pytest.mark.xdist_group("zookeeper")
 @pytest.mark.parametrize("kind", TRIGGER_KINDS)
-def test_each_trip_is_charged_once_whatever_happens_to_the_triggers(tmp_path: Path, zookeeper_server: ZooKeeper, kind: str) -> None:
-    result = run_trigger_faults(kind, default_seed(), tmp_path, BRIEF, None if kind in HURT_ZOOKEEPER else zookeeper_server)
+def test_each_trip_is_charged_once_whatever_happens_to_the_triggers(
+    tmp_path: Path, zookeeper_server: ZooKeeper, kind: str
+) -> None:
+    result = run_trigger_faults(
+        kind, default_seed(), tmp_path, BRIEF, None if kind in HURT_ZOOKEEPER else zookeeper_server
+    )
     assert result.passed, result.as_json()

@@ -1,4 +1,5 @@
-"""Loaders as processes against a real gateway: killed at every step, two at once on one table, stopped by a signal (I16, I17)."""
+"""Loaders as processes against a real gateway: killed at every step, two at once on one table,
+stopped by a signal (I16, I17)."""
 
 from __future__ import annotations
 
@@ -40,10 +41,28 @@ def gateway(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         yield process.bootstrap
 
 
-def start_loader(gateway: str, group: str, directory: Path, ends: dict[int, int] | None, failpoints: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.faults.warehouse_process", gateway, "trips", group, str(directory), json.dumps(ends)]
+def start_loader(
+    gateway: str, group: str, directory: Path, ends: dict[int, int] | None, failpoints: str = ""
+) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.faults.warehouse_process",
+        gateway,
+        "trips",
+        group,
+        str(directory),
+        json.dumps(ends),
+    ]
     environment = {**os.environ, "CELLFEED_FAILPOINTS": failpoints}
-    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, object]:
@@ -61,17 +80,22 @@ def finish(process: subprocess.Popen[str]) -> dict[str, object]:
 def assert_equal_everywhere(store: Path, gateway: str, directory: Path, *, level: bool) -> None:
     WarehouseTable(directory).check()
     with Datastore.open_embedded(store) as datastore:
-        report = verify([StorePlace(datastore), TopicPlace(gateway, "trips"), WarehousePlace(directory)])
+        report = verify(
+            [StorePlace(datastore), TopicPlace(gateway, "trips"), WarehousePlace(directory)]
+        )
     assert report.equal
     assert report.level == level
     assert report.cells("warehouse") == WarehouseTable(directory).row_count()
 
 
-def test_a_loader_killed_at_every_step_in_turn_leaves_a_prefix_and_in_the_end_each_cell_once(store: Path, gateway: str, tmp_path: Path) -> None:
+def test_a_loader_killed_at_every_step_in_turn_leaves_a_prefix_and_in_the_end_each_cell_once(
+    store: Path, gateway: str, tmp_path: Path
+) -> None:
     ends = end_offsets(gateway, "trips")
     directory = tmp_path / "table"
     positions: dict[int, int] = {}
-    # A commit of each life may be its last step, so every life commits twice before it dies; recovery finds what the life before left.
+    # A commit of each life may be its last step, so every life commits twice before it dies;
+    # recovery finds what the life before left.
     for life, name in enumerate(LOADER_FAILPOINTS):
         at_pass = 1 if name.startswith(("warehouse.recover.", "warehouse.loader.assigned")) else 3
         process = start_loader(gateway, f"life-{life}", directory, ends, f"{name}=kill@{at_pass}")
@@ -84,17 +108,22 @@ def test_a_loader_killed_at_every_step_in_turn_leaves_a_prefix_and_in_the_end_ea
         now = held.next_offsets()
         assert all(now[shard] >= position for shard, position in positions.items())
         positions = now
-    assert 0 < sum(positions.values()) < sum(ends.values()), "the kills came while there was work to do"
+    assert 0 < sum(positions.values()) < sum(ends.values()), (
+        "the kills came while there was work to do"
+    )
     assert_equal_everywhere(store, gateway, directory, level=False)
     finish(start_loader(gateway, "last-life", directory, ends))
     assert_equal_everywhere(store, gateway, directory, level=True)
     assert not list((directory / STAGING).iterdir())
 
 
-def test_two_loaders_that_both_own_every_shard_load_each_cell_once(store: Path, gateway: str, tmp_path: Path) -> None:
+def test_two_loaders_that_both_own_every_shard_load_each_cell_once(
+    store: Path, gateway: str, tmp_path: Path
+) -> None:
     ends = end_offsets(gateway, "trips")
     directory = tmp_path / "table"
-    # Each in a group of its own, so both are given all partitions; the pause widens the moment between looking and committing.
+    # Each in a group of its own, so both are given all partitions; the pause widens the moment
+    # between looking and committing.
     pause = "warehouse.commit.before_link=sleep:0.5"
     one, two = (start_loader(gateway, group, directory, ends, pause) for group in ("one", "two"))
     done = [finish(one), finish(two)]
@@ -103,9 +132,13 @@ def test_two_loaders_that_both_own_every_shard_load_each_cell_once(store: Path, 
     assert_equal_everywhere(store, gateway, directory, level=True)
 
 
-def test_sigterm_commits_what_was_read_and_ends_well(store: Path, gateway: str, tmp_path: Path) -> None:
+def test_sigterm_commits_what_was_read_and_ends_well(
+    store: Path, gateway: str, tmp_path: Path
+) -> None:
     directory = tmp_path / "table"
-    process = start_loader(gateway, "drained", directory, None, "warehouse.loader.after_offsets=sleep:0.2@4")
+    process = start_loader(
+        gateway, "drained", directory, None, "warehouse.loader.after_offsets=sleep:0.2@4"
+    )
     try:
         while not (directory / "_commits").is_dir():
             assert process.poll() is None
@@ -116,4 +149,6 @@ def test_sigterm_commits_what_was_read_and_ends_well(store: Path, gateway: str, 
         process.wait()
     assert done["rows"] == WarehouseTable(directory).row_count() > 0
     assert done["waiting_rows"] == 0
-    assert_equal_everywhere(store, gateway, directory, level=done["rows"] == sum(end_offsets(gateway, "trips").values()))
+    assert_equal_everywhere(
+        store, gateway, directory, level=done["rows"] == sum(end_offsets(gateway, "trips").values())
+    )

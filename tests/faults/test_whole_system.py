@@ -1,4 +1,5 @@
-"""kill -9 and pauses of every kind of process while the whole system works; ``make faults`` runs more seeds."""
+"""kill -9 and pauses of every kind of process while the whole system works; ``make faults`` runs
+more seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from tests.faults.seeds import default_seed
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("whole-system")
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "index"])  # of index workers alone: tests/integration/test_index_worker_kills.py
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind != "index"]
+)  # of index workers alone: tests/integration/test_index_worker_kills.py
 def test_no_invariant_breaks_whatever_is_killed_or_paused(tmp_path: Path, kind: str) -> None:
     result = run_faults(kind, default_seed(), tmp_path, PUT_PAUSE_BRIEF_S)
     assert len(result.witnessed) == 4, "the faults did not happen"

@@ -1,4 +1,5 @@
-"""Trigger workers whose coordination is a real ZooKeeper, which is killed, paused, cut off or wiped: work goes on, and nothing is skipped or goes back."""
+"""Trigger workers whose coordination is a real ZooKeeper, which is killed, paused, cut off or
+wiped: work goes on, and nothing is skipped or goes back."""
 
 from __future__ import annotations
 
@@ -20,7 +21,18 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import accept, last_known, lo
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
-from tests.faults.zookeeper_workers import GROUP, LEASE_S, SHARDS, Workers, all_begun, all_owned, caught_up, is_back, put, saved
+from tests.faults.zookeeper_workers import (
+    GROUP,
+    LEASE_S,
+    SHARDS,
+    Workers,
+    all_begun,
+    all_owned,
+    caught_up,
+    is_back,
+    put,
+    saved,
+)
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.waiting import wait_until
@@ -76,11 +88,15 @@ def test_assigned_shards_go_on_while_zookeeper_is_dead_and_no_cell_runs_twice(
     put(store, range(100, 300))
     put(store, range(300, 310), poison=True)
     put(store, range(310, 400))
-    wait_until(lambda: len(workers.runs()) == 390, "all but the poisoned cells are run without ZooKeeper")
+    wait_until(
+        lambda: len(workers.runs()) == 390, "all but the poisoned cells are run without ZooKeeper"
+    )
     time.sleep(3 * LEASE_S)  # well past every lease
     put(store, range(400, 500))
     wait_until(lambda: len(workers.runs()) == 490, "work goes on after the leases have run out")
-    wait_until(lambda: ParkedCells(store.state).count(GROUP) == 10, "what fails is parked meanwhile")
+    wait_until(
+        lambda: ParkedCells(store.state).count(GROUP) == 10, "what fails is parked meanwhile"
+    )
     assert not zookeeper.is_running()
     zookeeper.start()
     wait_until(lambda: caught_up(store, coordinator), "what was kept is saved")
@@ -92,8 +108,12 @@ def test_assigned_shards_go_on_while_zookeeper_is_dead_and_no_cell_runs_twice(
     workers.assert_in_order()
 
 
-def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there_before_the_others(zookeeper: ZooKeeper, store: Datastore) -> None:
-    now_s = [0.0]  # leases run out, and moments pass, only when the test says so, however slow the machine is
+def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there_before_the_others(
+    zookeeper: ZooKeeper, store: Datastore
+) -> None:
+    now_s = [
+        0.0
+    ]  # leases run out, and moments pass, only when the test says so, however slow the machine is
 
     def clock() -> float:
         return now_s[0]
@@ -103,7 +123,10 @@ def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there
         closing(ZooKeeperCoordinator(address, store.state, clock=clock)) as first,
         closing(ZooKeeperCoordinator(address, store.state, clock=clock)) as second,
     ):
-        standings = [Standing(first, GROUP, "a", LONG_LEASE_S, clock=clock), Standing(second, GROUP, "b", LONG_LEASE_S, clock=clock)]
+        standings = [
+            Standing(first, GROUP, "a", LONG_LEASE_S, clock=clock),
+            Standing(second, GROUP, "b", LONG_LEASE_S, clock=clock),
+        ]
         old = [standing.session for standing in standings]
         division = Division(first, standings[0], store.name, clock=clock)
         assert first.lead(old[0])
@@ -143,21 +166,30 @@ def test_a_worker_killed_while_zookeeper_is_away_leaves_its_successor_what_it_ke
     zookeeper.kill()
     put(store, range(200))
     put(store, range(200, 204), poison=True)
-    wait_until(lambda: len(workers.runs()) == 200 and ParkedCells(store.state).count(GROUP) == 4, "all is run or parked")
+    wait_until(
+        lambda: len(workers.runs()) == 200 and ParkedCells(store.state).count(GROUP) == 4,
+        "all is run or parked",
+    )
     ends = {shard: head.watermark for shard, head in store.heads().items()}
-    wait_until(lambda: last_known(store.state, GROUP, "trips", range(SHARDS)) == ends, "all is kept")
+    wait_until(
+        lambda: last_known(store.state, GROUP, "trips", range(SHARDS)) == ends, "all is kept"
+    )
     first.kill()
     first.wait(10)
     zookeeper.start()
     wait_until(lambda: is_back(coordinator), "ZooKeeper is back")
-    assert set(saved(coordinator).values()) == {0}, "the fault did not happen: more than the start was saved"
+    assert set(saved(coordinator).values()) == {0}, (
+        "the fault did not happen: more than the start was saved"
+    )
     workers.start("second")
     wait_until(lambda: caught_up(store, coordinator), "the second goes on from there")
     assert set(workers.cells_run().values()) == {1}
     workers.assert_run_or_parked()
 
 
-def test_workers_that_start_while_zookeeper_is_away_wait_for_it(zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+def test_workers_that_start_while_zookeeper_is_away_wait_for_it(
+    zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
+) -> None:
     zookeeper.kill()
     put(store, range(50))
     worker = workers.start("early")
@@ -168,7 +200,9 @@ def test_workers_that_start_while_zookeeper_is_away_wait_for_it(zookeeper: ZooKe
     assert worker.wait(20) == 0
 
 
-def test_a_worker_drains_without_zookeeper(zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+def test_a_worker_drains_without_zookeeper(
+    zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
+) -> None:
     worker = workers.start("a", run_s=0.005)
     wait_until(lambda: all_begun(store), "it has begun on all")
     zookeeper.kill()
@@ -209,21 +243,30 @@ def test_a_wiped_zookeeper_stops_the_trigger_until_somebody_says_where_it_goes_o
     wait_until(lambda: "stands still" in workers.log("b"), "the next one says so too")
     wait_until(lambda: is_back(coordinator), "the test's own connection")
     kept = last_known(store.state, GROUP, "trips", range(SHARDS))
-    coordinator.commit_offsets(GROUP, {("trips", shard): CommittedOffset(location) for shard, location in kept.items()})
+    coordinator.commit_offsets(
+        GROUP, {("trips", shard): CommittedOffset(location) for shard, location in kept.items()}
+    )
     accept(store.state, coordinator, GROUP, "trips")
     wait_until(lambda: caught_up(store, coordinator), "it goes on")
     assert set(workers.cells_run().values()) == {1}
     workers.assert_run_or_parked()
 
 
-def test_offsets_deleted_by_hand_stop_the_trigger(store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+def test_offsets_deleted_by_hand_stop_the_trigger(
+    store: Datastore, workers: Workers, coordinator: Coordinator
+) -> None:
     first = workers.start("a")
     put(store, range(100))
     wait_until(lambda: caught_up(store, coordinator), "the cells are run and saved")
     first.terminate()
     assert first.wait(20) == 0
     workers.start("b")
-    wait_until(lambda: all_owned(coordinator) and set(coordinator.owners(GROUP, "trips").values()) == {"b"}, "another has them")
+    wait_until(
+        lambda: (
+            all_owned(coordinator) and set(coordinator.owners(GROUP, "trips").values()) == {"b"}
+        ),
+        "another has them",
+    )
     workers.processes["b"].kill()
     workers.processes["b"].wait(10)
     coordinator.delete_offsets(GROUP)
@@ -233,7 +276,9 @@ def test_offsets_deleted_by_hand_stop_the_trigger(store: Datastore, workers: Wor
     assert len(workers.runs()) == 100
 
 
-def test_a_paused_worker_moves_no_offset_when_it_wakes_up_after_its_session(store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+def test_a_paused_worker_moves_no_offset_when_it_wakes_up_after_its_session(
+    store: Datastore, workers: Workers, coordinator: Coordinator
+) -> None:
     zombie = workers.start("zombie", run_s=0.02)
     wait_until(lambda: all_owned(coordinator), "it owns all")
     put(store, range(300))
@@ -253,7 +298,9 @@ def test_a_paused_worker_moves_no_offset_when_it_wakes_up_after_its_session(stor
     workers.assert_run_or_parked()
 
 
-def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(
+    zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
+) -> None:
     for name in "ab":
         workers.start(name)
     wait_until(lambda: all_owned(coordinator, 2), "the shares are settled")
@@ -264,14 +311,25 @@ def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(zookeeper: ZooK
     wait_until(lambda: len(workers.runs()) == 220, "work goes on")
     time.sleep(3 * LEASE_S)
     zookeeper.resume()
-    wait_until(lambda: caught_up(store, coordinator) and workers.settled(zookeeper.url, 2), "what was kept is saved, the shares are settled again")
+    wait_until(
+        lambda: caught_up(store, coordinator) and workers.settled(zookeeper.url, 2),
+        "what was kept is saved, the shares are settled again",
+    )
     put(store, range(200, 300))
     wait_until(lambda: caught_up(store, coordinator), "all is as before")
     workers.assert_run_or_parked()
     assert set(workers.cells_run().values()) == {1}
 
 
-@pytest.mark.parametrize("failpoint", ["trigger.before_park", "zookeeper.entries_decided", "zookeeper.entries_written", "trigger.after_park"])
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "trigger.before_park",
+        "zookeeper.entries_decided",
+        "zookeeper.entries_written",
+        "trigger.after_park",
+    ],
+)
 def test_a_cell_is_run_or_parked_wherever_its_worker_is_killed_while_it_parks_it(
     store: Datastore, workers: Workers, coordinator: Coordinator, failpoint: str
 ) -> None:
@@ -290,5 +348,10 @@ def test_a_cell_is_run_or_parked_wherever_its_worker_is_killed_while_it_parks_it
     workers.processes["heir"].terminate()
     assert workers.processes["heir"].wait(20) == 0
     workers.start("third")
-    wait_until(lambda: all_owned(coordinator) and set(coordinator.owners(GROUP, "trips").values()) == {"third"}, "the third has them")
+    wait_until(
+        lambda: (
+            all_owned(coordinator) and set(coordinator.owners(GROUP, "trips").values()) == {"third"}
+        ),
+        "the third has them",
+    )
     assert ParkedCells(store.state).count(GROUP) == 2

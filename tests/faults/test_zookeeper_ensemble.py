@@ -1,4 +1,5 @@
-"""Trigger workers on an ensemble of three ZooKeeper servers: the leader is killed, then the majority. Nothing is lost, nothing runs twice (I14, I20)."""
+"""Trigger workers on an ensemble of three ZooKeeper servers: the leader is killed, then the
+majority. Nothing is lost, nothing runs twice (I14, I20)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
-from tests.faults.zookeeper_workers import SHARDS, Workers, all_owned, caught_up, is_back, put, saved
+from tests.faults.zookeeper_workers import (
+    SHARDS,
+    Workers,
+    all_owned,
+    caught_up,
+    is_back,
+    put,
+    saved,
+)
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import Ensemble
 from tests.services.waiting import wait_until
@@ -40,12 +49,16 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
 
 @pytest.fixture
 def workers(tmp_path: Path, store: Datastore, ensemble: Ensemble) -> Iterator[Workers]:
-    started = Workers(tmp_path, store, ensemble.url, lease_s=4.0)  # a session outlasts an election and the way to another server, on a busy machine too
+    started = Workers(
+        tmp_path, store, ensemble.url, lease_s=4.0
+    )  # a session outlasts an election and the way to another server, on a busy machine too
     yield started
     started.end()
 
 
-def test_work_goes_on_when_the_leader_is_killed_and_when_the_majority_is(ensemble: Ensemble, store: Datastore, workers: Workers) -> None:
+def test_work_goes_on_when_the_leader_is_killed_and_when_the_majority_is(
+    ensemble: Ensemble, store: Datastore, workers: Workers
+) -> None:
     with closing(open_coordinator(f"{ensemble.url}/here?timeout_s=2", store.state)) as coordinator:
         for name in "ab":
             workers.start(name)
@@ -59,9 +72,14 @@ def test_work_goes_on_when_the_leader_is_killed_and_when_the_majority_is(ensembl
         leader.kill()
         put(store, range(100, 200))
         wait_until(lambda: ensemble.leader() not in (None, leader), "another one leads")
-        wait_until(lambda: caught_up(store, coordinator), "work has gone on, and is saved with the new leader")
+        wait_until(
+            lambda: caught_up(store, coordinator),
+            "work has gone on, and is saved with the new leader",
+        )
         assert len(workers.runs()) == 200
-        assert workers.stays(ensemble.url) == stays, "sessions have not moved to the other servers: members joined anew"
+        assert workers.stays(ensemble.url) == stays, (
+            "sessions have not moved to the other servers: members joined anew"
+        )
 
         before = saved(coordinator)
         second = ensemble.leader()
@@ -73,7 +91,10 @@ def test_work_goes_on_when_the_leader_is_killed_and_when_the_majority_is(ensembl
 
         leader.start()
         second.start()
-        wait_until(lambda: caught_up(store, coordinator) and workers.settled(ensemble.url, 2), "what was kept is saved, the shares are settled")
+        wait_until(
+            lambda: caught_up(store, coordinator) and workers.settled(ensemble.url, 2),
+            "what was kept is saved, the shares are settled",
+        )
         assert all(saved(coordinator)[shard] >= offset for shard, offset in before.items())
         put(store, range(300, 360))
         wait_until(lambda: caught_up(store, coordinator), "all is as before")
@@ -90,5 +111,8 @@ def test_a_server_that_hangs_is_left_for_another(ensemble: Ensemble, store: Data
         hung.pause()
         with pytest.raises(Unavailable):
             coordinator.groups()
-        wait_until(lambda: is_back(coordinator), "another server answers, while calls are made all the time")
+        wait_until(
+            lambda: is_back(coordinator),
+            "another server answers, while calls are made all the time",
+        )
         assert hung.mode() == "", "the fault did not happen: the server answers"

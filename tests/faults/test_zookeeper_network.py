@@ -1,4 +1,5 @@
-"""The network between one trigger worker and ZooKeeper is slow, or silent one way. Its session runs out or not: nothing is lost, nothing falls (I14, I20)."""
+"""The network between one trigger worker and ZooKeeper is slow, or silent one way. Its session runs
+out or not: nothing is lost, nothing falls (I14, I20)."""
 
 from __future__ import annotations
 
@@ -39,9 +40,13 @@ def proxy(zookeeper_server: ZooKeeper) -> Iterator[TcpProxy]:
 
 
 @pytest.fixture
-def coordinator(zookeeper_server: ZooKeeper, store: Datastore, tmp_path: Path) -> Iterator[Coordinator]:
+def coordinator(
+    zookeeper_server: ZooKeeper, store: Datastore, tmp_path: Path
+) -> Iterator[Coordinator]:
     """The test's own eyes, with a network that is well."""
-    with closing(open_coordinator(f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=2", store.state)) as opened:
+    with closing(
+        open_coordinator(f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=2", store.state)
+    ) as opened:
         yield opened
 
 
@@ -61,7 +66,9 @@ class Offsets:
 
     def look(self) -> None:
         now = saved(self._coordinator)
-        assert all(now.get(shard, -1) >= offset for shard, offset in self._last.items()), f"offsets fell from {self._last} to {now}"
+        assert all(now.get(shard, -1) >= offset for shard, offset in self._last.items()), (
+            f"offsets fell from {self._last} to {now}"
+        )
         self._last = now
 
 
@@ -88,13 +95,20 @@ def test_what_a_worker_says_reaches_nobody_so_another_takes_over_and_it_comes_ba
 
     def taken_over() -> bool:
         offsets.look()
-        return coordinator.members(GROUP) == ["near"] and set(coordinator.owners(GROUP, "trips").values()) == {"near"} and caught_up(store, coordinator)
+        return (
+            coordinator.members(GROUP) == ["near"]
+            and set(coordinator.owners(GROUP, "trips").values()) == {"near"}
+            and caught_up(store, coordinator)
+        )
 
     wait_until(taken_over, "the session has run out and the other worker has done it all")
     assert proxy.held[Direction.TO_SERVER] > 0
     ends = saved(coordinator)
     proxy.resume()  # what it said then arrives now, late
-    wait_until(lambda: coordinator.members(GROUP) == ["far", "near"] and all_owned(coordinator, 2), "it is back and has its share")
+    wait_until(
+        lambda: coordinator.members(GROUP) == ["far", "near"] and all_owned(coordinator, 2),
+        "it is back and has its share",
+    )
     assert saved(coordinator) == ends
     put(store, range(500, 560))
     wait_until(lambda: caught_up(store, coordinator), "both go on")
@@ -102,7 +116,9 @@ def test_what_a_worker_says_reaches_nobody_so_another_takes_over_and_it_comes_ba
     workers.assert_run_or_parked()
     workers.assert_in_order()
     near = workers.processes["near"].pid
-    assert len({shard for shard, _, pid in workers.runs() if pid == near}) > 2, "it had no cells left to take over"
+    assert len({shard for shard, _, pid in workers.runs() if pid == near}) > 2, (
+        "it had no cells left to take over"
+    )
     assert sum(workers.cells_run().values()) - len(workers.cells_run()) <= 2 * RUN_BETWEEN_SAVES
 
 
@@ -117,7 +133,10 @@ def test_a_worker_that_hears_nothing_goes_on_with_its_shards(
     offsets.look()
     assert proxy.held[Direction.TO_CLIENT] > 0
     proxy.resume()
-    wait_until(lambda: caught_up(store, coordinator) and all_owned(coordinator, 2), "what was kept is saved, the shares are settled")
+    wait_until(
+        lambda: caught_up(store, coordinator) and all_owned(coordinator, 2),
+        "what was kept is saved, the shares are settled",
+    )
     put(store, range(300, 360))
     wait_until(lambda: caught_up(store, coordinator), "both go on")
     offsets.look()

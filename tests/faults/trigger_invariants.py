@@ -1,6 +1,8 @@
-"""The invariants of a trigger group as functions of what was seen from outside: the calls of its function, and what its coordination held from time to time.
+"""The invariants of a trigger group as functions of what was seen from outside: the calls of its
+function, and what its coordination held from time to time.
 
-Pure, as those in ``invariants.py``; ``tests/unit/test_trigger_invariants.py`` shows for each that it finds its own violation.
+Pure, as those in ``invariants.py``; ``tests/unit/test_trigger_invariants.py`` shows for each that
+it finds its own violation.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ Place = tuple[int, int]
 
 
 class Call(NamedTuple):
-    """A call of the function by one process. Times are the machine's monotonic clock; ``ended_ns`` is None for one that did not end well."""
+    """A call of the function by one process. Times are the machine's monotonic clock; ``ended_ns``
+    is None for one that did not end well."""
 
     shard: int
     added_id: int
@@ -30,7 +33,8 @@ class Call(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Whose a shard's claim is. ``birth`` and ``version`` are its generation: the group's birth, and the version of the claim."""
+    """Whose a shard's claim is. ``birth`` and ``version`` are its generation: the group's birth,
+    and the version of the claim."""
 
     birth: int
     version: int
@@ -38,7 +42,8 @@ class Holder(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What the coordination held at a moment between ``begun_ns`` and ``at_ns``. ``members``: the epochs of each name."""
+    """What the coordination held at a moment between ``begun_ns`` and ``at_ns``. ``members``: the
+    epochs of each name."""
 
     begun_ns: int
     at_ns: int
@@ -47,8 +52,14 @@ class Sample(NamedTuple):
     members: Mapping[str, Collection[int]]
 
 
-def check_offsets_behind_work(samples: Iterable[Sample], cells: Collection[Place], calls: Iterable[Call], parked: Collection[Place]) -> Violations:
-    """I14: whenever an offset was seen, each of the trigger's cells below it had been run, or is parked."""
+def check_offsets_behind_work(
+    samples: Iterable[Sample],
+    cells: Collection[Place],
+    calls: Iterable[Call],
+    parked: Collection[Place],
+) -> Violations:
+    """I14: whenever an offset was seen, each of the trigger's cells below it had been run, or is
+    parked."""
     ended: dict[Place, int] = {}
     for call in calls:
         if call.ended_ns is not None:
@@ -60,18 +71,23 @@ def check_offsets_behind_work(samples: Iterable[Sample], cells: Collection[Place
     looked_at: dict[int, int] = {}
     for sample in samples:
         for shard, offset in sample.offsets.items():
-            # A cell that was run before the first sample that is past it was run before all later ones.
+            # A cell that was run before the first sample that is past it was run before all later
+            # ones.
             for added_id in by_shard.get(shard, ()):
                 if looked_at.get(shard, 0) <= added_id < offset and (shard, added_id) not in parked:
                     at_ns = ended.get((shard, added_id))
                     if at_ns is None or at_ns > sample.at_ns:
-                        found.append(f"shard {shard}: the offset was {offset} before cell {added_id} was run or parked")
+                        found.append(
+                            f"shard {shard}: the offset was {offset} before cell {added_id} was run"
+                            " or parked"
+                        )
             looked_at[shard] = max(offset, looked_at.get(shard, 0))
     return {"I14": found}
 
 
 def check_offsets_rise(samples: Iterable[Sample]) -> Violations:
-    """I20: no offset falls. One that is gone for a time (a wiped ZooKeeper) is no lower when it is back."""
+    """I20: no offset falls. One that is gone for a time (a wiped ZooKeeper) is no lower when it is
+    back."""
     found: list[str] = []
     last: dict[int, int] = {}
     for sample in samples:
@@ -92,24 +108,37 @@ def check_generations(samples: Iterable[Sample]) -> Violations:
             generation = holder.birth, holder.version
             first = holders.setdefault((shard, *generation), holder.member)
             if first != holder.member:
-                found.append(f"shard {shard}: generation {generation} belonged to {first!r} and to {holder.member!r}")
+                found.append(
+                    f"shard {shard}: generation {generation} belonged to {first!r} and to"
+                    f" {holder.member!r}"
+                )
             if generation < last.get(shard, generation):
-                found.append(f"shard {shard}: its generation fell from {last[shard]} to {generation}")
+                found.append(
+                    f"shard {shard}: its generation fell from {last[shard]} to {generation}"
+                )
             last[shard] = generation
     return {"I20": found}
 
 
 def check_run_by_one(calls: Sequence[Call], afflicted: Collection[int]) -> Violations:
-    """I20: processes that nothing has happened to (those not ``afflicted``) never run a cell that another such one has run, nor a shard at the same time."""
+    """I20: processes that nothing has happened to (those not ``afflicted``) never run a cell that
+    another such one has run, nor a shard at the same time."""
     well = [call for call in calls if call.pid not in afflicted]
     runs: dict[Place, list[int]] = {}
     for call in well:
         if call.ended_ns is not None:
             runs.setdefault(call.place, []).append(call.pid)
-    found = [f"cell {shard}/{added_id} was run {len(pids)} times, by {pids}" for (shard, added_id), pids in sorted(runs.items()) if len(pids) > 1]
-    for shard, in_shard in groupby(sorted(well, key=lambda call: (call.shard, call.begun_ns)), key=lambda call: call.shard):
+    found = [
+        f"cell {shard}/{added_id} was run {len(pids)} times, by {pids}"
+        for (shard, added_id), pids in sorted(runs.items())
+        if len(pids) > 1
+    ]
+    for shard, in_shard in groupby(
+        sorted(well, key=lambda call: (call.shard, call.begun_ns)), key=lambda call: call.shard
+    ):
         found += [
-            f"shard {shard}: pid {later.pid} began {later.added_id} while pid {earlier.pid} ran {earlier.added_id}"
+            f"shard {shard}: pid {later.pid} began {later.added_id} while pid {earlier.pid} ran"
+            f" {earlier.added_id}"
             for earlier, later in pairwise(in_shard)
             if earlier.pid != later.pid and (earlier.ended_ns or earlier.begun_ns) > later.begun_ns
         ]
@@ -117,19 +146,31 @@ def check_run_by_one(calls: Sequence[Call], afflicted: Collection[int]) -> Viola
 
 
 def check_overtaken(calls: Sequence[Call], pid: int, since_ns: int, back_ns: int) -> Violations:
-    """I20: a process that was stopped or cut off at ``since_ns`` begins at most one cell more of a shard of its own once another has begun on it: the one that
-    it was about to.
+    """I20: a process that was stopped or cut off at ``since_ns`` begins at most one cell more of a
+    shard of its own once another has begun on it: the one that it was about to.
 
-    ``back_ns``: when it was last seen to be no member; what it does later it does as the shard's owner.
+    ``back_ns``: when it was last seen to be no member; what it does later it does as the shard's
+    owner.
     """
     found: list[str] = []
     for shard in sorted({call.shard for call in calls if call.pid == pid}):
-        in_shard = sorted((call for call in calls if call.shard == shard), key=lambda call: call.begun_ns)
+        in_shard = sorted(
+            (call for call in calls if call.shard == shard), key=lambda call: call.begun_ns
+        )
         before = [call for call in in_shard if call.begun_ns <= since_ns]
-        taken_ns = min((call.begun_ns for call in in_shard if call.pid != pid and since_ns < call.begun_ns <= back_ns), default=None)
+        taken_ns = min(
+            (
+                call.begun_ns
+                for call in in_shard
+                if call.pid != pid and since_ns < call.begun_ns <= back_ns
+            ),
+            default=None,
+        )
         if not before or before[-1].pid != pid or taken_ns is None:
             continue
         count = sum(call.pid == pid and taken_ns < call.begun_ns <= back_ns for call in in_shard)
         if count > 1:
-            found.append(f"shard {shard}: pid {pid} began {count} cells after another had begun on it")
+            found.append(
+                f"shard {shard}: pid {pid} began {count} cells after another had begun on it"
+            )
     return {"I20": found}

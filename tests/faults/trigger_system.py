@@ -1,6 +1,8 @@
-"""A trigger group under test, from outside: three ``cellfeed triggers run`` of one worker each, as on three hosts, and a real ZooKeeper behind a proxy each.
+"""A trigger group under test, from outside: three ``cellfeed triggers run`` of one worker each, as
+on three hosts, and a real ZooKeeper behind a proxy each.
 
-The store is embedded, so it is up whenever a process is: what these runs look at is the group and its coordination.
+The store is embedded, so it is up whenever a process is: what these runs look at is the group and
+its coordination.
 """
 
 from __future__ import annotations
@@ -53,17 +55,24 @@ def until(done: Callable[[], bool], what: str, timeout_s: float = START_S) -> No
 
 
 class Host:
-    """One ``triggers run`` and its worker. ``proxy``: before its ZooKeeper, where there is one; ``clock``: its own, where it may be wrong."""
+    """One ``triggers run`` and its worker. ``proxy``: before its ZooKeeper, where there is one;
+    ``clock``: its own, where it may be wrong."""
 
     def __init__(self, system: TriggerSystem, number: int, proxy: TcpProxy | None) -> None:
         self.number = number
         self._proxy = proxy
-        self._clock = FakeClock(system.directory / f"host-{number}.clock") if proxy is None else None
+        self._clock = (
+            FakeClock(system.directory / f"host-{number}.clock") if proxy is None else None
+        )
         self.run: subprocess.Popen[bytes] | None = None
         self.log = system.directory / f"host-{number}.log"
         self._system = system
         self._config = system.directory / f"host-{number}.yaml"
-        url = f"zookeeper://127.0.0.1:{proxy.port}/{system.chroot}?timeout_s=1" if proxy is not None else IN_STORE
+        url = (
+            f"zookeeper://127.0.0.1:{proxy.port}/{system.chroot}?timeout_s=1"
+            if proxy is not None
+            else IN_STORE
+        )
         self._config.write_text(yaml.safe_dump({**system.config, "coordination": url}))
 
     @property
@@ -88,13 +97,36 @@ class Host:
         """Starts its run, and does not wait. An earlier one must have ended."""
         if self.run is not None:
             self.run.wait(START_S)
-        sets = [word for name, value in self._system.settings.items() for word in ("--set", f"{name}={value}")]
-        options = ["--config", str(self._config), "--run-dir", str(self._system.run_dir.path), "--name-prefix", self.prefix]
+        sets = [
+            word
+            for name, value in self._system.settings.items()
+            for word in ("--set", f"{name}={value}")
+        ]
+        options = [
+            "--config",
+            str(self._config),
+            "--run-dir",
+            str(self._system.run_dir.path),
+            "--name-prefix",
+            self.prefix,
+        ]
         with self.log.open("ab") as log:
             self.run = subprocess.Popen(
-                [*_CELLFEED, "triggers", "run", PROGRAM, *options, "--lease-s", str(self._system.lease_s), *sets],
+                [
+                    *_CELLFEED,
+                    "triggers",
+                    "run",
+                    PROGRAM,
+                    *options,
+                    "--lease-s",
+                    str(self._system.lease_s),
+                    *sets,
+                ],
                 cwd=ROOT,
-                env={**os.environ, **(self._clock.environment() if self._clock is not None else {})},
+                env={
+                    **os.environ,
+                    **(self._clock.environment() if self._clock is not None else {}),
+                },
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -107,7 +139,14 @@ class Host:
             return None
         assert self.run is not None
         with suppress(psutil.NoSuchProcess):
-            return next((each for each in psutil.Process(self.run.pid).children() if each.status() != psutil.STATUS_ZOMBIE), None)
+            return next(
+                (
+                    each
+                    for each in psutil.Process(self.run.pid).children()
+                    if each.status() != psutil.STATUS_ZOMBIE
+                ),
+                None,
+            )
         return None
 
     def worker_pids(self) -> list[int]:
@@ -117,10 +156,18 @@ class Host:
     def member(self) -> str | None:
         """The worker's name in the group, when it is there now."""
         assert self.run is not None
-        return next((name for name in self._system.members() if name.startswith(f"{self.prefix}-") and name.endswith(f"-{self.run.pid}-1")), None)
+        return next(
+            (
+                name
+                for name in self._system.members()
+                if name.startswith(f"{self.prefix}-") and name.endswith(f"-{self.run.pid}-1")
+            ),
+            None,
+        )
 
     def kill(self) -> list[int]:
-        """kill -9 of the run and its worker, as when a host goes down: neither sees the other end. The pids that are gone."""
+        """kill -9 of the run and its worker, as when a host goes down: neither sees the other end.
+        The pids that are gone."""
         assert self.run is not None
         self.run.send_signal(signal.SIGSTOP)
         worker = self.worker()
@@ -143,10 +190,19 @@ class Host:
 
 
 class TriggerSystem:
-    """Use in a ``with``. ``lease_s`` and ``settings`` are the workers'. ``zookeeper``: one that runs, and stays; one of its own without. ``in_store``: there
-    is none, and every host has a clock of its own."""
+    """Use in a ``with``. ``lease_s`` and ``settings`` are the workers'. ``zookeeper``: one that
+    runs, and stays; one of its own without. ``in_store``: there is none, and every host has a clock
+    of its own."""
 
-    def __init__(self, directory: Path, *, lease_s: float, settings: dict[str, object], zookeeper: ZooKeeper | None = None, in_store: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lease_s: float,
+        settings: dict[str, object],
+        zookeeper: ZooKeeper | None = None,
+        in_store: bool = False,
+    ) -> None:
         self.directory = directory
         self.chroot = f"faults-{uuid4()}"
         self.lease_s = lease_s
@@ -166,7 +222,9 @@ class TriggerSystem:
         try:
             if self._owns_zookeeper:
                 self.zookeeper.start()
-            self.run_dir.config.write_text(yaml.safe_dump({**self.config, "coordination": self.coordination}))
+            self.run_dir.config.write_text(
+                yaml.safe_dump({**self.config, "coordination": self.coordination})
+            )
             self.datastore = Datastore.open_embedded(self.run_dir.inside("store"), shards=SHARDS)
             self.coordinator = open_coordinator(self.coordination, self.datastore.state)
             for _ in range(HOSTS):
@@ -185,7 +243,8 @@ class TriggerSystem:
 
     @property
     def session_s(self) -> float:
-        """What a member's session lasts without a sign of life, see ``bridge/coordination/zookeeper/coordinator.py``."""
+        """What a member's session lasts without a sign of life, see
+        ``bridge/coordination/zookeeper/coordinator.py``."""
         return 1.5 * self.lease_s
 
     def add_host(self) -> Host:
@@ -206,13 +265,18 @@ class TriggerSystem:
         return self.coordinator.members(GROUP)
 
     def is_settled(self, members: int) -> bool:
-        """Whether so many workers are there, and every shard belongs to one of them, as evenly as can be."""
+        """Whether so many workers are there, and every shard belongs to one of them, as evenly as
+        can be."""
         try:
             present, owners = self.members(), self.coordinator.owners(GROUP, "trips")
         except Exception:  # ZooKeeper is away
             return False
         shares = [list(owners.values()).count(member) for member in present]
-        return len(present) == members and sum(shares) == SHARDS == len(owners) and max(shares) - min(shares) <= 1
+        return (
+            len(present) == members
+            and sum(shares) == SHARDS == len(owners)
+            and max(shares) - min(shares) <= 1
+        )
 
     def caught_up(self) -> bool:
         """Whether every offset is at its shard's end."""
@@ -220,13 +284,19 @@ class TriggerSystem:
             offsets = self.coordinator.fetch_offsets(GROUP)
         except Exception:  # ZooKeeper is away
             return False
-        ends = {("trips", shard): head.watermark for shard, head in self.datastore.heads().items() if head.watermark}
+        ends = {
+            ("trips", shard): head.watermark
+            for shard, head in self.datastore.heads().items()
+            if head.watermark
+        }
         return all(place in offsets and offsets[place].offset >= end for place, end in ends.items())
 
     def ask(self, *words: str) -> Any:
         """Runs ``cellfeed … --json`` to its end; the last line that it says."""
         arguments = [*_CELLFEED, *words, "--run-dir", str(self.run_dir.path), "--json"]
-        ended = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=START_S, check=False)
+        ended = subprocess.run(
+            arguments, cwd=ROOT, capture_output=True, text=True, timeout=START_S, check=False
+        )
         if ended.returncode:
             raise RuntimeError(f"cellfeed {' '.join(words)}: {ended.stderr}")
         lines = ended.stdout.splitlines()
@@ -255,7 +325,8 @@ def kill_pids(processes: Sequence[psutil.Process]) -> list[int]:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether a process runs, or is stopped; one that only waits for its parent to look does not."""
+    """Whether a process runs, or is stopped; one that only waits for its parent to look does
+    not."""
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

@@ -1,4 +1,5 @@
-"""What runs beside a fault on a trigger group: whoever puts trips, and whoever looks at the coordination from outside."""
+"""What runs beside a fault on a trigger group: whoever puts trips, and whoever looks at the
+coordination from outside."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _PUT_EVERY_S = 0.05
 
 
 class Watch(threading.Thread):
-    """Looks at members, claims and offsets several times a second, past every proxy. What cannot be read at once is no sample."""
+    """Looks at members, claims and offsets several times a second, past every proxy. What cannot be
+    read at once is no sample."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         super().__init__(name="watch", daemon=True)
@@ -61,8 +63,13 @@ class Watch(threading.Thread):
         return set(self.samples[-1].members) if self.samples else set()
 
     def lost_their_session(self) -> set[str]:
-        """Names whose session has ended and that have joined again, while ZooKeeper knew them all the time."""
-        return {member for member, epochs in self.epochs().items() if max(Counter(map(birth_of, epochs)).values()) > 1}
+        """Names whose session has ended and that have joined again, while ZooKeeper knew them all
+        the time."""
+        return {
+            member
+            for member, epochs in self.epochs().items()
+            if max(Counter(map(birth_of, epochs)).values()) > 1
+        }
 
     def _look(self) -> Sample | None:
         if isinstance(self._coordinator, StoreCoordinator):
@@ -76,9 +83,14 @@ class Watch(threading.Thread):
         members = self._coordinator._epochs(GROUP, birth)
         shards = sorted(map(int, base.children(paths.claims(GROUP, birth, "trips"))))
         claims = base.get_many([paths.claim(GROUP, "trips", shard, birth) for shard in shards])
-        offsets = {shard: each.offset for (_, shard), each in self._coordinator.fetch_offsets(GROUP).items()}
+        offsets = {
+            shard: each.offset
+            for (_, shard), each in self._coordinator.fetch_offsets(GROUP).items()
+        }
         holders = {
-            shard: Holder(birth, claim[1].version, json.loads(claim[0])["member"] if claim[0] else "")
+            shard: Holder(
+                birth, claim[1].version, json.loads(claim[0])["member"] if claim[0] else ""
+            )
             for shard, claim in zip(shards, claims, strict=True)
             if claim
         }
@@ -88,15 +100,24 @@ class Watch(threading.Thread):
         begun_ns = time.monotonic_ns()
         members = {member: [epoch] for member, epoch in coordinator._alive(GROUP).items()}
         claims = coordinator._state.list(_claims_prefix(GROUP, "trips"))
-        offsets = {shard: each.offset for (_, shard), each in coordinator.fetch_offsets(GROUP).items()}
-        holders = {int(claim.key.rpartition("/")[2]): Holder(0, claim.version, json.loads(claim.value)["member"]) for claim in claims}
+        offsets = {
+            shard: each.offset for (_, shard), each in coordinator.fetch_offsets(GROUP).items()
+        }
+        holders = {
+            int(claim.key.rpartition("/")[2]): Holder(
+                0, claim.version, json.loads(claim.value)["member"]
+            )
+            for claim in claims
+        }
         return Sample(begun_ns, time.monotonic_ns(), offsets, holders, members)
 
 
 class Feeder(threading.Thread):
     """Puts trips, so many a second, until there are no more."""
 
-    def __init__(self, datastore: Datastore, trips: Sequence[Sequence[CellToPut]], per_s: float) -> None:
+    def __init__(
+        self, datastore: Datastore, trips: Sequence[Sequence[CellToPut]], per_s: float
+    ) -> None:
         super().__init__(name="feeder", daemon=True)
         self._datastore = datastore
         self._trips = trips
@@ -111,7 +132,11 @@ class Feeder(threading.Thread):
         try:
             begun_s = time.monotonic()
             while (done := len(self.put_at_ns)) < len(self._trips):
-                due = len(self._trips) if self._hurry.is_set() else self._burst + int((time.monotonic() - begun_s) * self._per_s)
+                due = (
+                    len(self._trips)
+                    if self._hurry.is_set()
+                    else self._burst + int((time.monotonic() - begun_s) * self._per_s)
+                )
                 self._put(self._trips[done : min(due, done + 200)])
                 self._hurry.wait(0 if self._hurry.is_set() else _PUT_EVERY_S)
         except BaseException as error:
@@ -155,7 +180,8 @@ class Calls:
         self._ended = 0
 
     def read(self) -> list[Call]:
-        """All so far, in the order in which they began. A process has at most one of a cell under way."""
+        """All so far, in the order in which they began. A process has at most one of a cell under
+        way."""
         for what, *numbers in self._new_lines():
             shard, added_id, pid, at_ns = map(int, numbers)
             if what == "begun":

@@ -1,6 +1,8 @@
-"""A warehouse loader as a process of its own, to be killed: ``python -m tests.faults.warehouse_process BOOTSTRAP TOPIC GROUP TABLE ENDS_JSON``.
+"""A warehouse loader as a process of its own, to be killed: ``python -m
+tests.faults.warehouse_process BOOTSTRAP TOPIC GROUP TABLE ENDS_JSON``.
 
-Loads up to the offsets of ENDS_JSON, or until SIGTERM when that is ``null``; prints what it did as JSON.
+Loads up to the offsets of ENDS_JSON, or until SIGTERM when that is ``null``; prints what it did as
+JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     ends = json.loads(ends_json)
     until = None if ends is None else {int(shard): end for shard, end in ends.items()}
-    progress = run_warehouse_loader(bootstrap, topic, group, Path(table), stop, until_offsets=until, flush=FLUSH)
+    progress = run_warehouse_loader(
+        bootstrap, topic, group, Path(table), stop, until_offsets=until, flush=FLUSH
+    )
     print(json.dumps(dataclasses.asdict(progress)), flush=True)
 
 

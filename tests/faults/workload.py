@@ -1,4 +1,5 @@
-"""What runs while a fault happens: writers through the HTTP client, and a Kafka consumer that follows every partition from offset 0."""
+"""What runs while a fault happens: writers through the HTTP client, and a Kafka consumer that
+follows every partition from offset 0."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ NAMESPACE = UUID("5b3f3a0e-7a05-4a0a-8f59-6b5d0c1f2e77")
 
 
 def trip_body(number: int) -> dict[str, object]:
-    """A BASE cell as the billing trigger reads it: two in three by card, so charges and settlements both happen."""
+    """A BASE cell as the billing trigger reads it: two in three by card, so charges and settlements
+    both happen."""
     fare = 500 + number % 4000
     return {
         "pickup": "2019-03-23 20:21:09",
@@ -43,16 +45,22 @@ def trip_body(number: int) -> dict[str, object]:
 
 
 class Writers:
-    """Threads that put one BASE cell after another, each at its own pace, and write down what they were answered. Every put is tried until it is
-    acknowledged or the run ends, with the same body: that is what a careful caller does with ``unknown``."""
+    """Threads that put one BASE cell after another, each at its own pace, and write down what they
+    were answered. Every put is tried until it is acknowledged or the run ends, with the same body:
+    that is what a careful caller does with ``unknown``."""
 
-    def __init__(self, urls: Sequence[str], ledger: Ledger, seed: int, pause_s: float, threads: int = 4) -> None:
+    def __init__(
+        self, urls: Sequence[str], ledger: Ledger, seed: int, pause_s: float, threads: int = 4
+    ) -> None:
         self._client = Client(list(urls), "trips", timeout_s=5.0)
         self._ledger = ledger
         self._seed = seed
         self._pause_s = pause_s
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(number,), daemon=True) for number in range(threads)]
+        self._threads = [
+            threading.Thread(target=self._write, args=(number,), daemon=True)
+            for number in range(threads)
+        ]
         self.longest_call_s = 0.0
 
     def start(self) -> None:
@@ -85,7 +93,8 @@ class Writers:
 
 
 class KafkaReader(threading.Thread):
-    """A stock consumer by assignment on every partition from the beginning. It remembers each record in the order in which it came."""
+    """A stock consumer by assignment on every partition from the beginning. It remembers each
+    record in the order in which it came."""
 
     def __init__(self, bootstrap: str, topic: str, shards: int) -> None:
         super().__init__(daemon=True)
@@ -100,7 +109,9 @@ class KafkaReader(threading.Thread):
                 "log_level": 0,  # a killed gateway is what the run is about, not news
             }
         )
-        self._consumer.assign([TopicPartition(topic, shard, OFFSET_BEGINNING) for shard in range(shards)])
+        self._consumer.assign(
+            [TopicPartition(topic, shard, OFFSET_BEGINNING) for shard in range(shards)]
+        )
         self._ended = threading.Event()
         self.read: dict[int, list[Seen]] = {shard: [] for shard in range(shards)}
         self.errors: list[str] = []
@@ -110,20 +121,41 @@ class KafkaReader(threading.Thread):
             for message in self._consumer.consume(500, 0.1):
                 error = message.error()
                 if error is not None:
-                    # Transport errors are what a killed gateway looks like; anything else (an offset out of range, say) is a finding.
-                    if error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT):
+                    # Transport errors are what a killed gateway looks like; anything else (an
+                    # offset out of range, say) is a finding.
+                    if error.code() not in (
+                        KafkaError._TRANSPORT,
+                        KafkaError._ALL_BROKERS_DOWN,
+                        KafkaError._RESOLVE,
+                        KafkaError._TIMED_OUT,
+                    ):
                         self.errors.append(str(error))
                     continue
                 event = decode_envelope(message.value())
                 if event.added_id != message.offset() or event.shard != message.partition():
-                    self.errors.append(f"{message.partition()}/{message.offset()} carries {event.shard}/{event.added_id}")
-                self.read[message.partition()].append(Seen(event.added_id, UUID(bytes=event.row_key), event.column_name, event.ref_key, event.body_json))
+                    self.errors.append(
+                        f"{message.partition()}/{message.offset()} carries"
+                        f" {event.shard}/{event.added_id}"
+                    )
+                self.read[message.partition()].append(
+                    Seen(
+                        event.added_id,
+                        UUID(bytes=event.row_key),
+                        event.column_name,
+                        event.ref_key,
+                        event.body_json,
+                    )
+                )
 
     def wait_for(self, ends: dict[int, int], timeout_s: float) -> bool:
         """Waits until every partition was read up to its end; False when the time ran out."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            if all(len(self.read[shard]) and self.read[shard][-1].added_id + 1 >= end for shard, end in ends.items() if end):
+            if all(
+                len(self.read[shard]) and self.read[shard][-1].added_id + 1 >= end
+                for shard, end in ends.items()
+                if end
+            ):
                 return True
             time.sleep(0.05)
         return False

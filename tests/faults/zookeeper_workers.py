@@ -1,4 +1,5 @@
-"""Trigger workers as processes, and what they have done, for the tests of coordination in a real ZooKeeper."""
+"""Trigger workers as processes, and what they have done, for the tests of coordination in a real
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -34,12 +35,32 @@ LEASE_S: Final = 1.0
 class Workers:
     """Processes that run the recording program."""
 
-    def __init__(self, tmp_path: Path, store: Datastore, url: str, *, chroot: str = "here", lease_s: float = LEASE_S) -> None:
-        self.tmp_path, self.store, self.url, self.chroot, self.lease_s = tmp_path, store, url, chroot, lease_s
+    def __init__(
+        self,
+        tmp_path: Path,
+        store: Datastore,
+        url: str,
+        *,
+        chroot: str = "here",
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.tmp_path, self.store, self.url, self.chroot, self.lease_s = (
+            tmp_path,
+            store,
+            url,
+            chroot,
+            lease_s,
+        )
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, name: str, *, failpoints: str = "", **settings: object) -> subprocess.Popen[str]:
-        settings = {"path": str(self.tmp_path / "runs"), "coordination": f"{self.url}/{self.chroot}?timeout_s=1", **settings}
+    def start(
+        self, name: str, *, failpoints: str = "", **settings: object
+    ) -> subprocess.Popen[str]:
+        settings = {
+            "path": str(self.tmp_path / "runs"),
+            "coordination": f"{self.url}/{self.chroot}?timeout_s=1",
+            **settings,
+        }
         with (self.tmp_path / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [
@@ -72,16 +93,25 @@ class Workers:
             process.communicate(timeout=10)
 
     def stays(self, url: str) -> dict[str, int]:
-        """The znode of each session, and the number of the ZooKeeper session that it hangs on: others when a member has joined anew."""
+        """The znode of each session, and the number of the ZooKeeper session that it hangs on:
+        others when a member has joined anew."""
         with _by_hand(url) as client:
             births = client.get_children(f"/{self.chroot}/cellfeed/groups/{GROUP}")
-            folders = [f"/{self.chroot}/cellfeed/groups/{GROUP}/{birth}/members" for birth in births]
-            members = [f"{folder}/{name}" for folder in folders for name in client.get_children(folder)]
+            folders = [
+                f"/{self.chroot}/cellfeed/groups/{GROUP}/{birth}/members" for birth in births
+            ]
+            members = [
+                f"{folder}/{name}" for folder in folders for name in client.get_children(folder)
+            ]
             return {member: client.exists(member).ephemeralOwner for member in members}
 
     def settled(self, url: str, members: int) -> bool:
-        """Whether so many members are alive and all shards are theirs, by claims of their present sessions."""
-        alive = {(name.rpartition("@")[0], int(name.rpartition("@")[2])) for name in (path.rpartition("/")[2] for path in self.stays(url))}
+        """Whether so many members are alive and all shards are theirs, by claims of their present
+        sessions."""
+        alive = {
+            (name.rpartition("@")[0], int(name.rpartition("@")[2]))
+            for name in (path.rpartition("/")[2] for path in self.stays(url))
+        }
         holders = self._holders(url)
         return len(alive) == members and len(holders) == SHARDS and set(holders) == alive
 
@@ -91,8 +121,15 @@ class Workers:
             found = []
             for birth in client.get_children(f"/{self.chroot}/cellfeed/groups/{GROUP}"):
                 folder = f"/{self.chroot}/cellfeed/groups/{GROUP}/{birth}/claims/trips"
-                values = [client.get(f"{folder}/{shard}")[0] for shard in client.get_children(folder)] if client.exists(folder) else []
-                found += [(holder["member"], version_of(holder["epoch"])) for holder in map(json.loads, filter(None, values))]
+                values = (
+                    [client.get(f"{folder}/{shard}")[0] for shard in client.get_children(folder)]
+                    if client.exists(folder)
+                    else []
+                )
+                found += [
+                    (holder["member"], version_of(holder["epoch"]))
+                    for holder in map(json.loads, filter(None, values))
+                ]
             return found
 
     def log(self, name: str) -> str:
@@ -100,7 +137,11 @@ class Workers:
 
     def runs(self) -> list[tuple[int, int, int]]:
         path = self.tmp_path / "runs"
-        return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []  # type: ignore[misc]
+        return (
+            [tuple(map(int, line.split())) for line in path.read_text().splitlines()]
+            if path.exists()
+            else []
+        )  # type: ignore[misc]
 
     def cells_run(self) -> Counter[tuple[int, int]]:
         return Counter((shard, added_id) for shard, added_id, _ in self.runs())
@@ -135,7 +176,11 @@ def put(store: Datastore, numbers: range, **extra: object) -> None:
 
 
 def base_cells(store: Datastore) -> list[tuple[int, int]]:
-    return [(cell.shard, cell.added_id) for shard in range(SHARDS) for cell in store.get_cells_for_shard(shard, 0, 10_000).cells]
+    return [
+        (cell.shard, cell.added_id)
+        for shard in range(SHARDS)
+        for cell in store.get_cells_for_shard(shard, 0, 10_000).cells
+    ]
 
 
 def saved(coordinator: Coordinator) -> dict[int, int]:
@@ -144,7 +189,9 @@ def saved(coordinator: Coordinator) -> dict[int, int]:
 
 def caught_up(store: Datastore, coordinator: Coordinator) -> bool:
     try:
-        return saved(coordinator) == {shard: head.watermark for shard, head in store.heads().items() if head.watermark}
+        return saved(coordinator) == {
+            shard: head.watermark for shard, head in store.heads().items() if head.watermark
+        }
     except Unavailable:
         return False
 

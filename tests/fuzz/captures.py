@@ -1,7 +1,9 @@
-"""Requests as real clients sent them, kept in ``captured_frames.txt``: a frame a line, behind the name of its client.
+"""Requests as real clients sent them, kept in ``captured_frames.txt``: a frame a line, behind the
+name of its client.
 
-``python -m tests.fuzz capture`` records them anew: a forwarder stands between the clients and a gateway that advertises the forwarder's address. Of requests
-of one client, API, version and length one is kept.
+``python -m tests.fuzz capture`` records them anew: a forwarder stands between the clients and a
+gateway that advertises the forwarder's address. Of requests of one client, API, version and length
+one is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +30,15 @@ FILE: Final = Path(__file__).parent / "captured_frames.txt"
 _RECORDS: Final = 200
 _TOPIC: Final = "trips"
 _TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
-    "consumer.ConsoleConsumer": ("--topic", _TOPIC, "--from-beginning", "--max-messages", str(_RECORDS), "--group", "captured-java"),
+    "consumer.ConsoleConsumer": (
+        "--topic",
+        _TOPIC,
+        "--from-beginning",
+        "--max-messages",
+        str(_RECORDS),
+        "--group",
+        "captured-java",
+    ),
     "consumer.group.ConsumerGroupCommand": ("--describe", "--all-groups"),
     "TopicCommand": ("--describe", "--topic", _TOPIC),
     "GetOffsetShell": ("--topic", _TOPIC),
@@ -82,36 +92,66 @@ class Forwarder:
                 self._open += (near, far)
                 data = bytearray()
                 self._sent.append(data)
-                threading.Thread(target=_pass_on, args=(near, far, data.extend), daemon=True).start()
-                threading.Thread(target=_pass_on, args=(far, near, lambda _: None), daemon=True).start()
+                threading.Thread(
+                    target=_pass_on, args=(near, far, data.extend), daemon=True
+                ).start()
+                threading.Thread(
+                    target=_pass_on, args=(far, near, lambda _: None), daemon=True
+                ).start()
 
 
 def capture() -> int:
-    """Lets every client that is installed work through a forwarder and writes the file. How many frames it has."""
+    """Lets every client that is installed work through a forwarder and writes the file. How many
+    frames it has."""
     found: dict[tuple[str, bytes, int], Captured] = {}
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         fill(directory / "store")
         forwarder = stack.enter_context(Forwarder(port := free_port()))
-        gateway = stack.enter_context(GatewayProcess(directory / "store", directory / "log", advertised_host="127.0.0.1", advertised_port=port))
+        gateway = stack.enter_context(
+            GatewayProcess(
+                directory / "store",
+                directory / "log",
+                advertised_host="127.0.0.1",
+                advertised_port=port,
+            )
+        )
         forwarder.target_port = gateway.port
         for client, use in _clients(f"127.0.0.1:{port}").items():
             use()
             for frame in forwarder.taken():
                 found.setdefault((client, frame[:4], len(frame)), Captured(client, frame))
     lines = [f"{each.client}\t{each.frame.hex()}" for each in sorted(found.values())]
-    FILE.write_text("# Requests of real clients: `python -m tests.fuzz capture` records them anew.\n" + "\n".join(lines) + "\n")
+    FILE.write_text(
+        "# Requests of real clients: `python -m tests.fuzz capture` records them anew.\n"
+        + "\n".join(lines)
+        + "\n"
+    )
     return len(lines)
 
 
 def _clients(bootstrap: str) -> dict[str, Callable[[], None]]:
-    found: dict[str, Callable[[], None]] = {name: lambda name=name, driver=driver: _drive(bootstrap, name, driver) for name, driver in DRIVERS.items()}  # type: ignore[misc]
+    found: dict[str, Callable[[], None]] = {
+        name: lambda name=name, driver=driver: _drive(bootstrap, name, driver)
+        for name, driver in DRIVERS.items()
+    }  # type: ignore[misc]
     if shutil.which("kcat"):
-        found["kcat"] = lambda: _run("kcat", "-b", bootstrap, "-C", "-t", _TOPIC, "-o", "beginning", "-e", "-q")
+        found["kcat"] = lambda: _run(
+            "kcat", "-b", bootstrap, "-C", "-t", _TOPIC, "-o", "beginning", "-e", "-q"
+        )
     with suppress(JarsUnavailable):
         class_path = kafka_class_path()
         found["java"] = lambda: [
-            _run("java", "-Xmx128m", "-cp", class_path, f"org.apache.kafka.tools.{tool}", "--bootstrap-server", bootstrap, *arguments)
+            _run(
+                "java",
+                "-Xmx128m",
+                "-cp",
+                class_path,
+                f"org.apache.kafka.tools.{tool}",
+                "--bootstrap-server",
+                bootstrap,
+                *arguments,
+            )
             for tool, arguments in _TOOLS.items()
         ]  # type: ignore[assignment,func-returns-value]
     return found
@@ -138,7 +178,9 @@ def _pass_on(source: socket.socket, target: socket.socket, keep: Callable[[bytes
 
 def _frames(data: bytes) -> list[bytes]:
     found, at = [], 0
-    while at + 4 <= len(data) and at + 4 + (size := struct.unpack_from(">i", data, at)[0]) <= len(data):
+    while at + 4 <= len(data) and at + 4 + (size := struct.unpack_from(">i", data, at)[0]) <= len(
+        data
+    ):
         found.append(data[at + 4 : at + 4 + size])
         at += 4 + size
     return found

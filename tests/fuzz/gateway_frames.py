@@ -1,4 +1,5 @@
-"""Frames for the gateway that no client sends: valid requests of every API and version, and those of real clients, changed at random but repeatably."""
+"""Frames for the gateway that no client sends: valid requests of every API and version, and those
+of real clients, changed at random but repeatably."""
 
 from __future__ import annotations
 
@@ -16,11 +17,23 @@ from tests.fuzz.captures import captured_frames
 from tests.fuzz.lengths import with_a_lie
 from tests.unit.test_gateway_frames import ALL_VERSIONS, SAMPLES, head_bytes, sample
 
-_NUMBERS = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff\x0f", b"\x7f\xff", b"\xff\xff"]
+_NUMBERS = [
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\x00\x00\x00\x00",
+    b"\xff\xff\xff\xff\x0f",
+    b"\x7f\xff",
+    b"\xff\xff",
+]
 """Lengths and counts at the ends of their types; the fifth is the largest compact one."""
 
 
-_TRIPS = {"string": "trips", "uuid": Topics("trips", list, {"*": JsonFormat()}).all()[0].topic_id, "int32": 0}
+_TRIPS = {
+    "string": "trips",
+    "uuid": Topics("trips", list, {"*": JsonFormat()}).all()[0].topic_id,
+    "int32": 0,
+}
 """Values that name the first partition of a topic that is there, in its only leader epoch."""
 
 
@@ -35,7 +48,8 @@ def api_versions_request(correlation_id: int) -> bytes:
 
 
 def expects_no_more(data: bytes) -> bool:
-    """Whether the gateway has all that the lengths in ``data`` announce, or a length that no frame has: it can answer, or must close."""
+    """Whether the gateway has all that the lengths in ``data`` announce, or a length that no frame
+    has: it can answer, or must close."""
     position = 0
     while position < len(data):
         if position + 4 > len(data):
@@ -49,13 +63,21 @@ def expects_no_more(data: bytes) -> bool:
 
 @cache
 def valid_frames() -> list[bytes]:
-    """Requests of real clients, and three of every API and version: for a topic and group that are not there, arrays filled; with everything null that may
-    be; and for the first partition of ``trips``, so that handlers go all the way."""
-    frames = [head_bytes(key, version) + sample(key, version, nulls=nulls)[1] for key, version in ALL_VERSIONS for nulls in (False, True)]
+    """Requests of real clients, and three of every API and version: for a topic and group that are
+    not there, arrays filled; with everything null that may be; and for the first partition of
+    ``trips``, so that handlers go all the way."""
+    frames = [
+        head_bytes(key, version) + sample(key, version, nulls=nulls)[1]
+        for key, version in ALL_VERSIONS
+        for nulls in (False, True)
+    ]
     with patch.dict(SAMPLES, _TRIPS):
-        # Three times each, as what real clients sent: what is refused early needs fewer tries than what goes through a handler.
+        # Three times each, as what real clients sent: what is refused early needs fewer tries than
+        # what goes through a handler.
         frames += 3 * [each.frame for each in captured_frames()]
-        return frames + 3 * [head_bytes(key, version) + sample(key, version)[1] for key, version in ALL_VERSIONS]
+        return frames + 3 * [
+            head_bytes(key, version) + sample(key, version)[1] for key, version in ALL_VERSIONS
+        ]
 
 
 def mutations(chance: random.Random, count: int) -> Iterator[tuple[str, bytes]]:
@@ -99,18 +121,34 @@ def _lying(chance: random.Random, frame: bytes, _frames: list[bytes]) -> bytes:
 
 
 def _other_length(chance: random.Random, frame: bytes, _frames: list[bytes]) -> bytes:
-    length = chance.choice([0x7FFFFFFF, -1, -(1 << 31), 0, 1, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, len(frame) - 1, len(frame) + 1])
+    length = chance.choice(
+        [
+            0x7FFFFFFF,
+            -1,
+            -(1 << 31),
+            0,
+            1,
+            FRAME_BYTES_MAX,
+            FRAME_BYTES_MAX + 1,
+            len(frame) - 1,
+            len(frame) + 1,
+        ]
+    )
     return struct.pack(">i", length) + frame
 
 
 def _other_api(chance: random.Random, frame: bytes, _frames: list[bytes]) -> bytes:
     key = chance.choice([*APIS, 4, 99, -1, 0x7FFF])
-    return with_length(struct.pack(">hh", key, chance.choice([0, 1, 5, 12, 17, 99, -1, 0x7FFF])) + frame[4:])
+    return with_length(
+        struct.pack(">hh", key, chance.choice([0, 1, 5, 12, 17, 99, -1, 0x7FFF])) + frame[4:]
+    )
 
 
 def _spliced(chance: random.Random, frame: bytes, frames: list[bytes]) -> bytes:
     other = chance.choice(frames)
-    return with_length(frame[: chance.randrange(8, len(frame))] + other[chance.randrange(len(other)) :])
+    return with_length(
+        frame[: chance.randrange(8, len(frame))] + other[chance.randrange(len(other)) :]
+    )
 
 
 def _behind_a_valid_one(chance: random.Random, frame: bytes, frames: list[bytes]) -> bytes:

@@ -1,4 +1,5 @@
-"""Where in a request its lengths and counts are, so that each can be made to lie by itself. The walk is by Kafka's schemas, over requests that are whole."""
+"""Where in a request its lengths and counts are, so that each can be made to lie by itself. The
+walk is by Kafka's schemas, over requests that are whole."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from kio.index import load_request_schema
-from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_field_tag, get_schema_field_type, is_optional
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    classify_field,
+    get_field_tag,
+    get_schema_field_type,
+    is_optional,
+)
 
 from cellfeed.bridge.gateway.wire.frame_check import _FIXED, read_uvarint
 from cellfeed.bridge.gateway.wire.protocol import is_flexible
@@ -18,7 +26,8 @@ _HEAD_BYTES: Final = 8
 
 
 class Place(NamedTuple):
-    """A length or a count. ``form``: int16, int32 or uvarint (one more than what is meant, or plain for numbers of tags and their sizes)."""
+    """A length or a count. ``form``: int16, int32 or uvarint (one more than what is meant, or plain
+    for numbers of tags and their sizes)."""
 
     at: int
     size: int
@@ -49,7 +58,9 @@ def _lie(chance: random.Random, place: Place) -> bytes:
     if place.form == "uvarint":
         if chance.random() < 0.1:
             # Beyond 32 bits, or never at an end.
-            return chance.choice([b"\x80" * 5 + b"\x01", b"\xff" * 9 + b"\x7f", b"\x80\x80\x80\x80\x00"])
+            return chance.choice(
+                [b"\x80" * 5 + b"\x01", b"\xff" * 9 + b"\x7f", b"\x80\x80\x80\x80\x00"]
+            )
         return _uvarint(_another(chance, place.value, 0, (1 << 32) - 1))
     bits = 8 * place.size - 1
     return _FORMS[place.form].pack(_another(chance, place.value, -(1 << bits), (1 << bits) - 1))
@@ -58,7 +69,9 @@ def _lie(chance: random.Random, place: Place) -> bytes:
 def _another(chance: random.Random, value: int, least: int, most: int) -> int:
     near = [value - 1, value + 1, value - 2, value + 2, 2 * value, value + 100, value // 2]
     ends = [least, least + 1, -1, 0, 1, most, most - 1, 1 << 15, 1 << 20, 1 << 24]
-    return chance.choice([each for each in (*near, *ends) if each != value and least <= each <= most])
+    return chance.choice(
+        [each for each in (*near, *ends) if each != value and least <= each <= most]
+    )
 
 
 def _uvarint(value: int) -> bytes:
@@ -113,7 +126,9 @@ class _Walk:
         if kafka_type in _FIXED:
             self.at += _FIXED[kafka_type]
         else:
-            self.text_behind("uvarint" if flexible else "int16" if kafka_type == "string" else "int32")
+            self.text_behind(
+                "uvarint" if flexible else "int16" if kafka_type == "string" else "int32"
+            )
 
     def _count(self, flexible: bool) -> int:
         return max(self._number("uvarint") - 1, 0) if flexible else max(self._number("int32"), 0)

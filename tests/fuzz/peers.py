@@ -1,5 +1,6 @@
-"""Peers that send what no client sends, each on a connection of its own, many at a time: whole, torn into pieces, byte by byte, behind and before other
-requests, gone at once, and deaf to the answers. What a batch sends and how follows from its seed.
+"""Peers that send what no client sends, each on a connection of its own, many at a time: whole,
+torn into pieces, byte by byte, behind and before other requests, gone at once, and deaf to the
+answers. What a batch sends and how follows from its seed.
 """
 
 from __future__ import annotations
@@ -15,28 +16,37 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tests.fuzz.gateway_frames import api_versions_request, expects_no_more, mutations, valid_frames, with_length
+from tests.fuzz.gateway_frames import (
+    api_versions_request,
+    expects_no_more,
+    mutations,
+    valid_frames,
+    with_length,
+)
 
 T = TypeVar("T")
 
 LETTING_GO_S: Final = 30.0
-"""How long the gateway may take until it has let go of a peer that is gone, also on a busy machine. Counted in _LOOK_S: while this process stands still itself
-the time stands still, too."""
+"""How long the gateway may take until it has let go of a peer that is gone, also on a busy machine.
+Counted in _LOOK_S: while this process stands still itself the time stands still, too."""
 
 ANSWER_PATIENCE_S: Final = 2.0
-"""How long a peer waits for an answer: most come at once; of the fetches and the group requests some wait for longer than this."""
+"""How long a peer waits for an answer: most come at once; of the fetches and the group requests
+some wait for longer than this."""
 
 _LOOK_S: Final = 0.5
 _PEERS_AT_ONCE: Final = 128
 _ADDRESSES: Final = 250
-"""Loopback addresses that peers come from: the ports of one would be used up, as each is kept for a while after its connection."""
+"""Loopback addresses that peers come from: the ports of one would be used up, as each is kept for a
+while after its connection."""
 
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 @dataclass
 class Sent:
-    """What a batch came to. ``failures``: peers that the gateway did not let go, with what they sent."""
+    """What a batch came to. ``failures``: peers that the gateway did not let go, with what they
+    sent."""
 
     by_mutation: Counter[str] = field(default_factory=Counter)
     by_delivery: Counter[str] = field(default_factory=Counter)
@@ -62,8 +72,12 @@ class _Link(NamedTuple):
 
 def send_batch(port: int, seed: int, batch: int, frames: int) -> Sent:
     """Sends so many frames; returns when the gateway has let go of every peer."""
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a peer was let go in the middle of a frame is no news
-    return asyncio.run(_send_batch(port, random.Random(f"{seed}-{batch}"), f"seed {seed}, batch {batch}", frames))
+    logging.getLogger("asyncio").setLevel(
+        logging.ERROR
+    )  # that a peer was let go in the middle of a frame is no news
+    return asyncio.run(
+        _send_batch(port, random.Random(f"{seed}-{batch}"), f"seed {seed}, batch {batch}", frames)
+    )
 
 
 async def _send_batch(port: int, chance: random.Random, name: str, frames: int) -> Sent:
@@ -73,7 +87,13 @@ async def _send_batch(port: int, chance: random.Random, name: str, frames: int) 
         async with room:
             told = f"{name}, frame {number} ({kind}, {delivery}) {data[:200].hex()}"
             try:
-                link = _Link(*await _within(asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.1.{number % _ADDRESSES + 1}", 0))))
+                link = _Link(
+                    *await _within(
+                        asyncio.open_connection(
+                            "127.0.0.1", port, local_addr=(f"127.0.1.{number % _ADDRESSES + 1}", 0)
+                        )
+                    )
+                )
                 try:
                     with suppress(ConnectionError):
                         if await _within(DELIVERIES[delivery](link, data, own)):
@@ -131,8 +151,12 @@ async def _byte_by_byte(link: _Link, data: bytes, _chance: random.Random) -> boo
 
 
 async def _pipelined(link: _Link, data: bytes, chance: random.Random) -> bool:
-    """Among requests that are valid: no more than the gateway reads ahead, as it sees only then that the peer has said all."""
-    before, behind = ([with_length(frame) for frame in chance.choices(valid_frames(), k=chance.randint(0, 3))] for _ in range(2))
+    """Among requests that are valid: no more than the gateway reads ahead, as it sees only then
+    that the peer has said all."""
+    before, behind = (
+        [with_length(frame) for frame in chance.choices(valid_frames(), k=chance.randint(0, 3))]
+        for _ in range(2)
+    )
     link.writer.write(b"".join([api_versions_request(1), *before, data, *behind]))
     return await _ended(link, data)
 
@@ -140,19 +164,25 @@ async def _pipelined(link: _Link, data: bytes, chance: random.Random) -> bool:
 async def _gone_at_once(link: _Link, data: bytes, _chance: random.Random) -> bool:
     """A reset right behind the frame."""
     link.writer.write(data)
-    link.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+    link.writer.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE
+    )
     return False
 
 
 async def _deaf(link: _Link, data: bytes, chance: random.Random) -> bool:
     """Asks for much, and goes without having read any of it."""
     link.reader._transport.pause_reading()  # type: ignore[attr-defined]  # the stream has no public way
-    link.writer.write(b"".join(with_length(frame) for frame in chance.choices(valid_frames(), k=20)) + data)
+    link.writer.write(
+        b"".join(with_length(frame) for frame in chance.choices(valid_frames(), k=20)) + data
+    )
     await asyncio.sleep(chance.uniform(0.05, 0.3))
     return False
 
 
-DELIVERIES: Final[Mapping[str, Callable[[_Link, bytes, random.Random], Coroutine[Any, Any, bool]]]] = {
+DELIVERIES: Final[
+    Mapping[str, Callable[[_Link, bytes, random.Random], Coroutine[Any, Any, bool]]]
+] = {
     "whole": _whole,
     "torn": _torn,
     "byte by byte": _byte_by_byte,
@@ -166,7 +196,8 @@ _WEIGHTS: Final = {"whole": 12, "torn": 3, "pipelined": 3}
 
 
 async def _ended(link: _Link, data: bytes) -> bool:
-    """Reads until the gateway closes. A peer that goes at once is not answered: what asks for an answer is given a moment, so that the handlers see it."""
+    """Reads until the gateway closes. A peer that goes at once is not answered: what asks for an
+    answer is given a moment, so that the handlers see it."""
     answered = False
     if expects_no_more(data):
         with suppress(TimeoutError):

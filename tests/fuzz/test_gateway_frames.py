@@ -1,4 +1,5 @@
-"""A running gateway and thousands of peers that send what no client sends, while good clients work beside them.
+"""A running gateway and thousands of peers that send what no client sends, while good clients work
+beside them.
 
 The seed is in ``CELLFEED_FUZZ_SEED`` or fixed, and is told by every failure.
 """
@@ -34,7 +35,8 @@ SEED = int(os.environ.get("CELLFEED_FUZZ_SEED", "20261121"))
 FRAMES = 1_200
 ROOT = Path(__file__).parents[2]
 LETTING_GO_S = 20.0
-"""How long the gateway may take until it has let go of a peer that is gone; far below FRAME_TIMEOUT_S, which is for peers that stay."""
+"""How long the gateway may take until it has let go of a peer that is gone; far below
+FRAME_TIMEOUT_S, which is for peers that stay."""
 
 
 @pytest.fixture
@@ -88,13 +90,28 @@ def wait_until(done: Callable[[], bool], what: Callable[[], str]) -> None:
 
 
 def open_connections(gateway: GatewayProcess) -> int:
-    return sum(each.laddr.port == gateway.port and each.status != psutil.CONN_LISTEN for each in gateway.process.net_connections("tcp"))
+    return sum(
+        each.laddr.port == gateway.port and each.status != psutil.CONN_LISTEN
+        for each in gateway.process.net_connections("tcp")
+    )
 
 
 def test_thousands_of_mutated_frames_cost_their_connections_and_nothing_else() -> None:
-    """``python -m tests.fuzz gateway`` in small, as a process of its own: kafka-python warns of sockets that it leaves."""
-    command = [sys.executable, "-m", "tests.fuzz", "gateway", "--frames", str(FRAMES), "--seed", str(SEED)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)
+    """``python -m tests.fuzz gateway`` in small, as a process of its own: kafka-python warns of
+    sockets that it leaves."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        "gateway",
+        "--frames",
+        str(FRAMES),
+        "--seed",
+        str(SEED),
+    ]
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=220, check=False
+    )
     assert ended.stdout, ended.stderr
     result = json.loads(ended.stdout)
     assert result["violations"] == {}
@@ -102,7 +119,9 @@ def test_thousands_of_mutated_frames_cost_their_connections_and_nothing_else() -
     assert result["frames"] == FRAMES
     assert len(result["by_mutation"]) == 12
     assert len(result["by_delivery"]) == 6
-    assert 0 < result["answered"]["flipped"] < result["by_mutation"]["flipped"], "the handlers were asked, not only the checks before them"
+    assert 0 < result["answered"]["flipped"] < result["by_mutation"]["flipped"], (
+        "the handlers were asked, not only the checks before them"
+    )
 
 
 def test_every_length_of_a_valid_frame_is_found_and_can_lie() -> None:
@@ -114,8 +133,11 @@ def test_every_length_of_a_valid_frame_is_found_and_can_lie() -> None:
         assert with_a_lie(chance, frame) != frame
 
 
-def test_a_group_reads_every_record_while_peers_stop_half_way(gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Two hundred peers that began a frame and sent no more, each with its own idea of how long it is."""
+def test_a_group_reads_every_record_while_peers_stop_half_way(
+    gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    """Two hundred peers that began a frame and sent no more, each with its own idea of how long it
+    is."""
     chance = random.Random(SEED)
     expected = expected_records(tmp_path / "store")["trips"]
     rss_before = gateway.process.memory_info().rss
@@ -125,13 +147,23 @@ def test_a_group_reads_every_record_while_peers_stop_half_way(gateway: GatewayPr
             frame = with_length(chance.choice(valid_frames()[:20]))
             claims_much = struct.pack(">i", FRAME_BYTES_MAX) + frame
             peer.sendall(chance.choice([frame[: chance.randint(1, len(frame) - 1)], claims_much]))
-        wait_until(lambda: open_connections(gateway) == 200, lambda: f"{open_connections(gateway)} connections")
-        received = DRIVERS["confluent-kafka"].read_in_group(gateway.bootstrap, "trips", "beside", len(expected))
+        wait_until(
+            lambda: open_connections(gateway) == 200,
+            lambda: f"{open_connections(gateway)} connections",
+        )
+        received = DRIVERS["confluent-kafka"].read_in_group(
+            gateway.bootstrap, "trips", "beside", len(expected)
+        )
         assert sorted(received) == expected
         assert open_connections(gateway) >= 200, "the halves were there all the time"
         grown = gateway.process.memory_info().rss - rss_before
-        assert grown < 200 * FRAME_BYTES_MAX // 4, f"{grown >> 20} MiB were taken for frames of which a few bytes came"
-    wait_until(lambda: open_connections(gateway) == 0, lambda: f"{open_connections(gateway)} connections are left")
+        assert grown < 200 * FRAME_BYTES_MAX // 4, (
+            f"{grown >> 20} MiB were taken for frames of which a few bytes came"
+        )
+    wait_until(
+        lambda: open_connections(gateway) == 0,
+        lambda: f"{open_connections(gateway)} connections are left",
+    )
     assert "Traceback" not in (tmp_path / "gateway.log").read_text()
 
 
@@ -143,14 +175,27 @@ def test_a_group_reads_every_record_while_peers_stop_half_way(gateway: GatewayPr
         pytest.param(struct.pack(">i", 0), id="no frame at all"),
         pytest.param(struct.pack(">i", FRAME_BYTES_MAX + 1), id="one byte too many"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: gateway\r\n\r\n", id="HTTP"),
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64, id="a TLS greeting"),
-        pytest.param(with_length(struct.pack(">hhih", 4, 0, 7, -1)), id="an API that is not spoken"),
-        pytest.param(with_length(struct.pack(">hhih", 3, 99, 7, -1)), id="a version that is not spoken"),
-        pytest.param(with_length(struct.pack(">hhihi", 3, 1, 7, -1, 0x7FFFFFFF)), id="2 billion topics"),
-        pytest.param(with_length(struct.pack(">hhih", 3, 1, 7, 500) + b"x"), id="a client id longer than its frame"),
+        pytest.param(
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64, id="a TLS greeting"
+        ),
+        pytest.param(
+            with_length(struct.pack(">hhih", 4, 0, 7, -1)), id="an API that is not spoken"
+        ),
+        pytest.param(
+            with_length(struct.pack(">hhih", 3, 99, 7, -1)), id="a version that is not spoken"
+        ),
+        pytest.param(
+            with_length(struct.pack(">hhihi", 3, 1, 7, -1, 0x7FFFFFFF)), id="2 billion topics"
+        ),
+        pytest.param(
+            with_length(struct.pack(">hhih", 3, 1, 7, 500) + b"x"),
+            id="a client id longer than its frame",
+        ),
     ],
 )
-def test_garbage_is_let_go_at_once_and_the_connection_beside_it_goes_on(shared: GatewayProcess, data: bytes) -> None:
+def test_garbage_is_let_go_at_once_and_the_connection_beside_it_goes_on(
+    shared: GatewayProcess, data: bytes
+) -> None:
     with connect(shared) as steady, connect(shared) as peer:
         assert_answers(steady, 1)
         peer.sendall(data)
@@ -168,10 +213,14 @@ def test_a_request_that_comes_byte_by_byte_is_answered(shared: GatewayProcess) -
             assert struct.unpack_from(">ih", read_answer(peer)) == (correlation_id, 0)
 
 
-def test_answers_come_in_the_order_of_the_requests_however_many_are_sent_ahead(shared: GatewayProcess) -> None:
+def test_answers_come_in_the_order_of_the_requests_however_many_are_sent_ahead(
+    shared: GatewayProcess,
+) -> None:
     with connect(shared) as peer:
         peer.sendall(b"".join(map(api_versions_request, range(500))))
-        assert [struct.unpack_from(">i", read_answer(peer))[0] for _ in range(500)] == list(range(500))
+        assert [struct.unpack_from(">i", read_answer(peer))[0] for _ in range(500)] == list(
+            range(500)
+        )
 
 
 @pytest.fixture(scope="module")

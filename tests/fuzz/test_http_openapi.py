@@ -1,4 +1,5 @@
-"""Requests made from the worker's own OpenAPI document, odd ones included (schemathesis): no 5xx, and every answer as the document says."""
+"""Requests made from the worker's own OpenAPI document, odd ones included (schemathesis): no 5xx,
+and every answer as the document says."""
 
 from __future__ import annotations
 
@@ -8,14 +9,23 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from cellfeed.store.datastore import Datastore
 from tests.worker_thread import worker_thread
 
 pytestmark = pytest.mark.integration
 
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
 ROUTES = [
     ("POST", "/v1/{datastore}/cell"),
     ("GET", "/v1/{datastore}/cell"),
@@ -37,21 +47,34 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with Datastore.open_embedded(tmp_path_factory.mktemp("store")) as datastore, worker_thread(datastore) as url:
+    with (
+        Datastore.open_embedded(tmp_path_factory.mktemp("store")) as datastore,
+        worker_thread(datastore) as url,
+    ):
         yield url
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES, ids=[f"{method} {path}" for method, path in ROUTES])
+@pytest.mark.parametrize(
+    ("method", "path"), ROUTES, ids=[f"{method} {path}" for method, path in ROUTES]
+)
 def test_every_answer_is_as_the_document_says(worker: str, method: str, path: str) -> None:
     document = schemathesis.openapi.from_url(f"{worker}/schema/openapi.json")
     asked = 0
 
-    @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=40,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
     @given(case=document[path][method].as_strategy())
     def ask(case: schemathesis.Case) -> None:
         nonlocal asked
         if "datastore" in case.path_parameters and asked % 4:
-            case.path_parameters["datastore"] = "trips"  # a name made up is almost never the one that is served
+            case.path_parameters["datastore"] = (
+                "trips"  # a name made up is almost never the one that is served
+            )
         asked += 1
         case.validate_response(case.call(), checks=CHECKS)
 

@@ -28,7 +28,14 @@ gateways: [{port: 0, registry_port: 0, group_initial_delay_s: 0}]
 
 def cellfeed(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return subprocess.run([*CELLFEED, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return subprocess.run(
+        [*CELLFEED, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 @contextmanager
@@ -45,7 +52,8 @@ def running(directory: Path, config: str = EMBEDDED) -> Iterator[Path]:
 
 @contextmanager
 def ended(run_dir: Path) -> Iterator[None]:
-    """Whatever runs in ``run_dir`` at the end is killed: only processes that name the directory in their own command line."""
+    """Whatever runs in ``run_dir`` at the end is killed: only processes that name the directory in
+    their own command line."""
     try:
         yield
     finally:
@@ -60,7 +68,11 @@ def of_run_dir(run_dir: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if str(run_dir) in process.cmdline() and "cellfeed.cli.main" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                str(run_dir) in process.cmdline()
+                and "cellfeed.cli.main" in process.cmdline()
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
     return found
 
@@ -82,4 +94,7 @@ def accepts(port: int) -> bool:
 def kill(pid: int) -> None:
     """``kill -9``, witnessed: returns when the process is gone."""
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, f"{pid} dies")
+    wait_until(
+        lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE,
+        f"{pid} dies",
+    )

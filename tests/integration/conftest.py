@@ -1,4 +1,5 @@
-"""What several of these tests work on: a cluster of real servers; a store with its coordination in it, or in a real ZooKeeper."""
+"""What several of these tests work on: a cluster of real servers; a store with its coordination in
+it, or in a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,12 +21,20 @@ from tests.services.cluster_steps import open_engine
 from tests.services.local_kafka import Kafka, started_kafka
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
-from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
+from tests.services.mariadb_cluster import (
+    BUSY_FENCE_MAX_S,
+    DATASTORE,
+    SHARDS,
+    TestCluster,
+    bare_servers,
+    make_cluster,
+)
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[MariaDB]]:
-    """Three bare servers, for the tests of one module. Skips, with the reason, where none can be had."""
+    """Three bare servers, for the tests of one module. Skips, with the reason, where none can be
+    had."""
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
     with bare_servers(3) as started:
@@ -63,9 +72,12 @@ def older_kafka() -> Iterator[Kafka]:
         yield broker
 
 
-@pytest.fixture(params=["store", pytest.param("zookeeper", marks=pytest.mark.xdist_group("zookeeper"))])
+@pytest.fixture(
+    params=["store", pytest.param("zookeeper", marks=pytest.mark.xdist_group("zookeeper"))]
+)
 def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a trigger is coordinated, as its configuration says it: each test once in the store and once in a chroot of its own."""
+    """Where a trigger is coordinated, as its configuration says it: each test once in the store and
+    once in a chroot of its own."""
     if request.param == "store":
         return "store"
     server: ZooKeeper = request.getfixturevalue("zookeeper_server")
@@ -80,11 +92,17 @@ def coordinator(coordination: str, store: Datastore) -> Iterator[Coordinator]:
 
 
 @pytest.fixture
-def clusters(servers: list[MariaDB], monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, TestCluster]]:
-    """Two clusters of the three servers: c1 has a master and a minion, c2 one node; bare again afterwards."""
+def clusters(
+    servers: list[MariaDB], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, TestCluster]]:
+    """Two clusters of the three servers: c1 has a master and a minion, c2 one node; bare again
+    afterwards."""
     monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
     divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
-    made = {"c1": make_cluster("c1", servers[:2], divided), "c2": make_cluster("c2", servers[2:], divided)}
+    made = {
+        "c1": make_cluster("c1", servers[:2], divided),
+        "c2": make_cluster("c2", servers[2:], divided),
+    }
     yield made
     for each in made.values():
         each.admin.close()

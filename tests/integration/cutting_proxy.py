@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 
 class CuttingProxy:
-    """Forwards to ``port``. With ``cut_answers`` set, requests go through and connections are closed instead of the answer being passed on."""
+    """Forwards to ``port``. With ``cut_answers`` set, requests go through and connections are
+    closed instead of the answer being passed on."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -35,7 +36,11 @@ class CuttingProxy:
             thread.start()
 
     def _forward(self, near: socket.socket) -> None:
-        with near, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._target)) as far:
+        with (
+            near,
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._target)) as far,
+        ):
             while not self._closed.is_set():
                 for ready in select.select([near, far], [], [], 0.05)[0]:
                     piece = ready.recv(1 << 16)

@@ -1,4 +1,5 @@
-"""A trigger program with cells that end their process or hang: each call is a line when it begins and one when it ends, so that every one is seen."""
+"""A trigger program with cells that end their process or hang: each call is a line when it begins
+and one when it ends, so that every one is seen."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ _DEEDS: Final[Mapping[str, Callable[[], object]]] = {
 
 
 def deadly(settings: Mapping[str, Any]) -> list[Trigger]:
-    """Does what a cell's body says. With ``harmless`` in the folder nothing ends or hangs any more; ``batch`` makes batches of that many cells."""
+    """Does what a cell's body says. With ``harmless`` in the folder nothing ends or hangs any more;
+    ``batch`` makes batches of that many cells."""
     path = Path(settings["path"])
     size = settings.get("batch")
 
@@ -56,7 +58,11 @@ def deadly(settings: Mapping[str, Any]) -> list[Trigger]:
     options: dict[str, Any] = {
         "column": "BASE",
         "group": "deadly",
-        "retry": {TimedOut: RetryPolicy(TIMED_OUT_TRIES), ProcessEnded: RetryPolicy(ENDED_TRIES), Exception: RetryPolicy(1)},
+        "retry": {
+            TimedOut: RetryPolicy(TIMED_OUT_TRIES),
+            ProcessEnded: RetryPolicy(ENDED_TRIES),
+            Exception: RetryPolicy(1),
+        },
         "timeout_s": settings.get("timeout_s"),
         "parked_retry_s": float(settings.get("parked_retry_s", 60)),
     }

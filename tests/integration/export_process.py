@@ -1,6 +1,8 @@
-"""An exporter as a process: python -m tests.integration.export_process STORE NAME SHARDS EXPORTS_JSON COORDINATION LOOK_S. SIGTERM drains.
+"""An exporter as a process: python -m tests.integration.export_process STORE NAME SHARDS
+EXPORTS_JSON COORDINATION LOOK_S. SIGTERM drains.
 
-STORE: the directory of an embedded one, or the URL of a MariaDB server that is a cluster by itself. LOOK_S: what a look at the logs takes at least, in seconds.
+STORE: the directory of an embedded one, or the URL of a MariaDB server that is a cluster by itself.
+LOOK_S: what a look at the logs takes at least, in seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def open_store(place: str, shards: int) -> Datastore:
     """See the module: STORE."""
     if not place.startswith("mysql://"):
         return Datastore.open_embedded(Path(place), shards=shards)
-    return Datastore(ClusteredEngine(DATASTORE, shards, {LONE_CLUSTER: {LONE_NODE: node_opener(place, shards)}}))
+    return Datastore(
+        ClusteredEngine(DATASTORE, shards, {LONE_CLUSTER: {LONE_NODE: node_opener(place, shards)}})
+    )
 
 
 LOOKS_MEANWHILE = "looks for the next cells while a transaction is under way"
@@ -39,7 +43,8 @@ LOOKS_MEANWHILE = "looks for the next cells while a transaction is under way"
 
 
 def look_slowly(datastore: Datastore, look_s: float) -> None:
-    """Has each of its looks take so many seconds more, as of servers: then the next cells are looked for while a transaction is under way."""
+    """Has each of its looks take so many seconds more, as of servers: then the next cells are
+    looked for while a transaction is under way."""
     look = datastore.heads
 
     def slow() -> dict[int, Head]:

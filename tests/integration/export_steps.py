@@ -1,4 +1,5 @@
-"""What tests of the exporter do: put cells, run exporters as processes, read partitions, compare them with the log (I15)."""
+"""What tests of the exporter do: put cells, run exporters as processes, read partitions, compare
+them with the log (I15)."""
 
 from __future__ import annotations
 
@@ -55,15 +56,31 @@ class Copied(NamedTuple):
 def export_to(kafka: Kafka, **more: Any) -> Export:
     """An export with a name, and so a topic and transactional ids, of its own."""
     name = more.pop("name", f"trips-{uuid4().hex[:8]}")
-    settings = {"name": name, "bootstrap": kafka.bootstrap, "topic": name, "lease_s": LEASE_S, **more}
+    settings = {
+        "name": name,
+        "bootstrap": kafka.bootstrap,
+        "topic": name,
+        "lease_s": LEASE_S,
+        **more,
+    }
     return msgspec.convert(settings, Export).check()
 
 
-def put(datastore: Datastore, count: int, *, first: int = 0, column: str = "BASE", size: int = 0) -> None:
+def put(
+    datastore: Datastore, count: int, *, first: int = 0, column: str = "BASE", size: int = 0
+) -> None:
     """Cells that differ in everything."""
     numbers = range(first, first + count)
     more = {"text": "x" * size} if size else {}
-    cells = [(uuid5(NAMESPACE, f"{column}/{number}"), column, number % 3 + 1, {"n": number, "kind": number % 2, **more}) for number in numbers]
+    cells = [
+        (
+            uuid5(NAMESPACE, f"{column}/{number}"),
+            column,
+            number % 3 + 1,
+            {"n": number, "kind": number % 2, **more},
+        )
+        for number in numbers
+    ]
     for start in range(0, count, 2_000):
         for result in datastore.put_cells(cells[start : start + 2_000]):
             result.or_raise()
@@ -104,8 +121,9 @@ def writing(datastore: Datastore, writers: int = 2) -> Iterator[Sequence[Writer]
 
 
 class Exporter:
-    """An exporter as a process. Its log is ``log``. ``url``: of a store that is not the embedded one in ``store``, beside which the log is. ``look_s``: what a
-    look at the logs takes at least."""
+    """An exporter as a process. Its log is ``log``. ``url``: of a store that is not the embedded
+    one in ``store``, beside which the log is. ``look_s``: what a look at the logs takes at least.
+    """
 
     def __init__(
         self,
@@ -120,7 +138,14 @@ class Exporter:
     ) -> None:
         self.name = name
         self.log = store.parent / f"{name}.log"
-        self._arguments = [url or str(store), name, str(shards), msgspec.json.encode(list(exports)).decode(), coordination, str(look_s)]
+        self._arguments = [
+            url or str(store),
+            name,
+            str(shards),
+            msgspec.json.encode(list(exports)).decode(),
+            coordination,
+            str(look_s),
+        ]
         self._failpoints = failpoints
         self.process = self._start()
 
@@ -191,19 +216,31 @@ def ends(datastore: Datastore) -> dict[int, int]:
 def caught_up(datastore: Datastore, coordinator: Coordinator, export: Export) -> bool:
     """Whether every shard's saved offset is the end of its log."""
     try:
-        saved = {shard: each.offset for (_, shard), each in coordinator.fetch_offsets(export.group).items()}
+        saved = {
+            shard: each.offset
+            for (_, shard), each in coordinator.fetch_offsets(export.group).items()
+        }
     except Unavailable:
         return False
     return all(saved.get(shard) == end for shard, end in ends(datastore).items())
 
 
 def wait_marked(export: Export, partitions: int) -> None:
-    """Until every transaction has its marks: a broker answers a commit before it has written them, and readers of commits see its records only then."""
-    with closing(consumer_of(export)) as committed, closing(Consumer({"bootstrap.servers": export.bootstrap, "group.id": "ends"} | READS_ALL)) as everything:
+    """Until every transaction has its marks: a broker answers a commit before it has written them,
+    and readers of commits see its records only then."""
+    with (
+        closing(consumer_of(export)) as committed,
+        closing(
+            Consumer({"bootstrap.servers": export.bootstrap, "group.id": "ends"} | READS_ALL)
+        ) as everything,
+    ):
         for partition in range(partitions):
             place = TopicPartition(export.topic or "", partition)
             wait_until(
-                lambda place=place: committed.get_watermark_offsets(place, timeout=WAIT_S) == everything.get_watermark_offsets(place, timeout=WAIT_S),  # type: ignore[misc]
+                lambda place=place: (
+                    committed.get_watermark_offsets(place, timeout=WAIT_S)
+                    == everything.get_watermark_offsets(place, timeout=WAIT_S)
+                ),  # type: ignore[misc]
                 f"no transaction is open in {place.topic}/{partition}",
                 WAIT_S,
             )
@@ -211,12 +248,17 @@ def wait_marked(export: Export, partitions: int) -> None:
 
 def wait_caught_up(datastore: Datastore, coordinator: Coordinator, export: Export) -> None:
     """Until every cell has been exported, and readers of commits see it."""
-    wait_until(lambda: caught_up(datastore, coordinator, export), f"{export.name} is at the ends of the logs", WAIT_S)
+    wait_until(
+        lambda: caught_up(datastore, coordinator, export),
+        f"{export.name} is at the ends of the logs",
+        WAIT_S,
+    )
     wait_marked(export, datastore.shards)
 
 
 def export_everything(datastore: Datastore, store: Path, name: str, export: Export) -> Exporter:
-    """An exporter that comes to the ends of the logs of the embedded datastore in ``store``, and is ended as an operator ends it."""
+    """An exporter that comes to the ends of the logs of the embedded datastore in ``store``, and is
+    ended as an operator ends it."""
     exporter = Exporter(store, name, datastore.shards, [export])
     with exporters(exporter), closing(StoreCoordinator(datastore.state)) as coordinator:
         wait_caught_up(datastore, coordinator, export)
@@ -230,10 +272,14 @@ def read_topic(export: Export, partitions: int) -> dict[int, list[Copied]]:
     found: dict[int, list[Copied]] = {partition: [] for partition in range(partitions)}
     try:
         topic = export.topic or ""
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
+        consumer.assign(
+            [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)]
+        )
         unread, deadline_s = set(range(partitions)), time.monotonic() + WAIT_S
         while unread:
-            assert time.monotonic() < deadline_s, f"partitions {sorted(unread)} of {topic} could not be read"
+            assert time.monotonic() < deadline_s, (
+                f"partitions {sorted(unread)} of {topic} could not be read"
+            )
             for message in consumer.consume(1_000, timeout=0.5):
                 if (error := message.error()) is not None:
                     assert error.code() == KafkaError._PARTITION_EOF, error
@@ -241,15 +287,25 @@ def read_topic(export: Export, partitions: int) -> dict[int, list[Copied]]:
                     continue
                 headers = header_values(message)
                 found[message.partition() or 0].append(
-                    Copied(message.offset() or 0, added_id_of(headers.items()), message.key(), message.value(), headers, message.timestamp()[1])
+                    Copied(
+                        message.offset() or 0,
+                        added_id_of(headers.items()),
+                        message.key(),
+                        message.value(),
+                        headers,
+                        message.timestamp()[1],
+                    )
                 )
     finally:
         consumer.close()
     return found
 
 
-def check_equal(datastore: Datastore, export: Export, *, without: set[tuple[int, int]] = frozenset()) -> int:  # type: ignore[assignment]
-    """I15: each partition is its shard's log, in order, nothing twice, up to its end; ``without`` cells that were parked. How many records there are."""
+def check_equal(
+    datastore: Datastore, export: Export, *, without: set[tuple[int, int]] = frozenset()
+) -> int:  # type: ignore[assignment]
+    """I15: each partition is its shard's log, in order, nothing twice, up to its end; ``without``
+    cells that were parked. How many records there are."""
     from cellfeed.bridge.events.record_headers import LeaderEpochs
     from cellfeed.bridge.events.registry import envelope_schema_id
     from cellfeed.bridge.export.records import RecordEncoder
@@ -267,12 +323,23 @@ def check_equal(datastore: Datastore, export: Export, *, without: set[tuple[int,
             for each in encoder.encode(partition, cells, epochs).records
             if (partition, each.added_id) not in without
         ]
-        got = [(each.added_id, each.key, each.value, each.headers, each.timestamp_ms) for each in copied]
+        got = [
+            (each.added_id, each.key, each.value, each.headers, each.timestamp_ms)
+            for each in copied
+        ]
         ids, wanted_ids = [each[0] for each in got], [each[0] for each in wanted]
-        differs_at = next((place for place, pair in enumerate(zip(ids, wanted_ids, strict=False)) if pair[0] != pair[1]), min(len(ids), len(wanted_ids)))
+        differs_at = next(
+            (
+                place
+                for place, pair in enumerate(zip(ids, wanted_ids, strict=False))
+                if pair[0] != pair[1]
+            ),
+            min(len(ids), len(wanted_ids)),
+        )
         around = slice(max(0, differs_at - 3), differs_at + 5)
         assert ids == wanted_ids, (
-            f"partition {partition}: {len(ids)} records of {len(wanted_ids)}, from {differs_at} on {ids[around]}, not {wanted_ids[around]}"
+            f"partition {partition}: {len(ids)} records of {len(wanted_ids)}, from {differs_at} on"
+            f" {ids[around]}, not {wanted_ids[around]}"
         )
         assert got == wanted, f"partition {partition}"
         records += len(got)
@@ -298,4 +365,9 @@ def _brokers(admin: AdminClient) -> dict[int, Any]:
 
 def offsets_json(coordinator: Coordinator, export: Export) -> str:
     """For a failure's message."""
-    return json.dumps({f"{topic}/{shard}": each.offset for (topic, shard), each in coordinator.fetch_offsets(export.group).items()})
+    return json.dumps(
+        {
+            f"{topic}/{shard}": each.offset
+            for (topic, shard), each in coordinator.fetch_offsets(export.group).items()
+        }
+    )

@@ -1,4 +1,5 @@
-"""A worker as a process of its own, to be killed: ``python -m tests.integration.http_worker_process DIRECTORY [PORT]`` prints its port, then serves.
+"""A worker as a process of its own, to be killed:
+``python -m tests.integration.http_worker_process DIRECTORY [PORT]`` prints its port, then serves.
 
 SIGTERM ends it in order.
 """
@@ -19,7 +20,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     port = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     with Datastore.open_embedded(Path(sys.argv[1])) as datastore:
-        run_worker(datastore, port=port, stop=stop, on_started=lambda chosen: print(chosen, flush=True))
+        run_worker(
+            datastore, port=port, stop=stop, on_started=lambda chosen: print(chosen, flush=True)
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A trigger that keeps the order by row key: some cells fail until a file says that the cause is mended; each run is a line ``<row key> <ref key> <pid>``."""
+"""A trigger that keeps the order by row key: some cells fail until a file says that the cause is
+mended; each run is a line ``<row key> <ref key> <pid>``."""
 
 from __future__ import annotations
 

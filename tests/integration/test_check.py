@@ -1,4 +1,5 @@
-"""`cellfeed check` of an embedded store finds each kind of damage that is planted, names its place, and says nothing of a store in good order."""
+"""`cellfeed check` of an embedded store finds each kind of damage that is planted, names its place,
+and says nothing of a store in good order."""
 
 from __future__ import annotations
 
@@ -28,15 +29,13 @@ from tests.services.kept_index import differences, index_worker, made_index
 
 SHARDS = 4
 CELLS = rides(0, 600)
-DEFINITION = parse_definition(
-    """
+DEFINITION = parse_definition("""
 table: by_driver
 datastore: trips
 column_defs:
   - column_key: BASE
     fields: [{field: payment, type: string}]
-"""
-)
+""")
 
 
 @pytest.fixture
@@ -52,7 +51,9 @@ def place(run_dir: Path) -> Path:
 
 
 def check(run_dir: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    done = CliRunner().invoke(command_line("check"), ["check", *words, "--json", "--run-dir", str(run_dir)])
+    done = CliRunner().invoke(
+        command_line("check"), ["check", *words, "--json", "--run-dir", str(run_dir)]
+    )
     assert isinstance(done.exception, SystemExit | None), repr(done.exception)
     return done.exit_code, [json.loads(line) for line in done.output.splitlines()]
 
@@ -79,12 +80,35 @@ def test_a_store_in_good_order_has_no_findings(run_dir: Path) -> None:
     ("changes", "kind", "shard", "ids"),
     [
         ([f"UPDATE cell SET body = x'04' WHERE {at(2, 5)}"], "checksum", 2, (5, 5)),
-        ([f"UPDATE cell SET created_at_us = created_at_us + 1 WHERE {at(2, 5)}"], "checksum", 2, (5, 5)),
+        (
+            [f"UPDATE cell SET created_at_us = created_at_us + 1 WHERE {at(2, 5)}"],
+            "checksum",
+            2,
+            (5, 5),
+        ),
         ([f"UPDATE cell SET crc = NULL, body = x'0203' WHERE {at(3, 9)}"], "checksum", 3, (9, 9)),
-        ([f"DELETE FROM cell WHERE position BETWEEN {position_of(1, 40)} AND {position_of(1, 44)}"], "gap", 1, (40, 44)),
+        (
+            [
+                f"DELETE FROM cell WHERE position BETWEEN {position_of(1, 40)} AND"
+                f" {position_of(1, 44)}"
+            ],
+            "gap",
+            1,
+            (40, 44),
+        ),
         ([f"DELETE FROM cell WHERE {at(1, 0)}"], "gap", 1, (0, 0)),
-        (["UPDATE shard_counter SET next_added_id = next_added_id - 3 WHERE shard = 0"], "counter", 0, None),
-        (["UPDATE shard_counter SET next_added_id = next_added_id + 3 WHERE shard = 0"], "gap", 0, None),
+        (
+            ["UPDATE shard_counter SET next_added_id = next_added_id - 3 WHERE shard = 0"],
+            "counter",
+            0,
+            None,
+        ),
+        (
+            ["UPDATE shard_counter SET next_added_id = next_added_id + 3 WHERE shard = 0"],
+            "gap",
+            0,
+            None,
+        ),
         (["UPDATE shard_counter SET log_start = 7 WHERE shard = 0"], "counter", 0, (0, 6)),
         (["UPDATE shard_counter SET last_created_at_us = 5 WHERE shard = 0"], "counter", 0, None),
         (["DELETE FROM shard_counter WHERE shard = 3"], "counter", 3, None),
@@ -92,7 +116,9 @@ def test_a_store_in_good_order_has_no_findings(run_dir: Path) -> None:
         (["DELETE FROM history"], "identity", None, None),
     ],
 )
-def test_planted_damage_is_named_with_its_shard_and_ids(run_dir: Path, changes: list[str], kind: str, shard: int | None, ids: tuple[int, int] | None) -> None:
+def test_planted_damage_is_named_with_its_shard_and_ids(
+    run_dir: Path, changes: list[str], kind: str, shard: int | None, ids: tuple[int, int] | None
+) -> None:
     run(run_dir, *changes)
     code, found = check(run_dir)
     assert code == 1
@@ -104,12 +130,20 @@ def test_planted_damage_is_named_with_its_shard_and_ids(run_dir: Path, changes: 
 
 def test_a_cell_in_the_wrong_shard_is_named(run_dir: Path) -> None:
     with closing(sqlite3.connect(place(run_dir) / CELLS_FILE)) as connection, connection:
-        row = connection.execute(f"SELECT row_key, column_name, ref_key, created_at_us, body FROM cell WHERE {at(2, 5)}").fetchone()
+        row = connection.execute(
+            f"SELECT row_key, column_name, ref_key, created_at_us, body FROM cell WHERE {at(2, 5)}"
+        ).fetchone()
         connection.execute(f"DELETE FROM cell WHERE {at(2, 5)}")
-        connection.execute(f"UPDATE cell SET row_key = ?, column_name = ?, ref_key = ?, created_at_us = ?, body = ?, crc = NULL WHERE {at(1, 5)}", row)
+        connection.execute(
+            "UPDATE cell SET row_key = ?, column_name = ?, ref_key = ?, created_at_us = ?, body ="
+            f" ?, crc = NULL WHERE {at(1, 5)}",
+            row,
+        )
     code, found = check(run_dir)
     assert code == 1
-    assert [(each["shard"], each["from"]) for each in found[:-1] if each["kind"] == "key"] == [(1, 5)]
+    assert [(each["shard"], each["from"]) for each in found[:-1] if each["kind"] == "key"] == [
+        (1, 5)
+    ]
 
 
 def places_of(run_dir: Path, row_key: bytes) -> tuple[bytearray, list[int]]:
@@ -126,7 +160,9 @@ def test_a_bit_of_a_row_and_one_of_the_index_of_keys_are_found(run_dir: Path) ->
     assert len(places) == 2
     kinds = []
     for offset in places:
-        (place(run_dir) / CELLS_FILE).write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+        (place(run_dir) / CELLS_FILE).write_bytes(
+            data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
+        )
         code, found = check(run_dir, "--no-indexes")
         assert code == 1
         kinds.append({each["kind"] for each in found[:-1]})
@@ -139,7 +175,12 @@ def test_entries_of_an_index_that_do_not_fit_the_cells_are_named(run_dir: Path) 
         version = made_index(store, DEFINITION)
         assert differences(store, version) == []
     assert check(run_dir)[1][:-1] == []
-    run(run_dir, f"DELETE FROM {version.table.name} WHERE row_key = (SELECT min(row_key) FROM {version.table.name})", file=INDEX_FILE)
+    run(
+        run_dir,
+        f"DELETE FROM {version.table.name} WHERE row_key = (SELECT min(row_key) FROM"
+        f" {version.table.name})",
+        file=INDEX_FILE,
+    )
     code, found = check(run_dir)
     assert (code, [each["kind"] for each in found[:-1]]) == (1, ["index"])
     assert "missing: row" in found[0]["text"]
@@ -159,7 +200,9 @@ def test_a_lost_file_and_one_of_another_store_are_named(run_dir: Path, tmp_path:
     assert "belongs to history" in found[0]["text"]
 
 
-def test_a_page_that_cannot_be_read_names_its_cells_and_the_others_are_looked_at(run_dir: Path) -> None:
+def test_a_page_that_cannot_be_read_names_its_cells_and_the_others_are_looked_at(
+    run_dir: Path,
+) -> None:
     data, places = places_of(run_dir, CELLS[77].row_key)
     path, size, seen = place(run_dir) / CELLS_FILE, 4096, set()
     for offset in places:
@@ -186,7 +229,9 @@ def test_ids_that_a_restore_left_out_are_no_gap(run_dir: Path) -> None:
 def test_thousands_of_damaged_cells_are_counted_and_some_are_named(run_dir: Path) -> None:
     run(run_dir, f"UPDATE cell SET ref_key = ref_key + 1 WHERE position < {position_of(1, 0)}")
     code, found = check(run_dir)
-    [(count, named)] = [(found[-1]["findings"], sum(each["kind"] == "checksum" for each in found[:-1]))]
+    [(count, named)] = [
+        (found[-1]["findings"], sum(each["kind"] == "checksum" for each in found[:-1]))
+    ]
     assert (code, named) == (1, NAMED_MAX)
     assert count >= 120
 
@@ -197,7 +242,9 @@ def test_cells_without_a_checksum_are_counted_and_no_finding(run_dir: Path) -> N
     assert (code, told["without_checksum"], told["cells"]) == (0, 50, 600)
 
 
-def test_bodies_of_a_dictionary_without_a_checksum_are_decoded_by_the_stores_own_dictionaries(run_dir: Path) -> None:
+def test_bodies_of_a_dictionary_without_a_checksum_are_decoded_by_the_stores_own_dictionaries(
+    run_dir: Path,
+) -> None:
     with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:
         made = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in CELLS]).dictionary
         assert publish(store.engine.dictionaries, made, 0)
@@ -210,4 +257,9 @@ def test_bodies_of_a_dictionary_without_a_checksum_are_decoded_by_the_stores_own
     forget_dictionaries()
     scrub_files(place(run_dir))
     code, found = check(run_dir, "--no-indexes")
-    assert (code, found[0]["kind"], found[0]["from"], found[-1]["without_checksum"]) == (1, "checksum", 3, 0)
+    assert (code, found[0]["kind"], found[0]["from"], found[-1]["without_checksum"]) == (
+        1,
+        "checksum",
+        3,
+        0,
+    )

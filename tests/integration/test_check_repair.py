@@ -1,4 +1,5 @@
-"""`cellfeed check --repair` puts verified copies in the place of damaged cells, says what it replaced, and otherwise changes nothing."""
+"""`cellfeed check --repair` puts verified copies in the place of damaged cells, says what it
+replaced, and otherwise changes nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +38,13 @@ def run_dir(tmp_path: Path) -> Path:
 
 def logs(run_dir: Path) -> Log:
     with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:
-        return {shard: [tuple(cell) for cell in store.engine.scan(shard, store.heads()[shard].log_start, 10_000)] for shard in range(SHARDS)}
+        return {
+            shard: [
+                tuple(cell)
+                for cell in store.engine.scan(shard, store.heads()[shard].log_start, 10_000)
+            ]
+            for shard in range(SHARDS)
+        }
 
 
 def back_up(run_dir: Path, name: str = "backups") -> Path:
@@ -80,12 +87,17 @@ def test_without_a_good_copy_nothing_is_changed_and_shard_and_id_are_named(run_d
     damaged = content(run_dir)
     code, found = check(run_dir, "--repair")
     assert (code, len(found)) == (1, 4)
-    assert all("not mended, nothing changed" in each["text"] and "mended" not in each for each in found[:-1])
+    assert all(
+        "not mended, nothing changed" in each["text"] and "mended" not in each
+        for each in found[:-1]
+    )
     assert {(each["shard"], each["from"]) for each in found[:-1]} == {(2, 5), (0, 9), (1, 40)}
     assert content(run_dir) == damaged
 
 
-def test_a_backup_of_another_history_and_a_damaged_one_are_no_good_copies(run_dir: Path, tmp_path: Path) -> None:
+def test_a_backup_of_another_history_and_a_damaged_one_are_no_good_copies(
+    run_dir: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     with Datastore.open_embedded(other / "store", "trips", SHARDS) as store:
@@ -112,7 +124,8 @@ def test_a_row_that_was_erased_since_comes_back_without_its_body(run_dir: Path) 
     assert check(run_dir, "--repair", "--backups", str(backups))[0] == 0
     assert is_erased(logs(run_dir)[2][5][5])
     assert logs(run_dir) == before
-    # The entry that tells of the erasure is lost as well: the register beside the backups knows of it.
+    # The entry that tells of the erasure is lost as well: the register beside the backups knows of
+    # it.
     older = {each.name for each in backups.iterdir()}
     back_up(run_dir)
     for newer in {each.name for each in backups.iterdir() if each.is_dir()} - older:
@@ -120,7 +133,9 @@ def test_a_row_that_was_erased_since_comes_back_without_its_body(run_dir: Path) 
     end = len(before[2]) - 1
     run(run_dir, f"DELETE FROM cell WHERE {at(2, 5)}", f"DELETE FROM cell WHERE {at(2, end)}")
     code, found = check(run_dir, "--repair", "--backups", str(backups))
-    assert (code, [each["from"] for each in found[:-1] if "mended" not in each]) == (1, [end]), found
+    assert (code, [each["from"] for each in found[:-1] if "mended" not in each]) == (1, [end]), (
+        found
+    )
     with closing(sqlite3.connect(place(run_dir) / CELLS_FILE)) as connection:
         [(body,)] = connection.execute(f"SELECT body FROM cell WHERE {at(2, 5)}").fetchall()
     assert is_erased(body)
@@ -130,10 +145,15 @@ def test_an_index_of_keys_with_a_flipped_bit_is_built_again_from_the_cells(run_d
     before, backups = logs(run_dir), back_up(run_dir)
     data, places = places_of(run_dir, CELLS[77].row_key)
     for offset in places:
-        (place(run_dir) / CELLS_FILE).write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+        (place(run_dir) / CELLS_FILE).write_bytes(
+            data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
+        )
         code, found = check(run_dir, "--repair", "--backups", str(backups), "--no-indexes")
         assert code == 0, found
-        assert any(each["mended"] == "the index of keys was built again from the cells" for each in found[:-1])
+        assert any(
+            each["mended"] == "the index of keys was built again from the cells"
+            for each in found[:-1]
+        )
         assert logs(run_dir) == before
         with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:
             assert all(store.engine.get([cell.triple for cell in CELLS]))
@@ -142,5 +162,7 @@ def test_an_index_of_keys_with_a_flipped_bit_is_built_again_from_the_cells(run_d
 
 
 def test_backups_without_repair_is_used_wrongly(run_dir: Path) -> None:
-    done = CliRunner().invoke(command_line("check"), ["check", "--backups", str(run_dir), "--run-dir", str(run_dir)])
+    done = CliRunner().invoke(
+        command_line("check"), ["check", "--backups", str(run_dir), "--run-dir", str(run_dir)]
+    )
     assert "give both, or none" in str(done.exception)

@@ -23,10 +23,17 @@ column_defs: [{column_key: BASE, fields: [{field: driver, type: string}, {field:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Iterator[Path]:
-    config = {"datastore": {"name": "trips", "shards": 4}, "workers": [{"port": 0}], "gateways": [], "indexes": [{"name": "index"}]}
+    config = {
+        "datastore": {"name": "trips", "shards": 4},
+        "workers": [{"port": 0}],
+        "gateways": [],
+        "indexes": [{"name": "index"}],
+    }
     (tmp_path / "cellfeed.yaml").write_text(yaml.safe_dump(config))
     place = tmp_path / "run"
-    done = cellfeed("up", "--detach", "--config", str(tmp_path / "cellfeed.yaml"), "--run-dir", str(place))
+    done = cellfeed(
+        "up", "--detach", "--config", str(tmp_path / "cellfeed.yaml"), "--run-dir", str(place)
+    )
     assert done.returncode == 0, done.stderr
     yield place
     cellfeed("down", "--run-dir", str(place))
@@ -38,21 +45,62 @@ def run(run_dir: Path, *words: str, code: int = 0) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def test_an_index_is_made_built_asked_checked_mended_and_dropped_from_the_command_line(run_dir: Path, tmp_path: Path) -> None:
+def test_an_index_is_made_built_asked_checked_mended_and_dropped_from_the_command_line(
+    run_dir: Path, tmp_path: Path
+) -> None:
     processes = json.loads((run_dir / "processes.json").read_text())
-    assert any(each["name"] == "index" and each["kind"] == "index" for each in (processes["processes"] if isinstance(processes, dict) else processes))
+    assert any(
+        each["name"] == "index" and each["kind"] == "index"
+        for each in (processes["processes"] if isinstance(processes, dict) else processes)
+    )
     for number in range(5):
         body = json.dumps({"driver": "ann", "fare": number})
-        assert cellfeed("put", str(UUID(int=number)), "BASE", "1", body, "--run-dir", str(run_dir)).returncode == 0
+        assert (
+            cellfeed(
+                "put", str(UUID(int=number)), "BASE", "1", body, "--run-dir", str(run_dir)
+            ).returncode
+            == 0
+        )
     file = tmp_path / "by_driver.yaml"
     file.write_text(DEFINITION)
-    assert run(run_dir, "create", str(file), "--json") == [{"index": "by_driver", "version": 1, "state": "building"}]
+    assert run(run_dir, "create", str(file), "--json") == [
+        {"index": "by_driver", "version": 1, "state": "building"}
+    ]
     [built] = run(run_dir, "build", "by_driver", "--json")
     assert (built["state"], built["cells_behind"]) == ("current", 0)
-    *rows, end = run(run_dir, "query", "by_driver", "ann", "--where", "fare >= 2", "--order-by", "fare", "--descending", "--limit", "2", "--json")
-    assert [row["fields"] for row in rows] == [{"driver": "ann", "fare": 4}, {"driver": "ann", "fare": 3}]
+    *rows, end = run(
+        run_dir,
+        "query",
+        "by_driver",
+        "ann",
+        "--where",
+        "fare >= 2",
+        "--order-by",
+        "fare",
+        "--descending",
+        "--limit",
+        "2",
+        "--json",
+    )
+    assert [row["fields"] for row in rows] == [
+        {"driver": "ann", "fare": 4},
+        {"driver": "ann", "fare": 3},
+    ]
     cursor = str(end["cursor"])
-    rows = run(run_dir, "query", "by_driver", "ann", "--where", "fare >= 2", "--order-by", "fare", "--descending", "--cursor", cursor, "--json")
+    rows = run(
+        run_dir,
+        "query",
+        "by_driver",
+        "ann",
+        "--where",
+        "fare >= 2",
+        "--order-by",
+        "fare",
+        "--descending",
+        "--cursor",
+        cursor,
+        "--json",
+    )
     assert [row["fields"] for row in rows[:-1]] == [{"driver": "ann", "fare": 2}]
     [report] = run(run_dir, "verify", "by_driver", "--json")
     assert (report["entries"], report["differences"]) == (5, 0)

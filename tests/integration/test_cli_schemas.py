@@ -1,4 +1,5 @@
-"""Schemas of columns on the command line: a process that is refused, cells that are parked, and how they come off the list."""
+"""Schemas of columns on the command line: a process that is refused, cells that are parked, and how
+they come off the list."""
 
 from __future__ import annotations
 
@@ -35,30 +36,46 @@ def write_schema(directory: Path, *fields: Mapping[str, Any], name: str = "trip.
 
 
 def invoke(run_dir: Path, *words: str, code: int = 0) -> list[dict[str, Any]]:
-    done = CliRunner().invoke(command_line("schemas"), ["schemas", *words, "--run-dir", str(run_dir), "--json"])
+    done = CliRunner().invoke(
+        command_line("schemas"), ["schemas", *words, "--run-dir", str(run_dir), "--json"]
+    )
     assert done.exit_code == code, (done.output, done.exception)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Of an instance whose store has a few cells: one of another column, and one that no schema with whole fares takes."""
+    """Of an instance whose store has a few cells: one of another column, and one that no schema
+    with whole fares takes."""
     (tmp_path / "config.yaml").write_text(
-        "datastore: {shards: 1, schemas: [{column: BASE, schema: trip.avsc, unfit: park}]}\ngateways: [{port: 0, registry_port: 0}]\n"
+        "datastore: {shards: 1, schemas: [{column: BASE, schema: trip.avsc, unfit:"
+        " park}]}\ngateways: [{port: 0, registry_port: 0}]\n"
     )
     with Datastore.open_embedded(tmp_path / "store", shards=1) as datastore:
         bodies = [{"fare": 1}, {"fare": 2, "tip": 3}, {"fare": 4.5}]
-        datastore.put_cells([*((ROW, "BASE", number, body) for number, body in enumerate(bodies)), (ROW, "NOTES", 0, {"x": 1})])
+        datastore.put_cells(
+            [
+                *((ROW, "BASE", number, body) for number, body in enumerate(bodies)),
+                (ROW, "NOTES", 0, {"x": 1}),
+            ]
+        )
     return tmp_path
 
 
 @pytest.mark.integration
-def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_why(run_dir: Path) -> None:
+def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_why(
+    run_dir: Path,
+) -> None:
     from cellfeed.bridge.typed.schema_files import load_schema
     from cellfeed.bridge.typed.versions import Settings, register
 
     with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
-        register(datastore.state, "BASE", load_schema(str(write_schema(run_dir, FARE)), run_dir), Settings())
+        register(
+            datastore.state,
+            "BASE",
+            load_schema(str(write_schema(run_dir, FARE)), run_dir),
+            Settings(),
+        )
     write_schema(run_dir, FARE, {"name": "city", "type": "string"})
     done = cellfeed("run", "--run-dir", str(run_dir), "gateway")
     assert done.returncode == 3
@@ -76,7 +93,10 @@ def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPat
     assert invoke(run_dir, "unfit") == []
     [told] = invoke(run_dir, "check", file, "--column", "BASE", code=1)
     assert (told["registered"], told["tried"], told["unfit"]) == (False, 3, 2)
-    assert told["examples"] == ["0/1: tip is a member that the schema does not have", "0/2: fare is a number with a fraction, not an integer"]
+    assert told["examples"] == [
+        "0/1: tip is a member that the schema does not have",
+        "0/2: fare is a number with a fraction, not an integer",
+    ]
     assert invoke(run_dir, "list") == [], "check changes nothing"
 
     config = load_config(run_dir / "config.yaml")
@@ -88,14 +108,24 @@ def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPat
             coordinator.commit_offsets(f"reader of {topic}", {(topic, 0): CommittedOffset(4)})
         coordinator.commit_offsets("behind", {("trips.BASE", 0): CommittedOffset(1)})
     [listed] = invoke(run_dir, "list")
-    assert (listed["column"], listed["version"], listed["unfit"], listed["compatibility"]) == ("BASE", 1, "park", "FULL")
-    assert [(cell["added_id"], cell["reason"]) for cell in invoke(run_dir, "unfit", "--column", "BASE")] == [
+    assert (listed["column"], listed["version"], listed["unfit"], listed["compatibility"]) == (
+        "BASE",
+        1,
+        "park",
+        "FULL",
+    )
+    assert [
+        (cell["added_id"], cell["reason"]) for cell in invoke(run_dir, "unfit", "--column", "BASE")
+    ] == [
         (1, "tip is a member that the schema does not have"),
         (2, "fare is a number with a fraction, not an integer"),
     ]
 
     write_schema(run_dir, FARE, {"name": "tip", "type": "long"})
-    refused = CliRunner().invoke(command_line("schemas"), ["schemas", "check", file, "--column", "BASE", "--run-dir", str(run_dir)])
+    refused = CliRunner().invoke(
+        command_line("schemas"),
+        ["schemas", "check", file, "--column", "BASE", "--run-dir", str(run_dir)],
+    )
     assert "body.tip: the field has no default" in str(refused.exception)
     write_schema(run_dir, FARE, TIP)
     [told] = invoke(run_dir, "check", file, "--column", "BASE", "--cells", "2")
@@ -103,7 +133,10 @@ def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPat
     with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
         register_declared(datastore.state, config.datastore.schemas, run_dir)
     [done] = invoke(run_dir, "unfit", "--retry")
-    read_on = [{"group": f"reader of {topic}", "shard": 0, "added_id": 1} for topic in ("some-view", "trips.BASE")]
+    read_on = [
+        {"group": f"reader of {topic}", "shard": 0, "added_id": 1}
+        for topic in ("some-view", "trips.BASE")
+    ]
     assert done == {"fit": 1, "trimmed": 0, "still_unfit": 1, "read_on": read_on}
     assert [cell["added_id"] for cell in invoke(run_dir, "unfit")] == [2]
     assert [version["version"] for version in invoke(run_dir, "list")] == [1, 2]
@@ -112,5 +145,13 @@ def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPat
 def read_all(datastore: Datastore) -> None:
     """As a gateway that is read."""
     cells = [cell for cell in datastore.engine.scan(0, 0, 10) if cell.column_name == "BASE"]
-    typed = TypedFormat(TypedColumn(datastore.state, "BASE"), park=lambda shard, unfit: note_unfit(datastore.state, "BASE", shard, unfit))
-    typed.encode_many(0, cells, [row_key_text(cell.row_key) for cell in cells], [decode_body(cell.body) for cell in cells])
+    typed = TypedFormat(
+        TypedColumn(datastore.state, "BASE"),
+        park=lambda shard, unfit: note_unfit(datastore.state, "BASE", shard, unfit),
+    )
+    typed.encode_many(
+        0,
+        cells,
+        [row_key_text(cell.row_key) for cell in cells],
+        [decode_body(cell.body) for cell in cells],
+    )

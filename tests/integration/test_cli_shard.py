@@ -1,4 +1,5 @@
-"""The commands of docs/clusters.md that add a cluster, move shards to it and drain it, run in their order on real servers."""
+"""The commands of docs/clusters.md that add a cluster, move shards to it and drain it, run in their
+order on real servers."""
 
 from __future__ import annotations
 
@@ -30,24 +31,37 @@ from tests.services.local_mariadb import MariaDB, drop_all_databases
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, SHARDS
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a31")
 PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
 
 
 @pytest.fixture
-def config(servers: list[MariaDB], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def config(
+    servers: list[MariaDB], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A configuration of c1 and c2, of one server each; c1 has been made, and holds cells."""
     monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
     names = ["c1", "c2"]
-    clusters = [{"name": name, "nodes": [{"name": f"{name}-a", "url": server.url}]} for name, server in zip(names, servers, strict=False)]
+    clusters = [
+        {"name": name, "nodes": [{"name": f"{name}-a", "url": server.url}]}
+        for name, server in zip(names, servers, strict=False)
+    ]
     path = tmp_path / "cellfeed.yaml"
-    told: dict[str, Any] = {"datastore": {"name": "trips", "shards": SHARDS, "clusters": clusters[:1]}}
+    told: dict[str, Any] = {
+        "datastore": {"name": "trips", "shards": SHARDS, "clusters": clusters[:1]}
+    }
     path.write_text(yaml.safe_dump(told))
     run("cluster init", path)
     with Datastore(storage.open_clusters(load_config(path).datastore)) as datastore:
-        datastore.put_new_cells([new_cell(uuid5(NAMESPACE, str(n)), "BASE", 1, {"n": n}) for n in range(200)])
+        datastore.put_new_cells(
+            [new_cell(uuid5(NAMESPACE, str(n)), "BASE", 1, {"n": n}) for n in range(200)]
+        )
     told["datastore"]["clusters"] = clusters
     path.write_text(yaml.safe_dump(told))
     yield path
@@ -59,7 +73,9 @@ def config(servers: list[MariaDB], tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def run(words: str, config: Path, *, code: int = 0) -> str:
-    done = CliRunner().invoke(command_line(words.split()[0]), [*shlex.split(words), "--config", str(config)])
+    done = CliRunner().invoke(
+        command_line(words.split()[0]), [*shlex.split(words), "--config", str(config)]
+    )
     if isinstance(done.exception, FailpointReached):
         raise done.exception
     assert done.exit_code == code, (words, done.output, done.exception)
@@ -76,7 +92,10 @@ def commands() -> list[str]:
     section = PAGE.read_text().split("## More clusters at run time")[1].split("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
-    return [" ".join(words[1 : words.index("--config")] + words[words.index("--config") + 2 :]) for words in lines]
+    return [
+        " ".join(words[1 : words.index("--config")] + words[words.index("--config") + 2 :])
+        for words in lines
+    ]
 
 
 def test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other(config: Path) -> None:
@@ -88,7 +107,9 @@ def test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other(con
     for words in wanted[3:6]:
         run(words, config)
     assert held(config) == {"c1": [0, 1], "c2": [2, 3]}
-    assert [json.loads(line)["stage"] for line in run("shard moves --json", config).splitlines()] == ["kept", "kept"]
+    assert [
+        json.loads(line)["stage"] for line in run("shard moves --json", config).splitlines()
+    ] == ["kept", "kept"]
     run(wanted[6], config)
     assert run("shard moves", config) == "no move is under way, and nothing is kept of one\n"
     run(wanted[7], config)
@@ -111,7 +132,9 @@ def test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other(con
     assert held(config)["c1"] == [3]
 
 
-def test_a_shard_that_a_dead_mover_left_is_served_again_where_a_worker_or_a_failover_process_runs(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_a_dead_mover_left_is_served_again_where_a_worker_or_a_failover_process_runs(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(heal, "HEAL_AFTER_S", 0.5)
     run("cluster init", config)
     set_failpoint("move.after_fence", "raise")
@@ -125,7 +148,9 @@ def test_a_shard_that_a_dead_mover_left_is_served_again_where_a_worker_or_a_fail
     assert held(config) == {"c1": [0, 1, 2], "c2": [3]}
 
 
-def test_a_row_is_erased_although_a_dead_mover_has_left_a_copy_of_its_shard(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_erased_although_a_dead_mover_has_left_a_copy_of_its_shard(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(placement, "MOVE_WAIT_S", 0.1)
     run("cluster init", config)
     set_failpoint("move.before_fence", "raise")
@@ -133,7 +158,9 @@ def test_a_row_is_erased_although_a_dead_mover_has_left_a_copy_of_its_shard(conf
         run("shard move --shard 3 --to c2", config)
     clear_failpoints()
     assert "copying" in run("shard moves", config)
-    row_key = next(key for n in range(200) if shard_of((key := uuid5(NAMESPACE, str(n))).bytes, SHARDS) == 3)
+    row_key = next(
+        key for n in range(200) if shard_of((key := uuid5(NAMESPACE, str(n))).bytes, SHARDS) == 3
+    )
     with Datastore(storage.open_clusters(load_config(config).datastore)) as datastore:
         assert datastore.erase_row(row_key).cells == 1
     assert run("shard moves", config) == "no move is under way, and nothing is kept of one\n"
@@ -141,7 +168,9 @@ def test_a_row_is_erased_although_a_dead_mover_has_left_a_copy_of_its_shard(conf
     assert held(config) == {"c1": [0, 1, 2], "c2": [3]}
 
 
-def test_a_new_cluster_that_comes_first_is_refused_for_the_first_one_keeps_the_state(config: Path) -> None:
+def test_a_new_cluster_that_comes_first_is_refused_for_the_first_one_keeps_the_state(
+    config: Path,
+) -> None:
     told = yaml.safe_load(config.read_text())
     told["datastore"]["clusters"].reverse()
     config.write_text(yaml.safe_dump(told))
@@ -158,7 +187,9 @@ def test_what_cannot_be_moved_is_said(config: Path) -> None:
         ("shard rollback --shard 1", "no move of shard 1 is under way"),
         ("rebalance --drain c1 --drain c2", "one must be left"),
     ):
-        done = CliRunner().invoke(command_line(words.split()[0]), [*shlex.split(words), "--config", str(config)])
+        done = CliRunner().invoke(
+            command_line(words.split()[0]), [*shlex.split(words), "--config", str(config)]
+        )
         assert says in str(done.exception), words
     config.write_text("datastore: {shards: 4}")
     done = CliRunner().invoke(command_line("shard"), ["shard", "list", "--config", str(config)])

@@ -1,4 +1,5 @@
-"""cellfeed trim from the command line: what it says, what it refuses, and what a kill -9 at each point of it leaves."""
+"""cellfeed trim from the command line: what it says, what it refuses, and what a kill -9 at each
+point of it leaves."""
 
 from __future__ import annotations
 
@@ -38,11 +39,15 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
     run_dir.mkdir()
     (run_dir / "config.yaml").write_text("datastore: {shards: 1}")
     with Datastore.open_embedded(run_dir / "store", "trips", 1) as opened:
-        opened.put_cells([(UUID(int=number), "BASE", 1, {"driver": "ann"}) for number in range(CELLS)])
+        opened.put_cells(
+            [(UUID(int=number), "BASE", 1, {"driver": "ann"}) for number in range(CELLS)]
+        )
         yield opened
 
 
-def trim(store: Datastore, *words: str, code: int = 0, failpoints: str = "") -> subprocess.CompletedProcess[str]:
+def trim(
+    store: Datastore, *words: str, code: int = 0, failpoints: str = ""
+) -> subprocess.CompletedProcess[str]:
     directory = store.engine._file.path.parents[2]  # type: ignore[attr-defined]
     done = subprocess.run(
         [*CELLFEED, "trim", *words, "--run-dir", str(directory)],
@@ -63,12 +68,27 @@ def test_a_trim_is_shown_refused_done_and_remembered(store: Datastore) -> None:
     shown = json.loads(trim(store, "--shard", "0", "--below", "2500", "--dry-run", "--json").stdout)
     assert (shown["log_start"], shown["below"], shown["cells"]) == (0, 2_500, 2_500)
     assert [(need["group"], need["location"]) for need in shown["needed"]] == [("reports", 2_000)]
-    assert "reports (has come, in topic trips.BASE, to 2000)" in trim(store, "--shard", "0", "--below", "2500", "--dry-run").stdout
+    assert (
+        "reports (has come, in topic trips.BASE, to 2000)"
+        in trim(store, "--shard", "0", "--below", "2500", "--dry-run").stdout
+    )
     refused = trim(store, "--all", "--older-than", "0s", code=3)
     assert "group reports has come, in topic trips.BASE, to 0:2000" in refused.stderr
     assert "--although reports" in refused.stderr
     assert store.heads()[0].log_start == 0
-    told = json.loads(trim(store, "--all", "--older-than", "0s", "--although", "reports", "--reason", "the disk is full", "--json").stdout)
+    told = json.loads(
+        trim(
+            store,
+            "--all",
+            "--older-than",
+            "0s",
+            "--although",
+            "reports",
+            "--reason",
+            "the disk is full",
+            "--json",
+        ).stdout
+    )
     assert told == {"trimmed": CELLS, "shards": {"0": CELLS}}
     assert store.heads()[0][:3] == (CELLS, CELLS, CELLS)
     history = trim(store, "--history").stdout
@@ -85,7 +105,9 @@ def test_a_trim_is_shown_refused_done_and_remembered(store: Datastore) -> None:
         (["--all", "--older-than", "1y"], "is not of the form 90d"),
     ],
 )
-def test_a_trim_that_is_not_clear_is_refused_before_anything_is_opened(tmp_path: Path, words: list[str], says: str) -> None:
+def test_a_trim_that_is_not_clear_is_refused_before_anything_is_opened(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
     done = CliRunner().invoke(command_line("trim"), ["trim", *words, "--run-dir", str(tmp_path)])
     assert isinstance(done.exception, InvalidRequest)
     assert says in str(done.exception)
@@ -93,7 +115,9 @@ def test_a_trim_that_is_not_clear_is_refused_before_anything_is_opened(tmp_path:
 
 def entries(store: Datastore, version: IndexVersion) -> list[Entry]:
     found: list[Entry] = []
-    while piece := store.engine.indexes.walk(version.table, 0, found[-1].place if found else None, 1_000):
+    while piece := store.engine.indexes.walk(
+        version.table, 0, found[-1].place if found else None, 1_000
+    ):
         found += piece
     return found
 
@@ -102,18 +126,35 @@ def entries(store: Datastore, version: IndexVersion) -> list[Entry]:
     "failpoint",
     ["sqlite.trim.before_commit", "index.trim.trimmed"],
 )
-def test_a_trim_that_is_killed_leaves_a_log_that_begins_where_it_says_and_goes_on(store: Datastore, failpoint: str) -> None:
-    definition = "{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field: driver, type: string}]}]}"
+def test_a_trim_that_is_killed_leaves_a_log_that_begins_where_it_says_and_goes_on(
+    store: Datastore, failpoint: str
+) -> None:
+    definition = (
+        "{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field:"
+        " driver, type: string}]}]}"
+    )
     version = store.indexes.version(store.indexes.catalog.create(parse_definition(definition)))
     store.engine.indexes.create(version.table)
-    IndexKeeper(version, store.engine.indexes, store.engine.row_cells).apply(0, store.engine.scan(0, 0, CELLS))
+    IndexKeeper(version, store.engine.indexes, store.engine.row_cells).apply(
+        0, store.engine.scan(0, 0, CELLS)
+    )
     with closing(StoreCoordinator(store.state)) as coordinator:
         coordinator.commit_offsets(version.group, {("trips", 0): CommittedOffset(CELLS)})
     assert len(entries(store, version)) == CELLS
-    trim(store, "--shard", "0", "--below", "2500", code=-signal.SIGKILL, failpoints=f"{failpoint}=kill@2")
+    trim(
+        store,
+        "--shard",
+        "0",
+        "--below",
+        "2500",
+        code=-signal.SIGKILL,
+        failpoints=f"{failpoint}=kill@2",
+    )
     start = store.heads()[0].log_start
     assert start == (2_000 if failpoint == "index.trim.trimmed" else 1_000)
-    assert [cell.added_id for cell in store.engine.scan(0, start, CELLS)] == list(range(start, CELLS))
+    assert [cell.added_id for cell in store.engine.scan(0, start, CELLS)] == list(
+        range(start, CELLS)
+    )
     trim(store, "--shard", "0", "--below", "2500")
     assert store.heads()[0].log_start == 2_500
     rows = {cell.row_key for cell in store.engine.scan(0, 2_500, CELLS)}

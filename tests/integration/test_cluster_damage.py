@@ -1,4 +1,5 @@
-"""One node's damage is not the cluster's: its read goes to another node, and its status names what was found. Without a good copy it is an error."""
+"""One node's damage is not the cluster's: its read goes to another node, and its status names what
+was found. Without a good copy it is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ from tests.services.kept_index import index_worker, made_index
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 SHARD = 1
 CELLS = cells_of_shard(SHARD, 0, 40)
@@ -44,10 +49,19 @@ LOSE = "DELETE FROM trips_0001.cell WHERE added_id BETWEEN 7 AND 9"
 @pytest.fixture
 def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
     nodes = {cluster.name: cluster.openers()}
-    with closing(ClusteredEngine(DATASTORE, SHARDS, nodes, watermark=Watermark.REPLICATED, read_first=Replica.MINION)) as engine:
+    with closing(
+        ClusteredEngine(
+            DATASTORE, SHARDS, nodes, watermark=Watermark.REPLICATED, read_first=Replica.MINION
+        )
+    ) as engine:
         engine.put(CELLS)
-        heads = lambda node: cluster.servers[node].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter")  # noqa: E731
-        wait_until(lambda: shown(engine) == 40 and all(heads(node) == [(40,)] for node in "bc"), "all nodes have all")
+        heads = lambda node: cluster.servers[node].sql(  # noqa: E731
+            "SELECT SUM(next_added_id) FROM trips_meta.shard_counter"
+        )
+        wait_until(
+            lambda: shown(engine) == 40 and all(heads(node) == [(40,)] for node in "bc"),
+            "all nodes have all",
+        )
         yield engine
 
 
@@ -69,30 +83,50 @@ def all_of_it(engine: ClusteredEngine) -> None:
 
 
 def told(engine: ClusteredEngine) -> dict[str, str]:
-    return {node.name: node.error for each in engine.standing() for node in each.nodes if node.error}
+    return {
+        node.name: node.error for each in engine.standing() for node in each.nodes if node.error
+    }
 
 
 @pytest.mark.parametrize("nodes", ["b", "bc", "a"])
-def test_a_rotten_body_of_some_nodes_is_read_from_another_and_told_in_the_status(engine: ClusteredEngine, cluster: TestCluster, nodes: str) -> None:
+def test_a_rotten_body_of_some_nodes_is_read_from_another_and_told_in_the_status(
+    engine: ClusteredEngine, cluster: TestCluster, nodes: str
+) -> None:
     hurt(cluster, nodes, FLIP)
     all_of_it(engine)
     assert sorted(told(engine)) == list(nodes)
-    assert all(f"added_id 7 of shard {SHARD} is damaged" in error for error in told(engine).values())
+    assert all(
+        f"added_id 7 of shard {SHARD} is damaged" in error for error in told(engine).values()
+    )
     assert engine.put(cells_of_shard(SHARD, 1, 5)), "the cluster takes writes"
 
 
 @pytest.mark.parametrize("nodes", ["b", "bc"])
-def test_cells_that_minions_have_lost_are_read_from_the_master_and_told(engine: ClusteredEngine, cluster: TestCluster, nodes: str) -> None:
+def test_cells_that_minions_have_lost_are_read_from_the_master_and_told(
+    engine: ClusteredEngine, cluster: TestCluster, nodes: str
+) -> None:
     hurt(cluster, nodes, LOSE)
     for _ in range(3):
         assert [cell.added_id for cell in engine.scan(SHARD, 0, 1_000)] == list(range(40))
-        assert [[cell.added_id for cell in cells] for cells in engine.scan_many([LogRange(SHARD, 8, 1)])] == [[8]]
+        assert [
+            [cell.added_id for cell in cells] for cells in engine.scan_many([LogRange(SHARD, 8, 1)])
+        ] == [[8]]
     assert sorted(told(engine)) == list(nodes)
-    assert all(f"shard {SHARD} has no cells from added_id" in error for error in told(engine).values())
+    assert all(
+        f"shard {SHARD} has no cells from added_id" in error for error in told(engine).values()
+    )
 
 
-@pytest.mark.parametrize(("change", "match"), [(FLIP, "added_id 7 of shard 1 is damaged"), (LOSE, "shard 1 has no cells from added_id 7 to 9")])
-def test_damage_of_every_node_is_an_error(engine: ClusteredEngine, cluster: TestCluster, change: str, match: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (FLIP, "added_id 7 of shard 1 is damaged"),
+        (LOSE, "shard 1 has no cells from added_id 7 to 9"),
+    ],
+)
+def test_damage_of_every_node_is_an_error(
+    engine: ClusteredEngine, cluster: TestCluster, change: str, match: str
+) -> None:
     hurt(cluster, "abc", change)
     with pytest.raises(DataDamaged, match=match):
         engine.scan(SHARD, 0, 1_000)
@@ -111,7 +145,9 @@ def test_a_minion_that_answered_with_damage_is_asked_no_more_until_a_while_has_p
     all_of_it(engine)
     node, asked = engine.clusters[cluster.name].nodes["b"], list[object]()
     real = node.call
-    monkeypatch.setattr(node, "call", lambda what, *given: (asked.append(what), real(what, *given))[1])
+    monkeypatch.setattr(
+        node, "call", lambda what, *given: (asked.append(what), real(what, *given))[1]
+    )
     all_of_it(engine)
     assert asked == []
     node._damaged_at_s -= DAMAGE_S
@@ -119,14 +155,20 @@ def test_a_minion_that_answered_with_damage_is_asked_no_more_until_a_while_has_p
     assert asked, "it may be mended by now"
 
 
-def test_index_queries_gateway_export_and_backup_read_past_a_damaged_node(engine: ClusteredEngine, cluster: TestCluster, tmp_path: Path) -> None:
+def test_index_queries_gateway_export_and_backup_read_past_a_damaged_node(
+    engine: ClusteredEngine, cluster: TestCluster, tmp_path: Path
+) -> None:
     datastore = Datastore(engine)
     with index_worker(datastore) as coordinator:
         version = made_index(datastore, INDEX)
         hurt(cluster, "bc", FLIP)
         wanted = sorted(cell.row_key for cell in CELLS)
         table = engine.indexes
-        found = [entry.row_key for shard in range(SHARDS) for entry in table.walk(version.table, shard, None, 1_000)]
+        found = [
+            entry.row_key
+            for shard in range(SHARDS)
+            for entry in table.walk(version.table, shard, None, 1_000)
+        ]
         assert sorted(found) == wanted
         for _ in range(3):
             current = engine.indexes.current({SHARD: wanted}, None, Replica.MINION)
@@ -135,7 +177,15 @@ def test_index_queries_gateway_export_and_backup_read_past_a_damaged_node(engine
             consumer = kafka_consumer(bootstrap, "g")
             consumer.assign([TopicPartition(DATASTORE, SHARD, 0)])
             offsets: list[int] = []
-            wait_until(lambda: bool(offsets.extend(each.offset() for each in consumer.consume(100, 0.5) if each.error() is None) or len(offsets) >= 40), "all")
+            wait_until(
+                lambda: bool(
+                    offsets.extend(
+                        each.offset() for each in consumer.consume(100, 0.5) if each.error() is None
+                    )
+                    or len(offsets) >= 40
+                ),
+                "all",
+            )
             consumer.close()
         assert offsets == list(range(40))
     made = create(BackupFolder(tmp_path / "backups"), Source(engine, lambda _: True))

@@ -1,4 +1,5 @@
-"""``cluster migrate`` on a cluster of one real server: it finishes what was left, refuses a master that is fenced, and needs a cluster that was made."""
+"""``cluster migrate`` on a cluster of one real server: it finishes what was left, refuses a master
+that is fenced, and needs a cluster that was made."""
 
 from __future__ import annotations
 
@@ -31,14 +32,20 @@ def run(cluster: ClusterServers, sql: str) -> None:
         query(connection, sql)
 
 
-def test_an_older_schema_is_brought_up_once(cluster: ClusterServers, empty_mariadb: MariaDB) -> None:
+def test_an_older_schema_is_brought_up_once(
+    cluster: ClusterServers, empty_mariadb: MariaDB
+) -> None:
     init_cluster(cluster, ShardMap("trips", 4, 1, {"c1": [(0, 3)]}))
     assert migrate_cluster(cluster).steps == []
     run(cluster, "UPDATE trips_meta.datastore SET schema_version = schema_version - 1")
     with pytest.raises(ProtectData):
         MySqlEngine(MySqlServer(empty_mariadb.url), "trips", 4)
     done = migrate_cluster(cluster)
-    assert (done.master, done.version, [step.version for step in done.steps]) == ("a", SCHEMA_VERSION, [SCHEMA_VERSION])
+    assert (done.master, done.version, [step.version for step in done.steps]) == (
+        "a",
+        SCHEMA_VERSION,
+        [SCHEMA_VERSION],
+    )
     MySqlEngine(MySqlServer(empty_mariadb.url), "trips", 4).close()
     assert migrate_cluster(cluster).steps == []
 

@@ -1,4 +1,5 @@
-"""Minions that join within an epoch: every process learns of them, and semi-synchronous replication begins with the first one."""
+"""Minions that join within an epoch: every process learns of them, and semi-synchronous replication
+begins with the first one."""
 
 from __future__ import annotations
 
@@ -24,11 +25,22 @@ from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.errors import NoMinion, ProtectData
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed
-from tests.services.cluster_steps import cells, checksums, eventually, open_engine, put_until_stored, shown
+from tests.services.cluster_steps import (
+    cells,
+    checksums,
+    eventually,
+    open_engine,
+    put_until_stored,
+    shown,
+)
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 
 def made_of(servers: list[MariaDB], *, semi_sync: bool) -> TestCluster:
@@ -40,7 +52,13 @@ def made_of(servers: list[MariaDB], *, semi_sync: bool) -> TestCluster:
 
 
 def in_mode(named: dict[str, MariaDB], semi_sync: bool) -> ClusterServers:
-    return ClusterServers("c1", DATASTORE, SHARDS, {node: MySqlServer(server.url) for node, server in named.items()}, semi_sync=semi_sync)
+    return ClusterServers(
+        "c1",
+        DATASTORE,
+        SHARDS,
+        {node: MySqlServer(server.url) for node, server in named.items()},
+        semi_sync=semi_sync,
+    )
 
 
 @pytest.fixture
@@ -86,7 +104,9 @@ class PutBeside:
         return not self._thread.is_alive()
 
 
-def test_an_old_process_learns_of_minions_that_join_within_an_epoch(asynchronous: TestCluster) -> None:
+def test_an_old_process_learns_of_minions_that_join_within_an_epoch(
+    asynchronous: TestCluster,
+) -> None:
     with closing(open_engine(asynchronous)) as old:
         put_until_stored(old, cells(range(3)))
         promote(asynchronous.admin, "b", give_up=["c"])
@@ -94,10 +114,21 @@ def test_an_old_process_learns_of_minions_that_join_within_an_epoch(asynchronous
         assert old.clusters["c1"].role().minions == []
         clone(asynchronous.admin, "c")
         follow_again(asynchronous.admin, "a")
-        eventually(lambda: checksums(asynchronous, "a") == checksums(asynchronous, "c") == checksums(asynchronous, "b"), "both follow")
+        eventually(
+            lambda: (
+                checksums(asynchronous, "a")
+                == checksums(asynchronous, "c")
+                == checksums(asynchronous, "b")
+            ),
+            "both follow",
+        )
         for name in "ac":
             asynchronous.servers[name].sql("STOP SLAVE IO_THREAD")
-        eventually(lambda: set(old.clusters["c1"].role().minions) == {"a", "c"}, "the old process has heard", 5)
+        eventually(
+            lambda: set(old.clusters["c1"].role().minions) == {"a", "c"},
+            "the old process has heard",
+            5,
+        )
         put_until_stored(old, lost := cells(range(4, 9)))
         with closing(open_engine(asynchronous)) as new:
             assert known(new) == (4, 4, 4)
@@ -107,12 +138,15 @@ def test_an_old_process_learns_of_minions_that_join_within_an_epoch(asynchronous
             put_until_stored(new, cells(range(100, 105)))
             eventually(lambda: shown(old) == shown(new) == 9, "shown by both")
             for shard in range(SHARDS):
-                assert [cell.row_key for cell in old.scan(shard, 0, 100)] == [cell.row_key for cell in new.scan(shard, 0, 100)]
+                assert [cell.row_key for cell in old.scan(shard, 0, 100)] == [
+                    cell.row_key for cell in new.scan(shard, 0, 100)
+                ]
             assert old.get([cell.triple for cell in lost]) == [None] * 5
 
 
 def test_what_a_lone_master_showed_stays_and_no_promotion_takes_it_back(lone: TestCluster) -> None:
-    """The step from the master's word to that of its first minion: the watermark does not fall (I9), and the minion is none before it has what was shown."""
+    """The step from the master's word to that of its first minion: the watermark does not fall
+    (I9), and the minion is none before it has what was shown."""
     with closing(open_engine(lone)) as old:
         put_until_stored(old, cells(range(3)))
         for name in "cb":
@@ -136,16 +170,28 @@ def test_what_a_lone_master_showed_stays_and_no_promotion_takes_it_back(lone: Te
         assert shown(old) == 5
         lone.servers["a"].start()
         follow_again(lone.admin, "b")
-        eventually(lambda: shown(old) == 5 and sum(old.clusters["c1"].replicated().values()) == 5, "b has all of it")
+        eventually(
+            lambda: shown(old) == 5 and sum(old.clusters["c1"].replicated().values()) == 5,
+            "b has all of it",
+        )
         put_until_stored(old, cells(range(5, 8)))
         eventually(lambda: shown(old) == 8, "shown by the minion's word")
 
 
 def test_the_masters_word_ends_with_its_first_minion(lone: TestCluster) -> None:
-    with closing(open_engine(lone)) as old, closing(open_engine(lone, Watermark.COMMITTED)) as committed:
+    with (
+        closing(open_engine(lone)) as old,
+        closing(open_engine(lone, Watermark.COMMITTED)) as committed,
+    ):
         put_until_stored(old, cells(range(4)))
         clone(lone.admin, "b")
-        eventually(lambda: old.clusters["c1"].role().minions == ["b"] and sum(old.clusters["c1"].replicated().values()) == 4, "b has what was there")
+        eventually(
+            lambda: (
+                old.clusters["c1"].role().minions == ["b"]
+                and sum(old.clusters["c1"].replicated().values()) == 4
+            ),
+            "b has what was there",
+        )
         lone.servers["b"].sql("STOP SLAVE SQL_THREAD")
         put_until_stored(old, cells(range(4, 6)))
         assert shown(committed) == 6
@@ -155,20 +201,30 @@ def test_the_masters_word_ends_with_its_first_minion(lone: TestCluster) -> None:
         eventually(lambda: shown(old) == 6, "the minion has it")
 
 
-def test_semi_synchronous_replication_begins_with_the_first_minion_in_every_process(lone: TestCluster) -> None:
+def test_semi_synchronous_replication_begins_with_the_first_minion_in_every_process(
+    lone: TestCluster,
+) -> None:
     with closing(open_engine(lone)) as old:
         put_until_stored(old, cells(range(3)))
         assert role_of(lone).semi_sync is False
         clone(lone.admin, "b")
         wanted = lone.admin.semi_sync
-        assert (role_of(lone).semi_sync, role_of(lone).minions, role_of(lone).epoch) == (wanted, ["b"], 0)
-        eventually(lambda: old.clusters["c1"].role().semi_sync == wanted, "the old process has heard", 5)
+        assert (role_of(lone).semi_sync, role_of(lone).minions, role_of(lone).epoch) == (
+            wanted,
+            ["b"],
+            0,
+        )
+        eventually(
+            lambda: old.clusters["c1"].role().semi_sync == wanted, "the old process has heard", 5
+        )
         put_until_stored(old, cells(range(3, 5)))
         # A master that was restarted has forgotten its mode; the terms of a put say it.
         lone.servers["a"].sql("SET GLOBAL rpl_semi_sync_master_enabled = 0")
         lone.servers["b"].sql("STOP SLAVE IO_THREAD")
         alone = PutBeside(old, cells(range(5, 6)))
-        assert alone.is_done(1.5) != wanted, "a put waits for the only minion where that is asked for, and nowhere else"
+        assert alone.is_done(1.5) != wanted, (
+            "a put waits for the only minion where that is asked for, and nowhere else"
+        )
         lone.servers["b"].sql("START SLAVE IO_THREAD")
         assert alone.is_done(30)
         assert alone.outcomes == {Outcome.STORED}
@@ -176,7 +232,9 @@ def test_semi_synchronous_replication_begins_with_the_first_minion_in_every_proc
         assert standing.semi_sync == wanted
 
 
-def test_a_cluster_that_gave_up_its_last_minion_takes_no_writes_until_one_is_back(cluster: TestCluster, engine: ClusteredEngine) -> None:
+def test_a_cluster_that_gave_up_its_last_minion_takes_no_writes_until_one_is_back(
+    cluster: TestCluster, engine: ClusteredEngine
+) -> None:
     put_until_stored(engine, cells(range(3)))
     promote(cluster.admin, "b", give_up=["c"])
     assert (role_of(cluster).minions, role_of(cluster).semi_sync) == ([], True)
@@ -187,7 +245,9 @@ def test_a_cluster_that_gave_up_its_last_minion_takes_no_writes_until_one_is_bac
             engine.put(cells(range(3, 4)))
         assert (refused.value.definite, refused.value.retriable) == (True, True)
     assert time.monotonic() - began_s < 5, "refused at once"
-    assert sum(len(engine.scan(shard, 0, 10)) for shard in range(SHARDS)) == 3, "its node is well, and is read"
+    assert sum(len(engine.scan(shard, 0, 10)) for shard in range(SHARDS)) == 3, (
+        "its node is well, and is read"
+    )
     assert not engine.clusters["c1"].nodes["b"].breaker.is_open
     assert "no minion left" in (engine.standing()[0].error or "")
     follow_again(cluster.admin, "a")
@@ -195,7 +255,9 @@ def test_a_cluster_that_gave_up_its_last_minion_takes_no_writes_until_one_is_bac
     eventually(lambda: shown(engine) == 5, "shown again")
 
 
-def test_a_cluster_that_gave_up_its_last_minion_continues_without_one_when_the_configuration_says_so(cluster: TestCluster, engine: ClusteredEngine) -> None:
+def test_a_cluster_that_gave_up_its_last_minion_continues_without_one_when_the_configuration_says_so(  # noqa: E501
+    cluster: TestCluster, engine: ClusteredEngine
+) -> None:
     put_until_stored(engine, cells(range(3)))
     promote(cluster.admin, "b", give_up=["c"])
     with closing(in_mode(cluster.servers, semi_sync=False)) as asynchronous:
@@ -209,7 +271,9 @@ def test_a_cluster_that_gave_up_its_last_minion_continues_without_one_when_the_c
 
 
 @pytest.mark.parametrize("killed", [None, "mode.after_fence", "mode.after_raise"])
-def test_the_mode_of_replication_becomes_the_configurations_in_every_process(cluster: TestCluster, engine: ClusteredEngine, killed: str | None) -> None:
+def test_the_mode_of_replication_becomes_the_configurations_in_every_process(
+    cluster: TestCluster, engine: ClusteredEngine, killed: str | None
+) -> None:
     put_until_stored(engine, cells(range(3)))
     for number, semi_sync in enumerate([False, True], 1):
         with closing(in_mode(cluster.servers, semi_sync)) as admin:
@@ -225,7 +289,9 @@ def test_the_mode_of_replication_becomes_the_configurations_in_every_process(clu
             init_cluster(admin, even_map(DATASTORE, SHARDS, ["c1"]))
             assert role_of(cluster).epoch == role.epoch == number, "again changes nothing"
         put_until_stored(engine, cells(range(10 * number, 10 * number + 3)))
-        eventually(lambda semi_sync=semi_sync: engine.clusters["c1"].role().semi_sync == semi_sync, "heard")  # type: ignore[misc]
+        eventually(
+            lambda semi_sync=semi_sync: engine.clusters["c1"].role().semi_sync == semi_sync, "heard"
+        )  # type: ignore[misc]
         for name in "bc":
             cluster.servers[name].sql("STOP SLAVE IO_THREAD")
         alone = PutBeside(engine, cells(range(10 * number + 3, 10 * number + 4)))
@@ -237,16 +303,30 @@ def test_the_mode_of_replication_becomes_the_configurations_in_every_process(clu
     eventually(lambda: shown(engine) == 11, "all shown")
 
 
-def test_the_status_shows_the_mode_and_what_the_configuration_asks_for(cluster: TestCluster, engine: ClusteredEngine, tmp_path: Path) -> None:
+def test_the_status_shows_the_mode_and_what_the_configuration_asks_for(
+    cluster: TestCluster, engine: ClusteredEngine, tmp_path: Path
+) -> None:
     put_until_stored(engine, cells(range(3)))
     nodes = [{"name": name, "url": server.url} for name, server in cluster.servers.items()]
     config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}]}}))
+    config.write_text(
+        json.dumps(
+            {
+                "datastore": {
+                    "shards": SHARDS,
+                    "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}],
+                }
+            }
+        )
+    )
     told = cellfeed("cluster", "status", "--config", str(config)).stdout
     assert "master a, semi-synchronous" in told
     assert "the configuration says `semi_sync: false`: cellfeed cluster init" in told
     done = cellfeed("cluster", "init", "--config", str(config))
-    assert (done.returncode, "b and c follow asynchronously (as before)" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "b and c follow asynchronously (as before)" in done.stdout) == (
+        0,
+        True,
+    ), done.stdout + done.stderr
     told = cellfeed("cluster", "status", "--config", str(config)).stdout
     assert "master a, asynchronous" in told
     assert "the configuration says" not in told

@@ -1,4 +1,5 @@
-"""A promotion that dies when only its new master has heard of it: nothing is acknowledged in the epoch before, and no epoch is given twice."""
+"""A promotion that dies when only its new master has heard of it: nothing is acknowledged in the
+epoch before, and no epoch is given twice."""
 
 from __future__ import annotations
 
@@ -18,14 +19,22 @@ from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_fa
 from tests.services.cluster_steps import cells, checksums, eventually, put_until_stored
 from tests.services.mariadb_cluster import TestCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 
 @pytest.fixture
 def raised(cluster: TestCluster, engine: ClusteredEngine) -> Iterator[TestCluster]:
-    """Master a died; b raised epoch 1, and died before any node followed it; a is back as it was, and takes writes."""
+    """Master a died; b raised epoch 1, and died before any node followed it; a is back as it was,
+    and takes writes."""
     put_until_stored(engine, cells(range(10)))
-    eventually(lambda: checksums(cluster, "b") == checksums(cluster, "c") == checksums(cluster, "a"), "both minions have all, so b may be chosen")
+    eventually(
+        lambda: checksums(cluster, "b") == checksums(cluster, "c") == checksums(cluster, "a"),
+        "both minions have all, so b may be chosen",
+    )
     cluster.servers["a"].kill()
     set_failpoint("promote.after_raise", "raise")
     with pytest.raises(FailpointReached):
@@ -42,11 +51,15 @@ def raised(cluster: TestCluster, engine: ClusteredEngine) -> Iterator[TestCluste
             server.start()
 
 
-def test_nothing_follows_or_is_acknowledged_in_the_epoch_before_a_promise(raised: TestCluster, engine: ClusteredEngine) -> None:
+def test_nothing_follows_or_is_acknowledged_in_the_epoch_before_a_promise(
+    raised: TestCluster, engine: ClusteredEngine
+) -> None:
     role, _ = cluster_role(raised.admin)
     assert (role.epoch, role.master) == (0, "a")
     assert promised_epoch(raised.admin, role.history_id, ["b"]) == 1
-    assert minion_status(raised.admin.server("c")) is None, "it follows nobody, also after a restart"
+    assert minion_status(raised.admin.server("c")) is None, (
+        "it follows nobody, also after a restart"
+    )
     with pytest.raises(StorageUnavailable, match="promotion to epoch 1 began"):
         follow_again(raised.admin, "c")
     with pytest.raises(StorageUnavailable, match="promotion to epoch 1 began"):
@@ -64,16 +77,21 @@ def test_nothing_follows_or_is_acknowledged_in_the_epoch_before_a_promise(raised
     follow_again(raised.admin, "c")
     assert come_back(raised.admin, "a") is None or clone(raised.admin, "a")
     put_until_stored(engine, cells(range(10)))
-    assert sum(head.next_added_id for head in engine.heads().values()) == 10, "each was there already"
+    assert sum(head.next_added_id for head in engine.heads().values()) == 10, (
+        "each was there already"
+    )
 
 
-def test_a_promotion_without_the_node_that_raised_takes_an_epoch_above_it(raised: TestCluster, engine: ClusteredEngine) -> None:
+def test_a_promotion_without_the_node_that_raised_takes_an_epoch_above_it(
+    raised: TestCluster, engine: ClusteredEngine
+) -> None:
     done = promote(raised.admin, give_up=["b"])
     assert (done.master, done.epoch, done.fenced) == ("c", 2, True)
     follow_again(raised.admin, "a")
     put_until_stored(engine, cells(range(10, 20)))
     assert {result.outcome for result in engine.put(cells(range(10)))} == {Outcome.EXISTS}
-    # The node that nobody followed comes back with an epoch that the others never had: its position proves nothing.
+    # The node that nobody followed comes back with an epoch that the others never had: its position
+    # proves nothing.
     raised.servers["b"].start()
     assert (cluster_role(raised.admin)[0].epoch, cluster_role(raised.admin)[0].master) == (2, "c")
     beyond = come_back(raised.admin, "b")
@@ -83,7 +101,9 @@ def test_a_promotion_without_the_node_that_raised_takes_an_epoch_above_it(raised
     eventually(lambda: checksums(raised, "b") == checksums(raised, "c"), "a copy")
 
 
-def test_a_promotion_that_dies_between_promise_and_raise_costs_an_epoch_and_no_cell(cluster: TestCluster, engine: ClusteredEngine) -> None:
+def test_a_promotion_that_dies_between_promise_and_raise_costs_an_epoch_and_no_cell(
+    cluster: TestCluster, engine: ClusteredEngine
+) -> None:
     put_until_stored(engine, cells(range(10)))
     set_failpoint("promote.after_promise", "raise")
     with pytest.raises(FailpointReached):
@@ -97,7 +117,9 @@ def test_a_promotion_that_dies_between_promise_and_raise_costs_an_epoch_and_no_c
     put_until_stored(engine, cells(range(10, 20)))
 
 
-def test_a_promise_needs_a_majority(cluster: TestCluster, engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promise_needs_a_majority(
+    cluster: TestCluster, engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_until_stored(engine, cells(range(5)))
     monkeypatch.setattr("cellfeed.store.clusters.model.promises._remember", _refuses)
     with pytest.raises(StorageUnavailable, match="majority is needed"):

@@ -1,4 +1,5 @@
-"""The readers of a fault run find what a reader got wrong: a cell that is left out of the warehouse, a charge too many, a record that a client never got."""
+"""The readers of a fault run find what a reader got wrong: a cell that is left out of the
+warehouse, a charge too many, a record that a client never got."""
 
 from __future__ import annotations
 
@@ -37,15 +38,24 @@ def test_what_a_reader_of_a_fault_run_got_wrong_is_found(tmp_path: Path) -> None
             return True
         return add(loader, offset, *record)  # type: ignore[arg-type]
 
-    with Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore, following(SqliteEngine(tmp_path / "trips", "trips", SHARDS), Shown()) as followed:
+    with (
+        Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore,
+        following(SqliteEngine(tmp_path / "trips", "trips", SHARDS), Shown()) as followed,
+    ):
         put(datastore, 0, 30)
         assert told(followed, datastore) == {}
         with patch.object(ShardLoader, "add", add_but_one):
             put(datastore, 30, 60)
             found = told(followed, datastore)
         assert left_out
-        assert found == {"I16": ["the warehouse: 0 went from 19 to 21", "the warehouse: 0 lacks 1 cells, the first at 20"]}
-        # Once more for a cell, under a key of its own: as a trigger whose key does not follow from the cell.
+        assert found == {
+            "I16": [
+                "the warehouse: 0 went from 19 to 21",
+                "the warehouse: 0 lacks 1 cells, the first at 20",
+            ]
+        }
+        # Once more for a cell, under a key of its own: as a trigger whose key does not follow from
+        # the cell.
         followed.provider.charge("billing-0-3-again", "card", 3)
         assert "charge billing-0-3-again belongs to no cell" in told(followed, datastore)["I16"]
         followed.assigned.remove((1, 7))
@@ -57,16 +67,23 @@ def test_what_a_reader_of_a_fault_run_got_wrong_is_found(tmp_path: Path) -> None
 
 
 def test_a_charge_of_another_body_than_the_logs_is_found(tmp_path: Path) -> None:
-    with Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore, following(SqliteEngine(tmp_path / "trips", "trips", SHARDS), Shown()) as followed:
+    with (
+        Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore,
+        following(SqliteEngine(tmp_path / "trips", "trips", SHARDS), Shown()) as followed,
+    ):
         followed.provider.charge("billing-0-0", "card", 77_000)
         put(datastore, 0, 10)
         with patch.object(export_faults, "LIMIT_S", 3.0):
             found = told(followed, datastore)
-        assert found["I14"] == ["the trigger lacks [(0, 0)]"], "the provider refuses a second amount under the same key"
+        assert found["I14"] == ["the trigger lacks [(0, 0)]"], (
+            "the provider refuses a second amount under the same key"
+        )
         assert found["I16"] == ["billing-0-0 took 77000 cents"]
 
 
-def test_a_row_that_is_twice_in_the_warehouse_ends_the_checks_with_a_verdict(tmp_path: Path) -> None:
+def test_a_row_that_is_twice_in_the_warehouse_ends_the_checks_with_a_verdict(
+    tmp_path: Path,
+) -> None:
     add = ShardLoader.add
 
     def add_twice(loader: ShardLoader, offset: int, *record: object) -> bool:
@@ -76,7 +93,11 @@ def test_a_row_that_is_twice_in_the_warehouse_ends_the_checks_with_a_verdict(tmp
         return added
 
     engine = SqliteEngine(tmp_path / "trips", "trips", SHARDS)
-    with patch.object(ShardLoader, "add", add_twice), Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore, following(engine, Shown()) as followed:
+    with (
+        patch.object(ShardLoader, "add", add_twice),
+        Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore,
+        following(engine, Shown()) as followed,
+    ):
         put(datastore, 0, 30)
         assert set(told(followed, datastore)) & {"I16", "errors"}
 
@@ -85,21 +106,40 @@ def test_a_false_body_that_kafka_clients_are_given_is_found(tmp_path: Path) -> N
     shown, engine = Shown(), SqliteEngine(tmp_path / "trips", "trips", SHARDS)
     encode = JsonFormat.encode_many
 
-    def encode_false(self: JsonFormat, shard: int, cells: Any, keys: Any, bodies_json: Sequence[bytes]) -> list[bytes]:
-        return encode(self, shard, cells, keys, [body.replace(b'"n":7}', b'"n":8}') for body in bodies_json])
+    def encode_false(
+        self: JsonFormat, shard: int, cells: Any, keys: Any, bodies_json: Sequence[bytes]
+    ) -> list[bytes]:
+        return encode(
+            self, shard, cells, keys, [body.replace(b'"n":7}', b'"n":8}') for body in bodies_json]
+        )
 
-    with patch.object(JsonFormat, "encode_many", encode_false), Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore:
+    with (
+        patch.object(JsonFormat, "encode_many", encode_false),
+        Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore,
+    ):
         with following(engine, shown) as followed:
             put(datastore, 0, 10)
             told(followed, datastore)
-        shown.log("the log", {shard: [seen_stored(cell) for cell in datastore.engine.scan(shard, 0, 100)] for shard in range(SHARDS)})
+        shown.log(
+            "the log",
+            {
+                shard: [seen_stored(cell) for cell in datastore.engine.scan(shard, 0, 100)]
+                for shard in range(SHARDS)
+            },
+        )
     assert shown.violations(Ledger(), (), CLIENT_PATHS)["I3"]
 
 
 def put(datastore: Datastore, first: int, end: int) -> None:
-    for result in datastore.put_cells([(uuid5(NAMESPACE, str(number)), "BASE", 1, {"n": number}) for number in range(first, end)]):
+    for result in datastore.put_cells(
+        [(uuid5(NAMESPACE, str(number)), "BASE", 1, {"n": number}) for number in range(first, end)]
+    ):
         result.or_raise()
 
 
 def told(followed: Followed, datastore: Datastore) -> Violations:
-    return {invariant: sentences for invariant, sentences in followed.violations(datastore).items() if sentences}
+    return {
+        invariant: sentences
+        for invariant, sentences in followed.violations(datastore).items()
+        if sentences
+    }

@@ -1,4 +1,5 @@
-"""A planned switch: a healthy master is fenced, and its minions have its position before one is promoted; a refused one leaves the cluster as it was."""
+"""A planned switch: a healthy master is fenced, and its minions have its position before one is
+promoted; a refused one leaves the cluster as it was."""
 
 from __future__ import annotations
 
@@ -16,15 +17,31 @@ from cellfeed.store.clusters.operating.promote import cluster_role, promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.replication import is_read_only, make_read_only, minion_status, position
+from cellfeed.store.engines.mysql.replication import (
+    is_read_only,
+    make_read_only,
+    minion_status,
+    position,
+)
 from cellfeed.store.errors import CellfeedError, ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed
-from tests.services.cluster_steps import cells, eventually, open_engine, put_until_stored, shown, without_replication
+from tests.services.cluster_steps import (
+    cells,
+    eventually,
+    open_engine,
+    put_until_stored,
+    shown,
+    without_replication,
+)
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import SHARDS, TestCluster, make_cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 
 @pytest.fixture(params=[False, True], ids=["asynchronous", "semi-synchronous"])
@@ -53,7 +70,9 @@ def is_as_it_was(cluster: TestCluster, engine: ClusteredEngine, number: int) -> 
         assert not status.is_stopped
 
 
-def test_a_planned_switch_waits_until_the_minions_have_what_the_healthy_master_has(made: TestCluster) -> None:
+def test_a_planned_switch_waits_until_the_minions_have_what_the_healthy_master_has(
+    made: TestCluster,
+) -> None:
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         eventually(lambda: shown(engine) == 3, "replicated")
@@ -64,12 +83,16 @@ def test_a_planned_switch_waits_until_the_minions_have_what_the_healthy_master_h
             without_replication(made, "b", "c")
         put_until_stored(engine, cells(range(3, 8)))
         assert shown(engine) == 3, "no minion has the rest yet"
-        later = threading.Timer(0.5, lambda: [made.servers[name].sql("START SLAVE") for name in "bc"])
+        later = threading.Timer(
+            0.5, lambda: [made.servers[name].sql("START SLAVE") for name in "bc"]
+        )
         later.start()
         done = promote(made.admin)
         later.join()
         assert (done.fenced, done.master) == (True, "b")
-        assert made.servers["b"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter") == [(8,)]
+        assert made.servers["b"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter") == [
+            (8,)
+        ]
         for name in "c":
             made.servers[name].sql("STOP SLAVE", "CHANGE MASTER TO MASTER_DELAY = 0", "START SLAVE")
         follow_again(made.admin, "a")
@@ -77,16 +100,30 @@ def test_a_planned_switch_waits_until_the_minions_have_what_the_healthy_master_h
         assert all(engine.get([cell.triple for cell in cells(range(10))]))
 
 
-def test_a_switch_that_no_minion_can_take_over_is_refused_and_the_master_takes_writes_again(made: TestCluster, quick_handover: None) -> None:
+def test_a_switch_that_no_minion_can_take_over_is_refused_and_the_master_takes_writes_again(
+    made: TestCluster, quick_handover: None
+) -> None:
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         eventually(lambda: shown(engine) == 3, "replicated")
         without_replication(made, "b", "c")
-        # One commit that only the master has; a semi-synchronous one waits for a minion, and is cut off by the fence.
+        # One commit that only the master has; a semi-synchronous one waits for a minion, and is cut
+        # off by the fence.
         alone = threading.Thread(target=_put_alone, args=(engine,))
         alone.start()
-        eventually(lambda: position(made.admin.server("a")).sequence > position(made.admin.server("b")).sequence, "the master is ahead")
-        with pytest.raises(StorageUnavailable, match=r"nobody was promoted: a is at 0-1-\d+, and after .* b at .*, c at .* --give-up a"):
+        eventually(
+            lambda: (
+                position(made.admin.server("a")).sequence
+                > position(made.admin.server("b")).sequence
+            ),
+            "the master is ahead",
+        )
+        with pytest.raises(
+            StorageUnavailable,
+            match=(
+                r"nobody was promoted: a is at 0-1-\d+, and after .* b at .*, c at .* --give-up a"
+            ),
+        ):
             promote(made.admin)
         alone.join()
         is_as_it_was(made, engine, 10)
@@ -101,17 +138,34 @@ def _put_alone(engine: ClusteredEngine) -> None:
         assert engine.clusters["c1"].role().semi_sync, "an asynchronous commit does not wait"
 
 
-def test_a_master_that_no_minion_catches_up_with_is_given_up_by_name(made: TestCluster, quick_handover: None, tmp_path: Path) -> None:
+def test_a_master_that_no_minion_catches_up_with_is_given_up_by_name(
+    made: TestCluster, quick_handover: None, tmp_path: Path
+) -> None:
     nodes = [{"name": name, "url": server.url} for name, server in made.servers.items()]
     config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": made.admin.semi_sync}]}}))
+    config.write_text(
+        json.dumps(
+            {
+                "datastore": {
+                    "shards": SHARDS,
+                    "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": made.admin.semi_sync}],
+                }
+            }
+        )
+    )
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         eventually(lambda: shown(engine) == 3, "replicated")
         without_replication(made, "b", "c")
         alone = threading.Thread(target=_put_alone, args=(engine,))
         alone.start()
-        eventually(lambda: position(made.admin.server("a")).sequence > position(made.admin.server("b")).sequence, "the master is ahead")
+        eventually(
+            lambda: (
+                position(made.admin.server("a")).sequence
+                > position(made.admin.server("b")).sequence
+            ),
+            "the master is ahead",
+        )
         done = cellfeed("cluster", "promote", "c1", "--give-up", "a", "--config", str(config))
         assert (done.returncode, "b is master in epoch 1" in done.stdout) == (0, True), done.stderr
         alone.join()
@@ -122,8 +176,11 @@ def test_a_master_that_no_minion_catches_up_with_is_given_up_by_name(made: TestC
             follow_again(made.admin, "a")
 
 
-def test_a_master_that_answers_and_cannot_be_fenced_loses_nothing(made: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asynchronous, it may acknowledge cells all the while; semi-synchronous, a minion has whatever it acknowledges, and it is refused by its minions later."""
+def test_a_master_that_answers_and_cannot_be_fenced_loses_nothing(
+    made: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asynchronous, it may acknowledge cells all the while; semi-synchronous, a minion has whatever
+    it acknowledges, and it is refused by its minions later."""
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
 
@@ -135,13 +192,17 @@ def test_a_master_that_answers_and_cannot_be_fenced_loses_nothing(made: TestClus
         if made.admin.semi_sync:
             assert not promote(made.admin, "b").fenced
         else:
-            with pytest.raises(StorageUnavailable, match=r"a answers but could not be fenced.*--give-up a"):
+            with pytest.raises(
+                StorageUnavailable, match=r"a answers but could not be fenced.*--give-up a"
+            ):
                 promote(made.admin, "b")
             is_as_it_was(made, engine, 10)
             assert promote(made.admin, "b", give_up=["a"]).master == "b"
 
 
-def test_one_minion_that_lags_holds_up_a_switch_for_a_moment_only(made: TestCluster, quick_handover: None) -> None:
+def test_one_minion_that_lags_holds_up_a_switch_for_a_moment_only(
+    made: TestCluster, quick_handover: None
+) -> None:
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         eventually(lambda: shown(engine) == 3, "replicated")
@@ -153,14 +214,18 @@ def test_one_minion_that_lags_holds_up_a_switch_for_a_moment_only(made: TestClus
         put_until_stored(engine, cells(range(6, 8)))
         began_s = time.monotonic()
         assert promote(made.admin).master == "b"
-        assert time.monotonic() - began_s < 20, "c applies what it has received, and is not waited for longer"
+        assert time.monotonic() - began_s < 20, (
+            "c applies what it has received, and is not waited for longer"
+        )
         made.servers["c"].sql("STOP SLAVE", "CHANGE MASTER TO MASTER_DELAY = 0", "START SLAVE")
         put_until_stored(engine, cells(range(8, 10)))
         assert all(engine.get([cell.triple for cell in cells(range(10))]))
 
 
 @pytest.mark.parametrize("point", ["promote.after_fence", "promote.after_collect"])
-def test_a_switch_that_is_killed_behind_the_fence_is_ended_by_the_next_one(made: TestCluster, point: str) -> None:
+def test_a_switch_that_is_killed_behind_the_fence_is_ended_by_the_next_one(
+    made: TestCluster, point: str
+) -> None:
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         set_failpoint(point, "raise")
@@ -169,11 +234,16 @@ def test_a_switch_that_is_killed_behind_the_fence_is_ended_by_the_next_one(made:
         clear_failpoints()
         assert is_read_only(made.admin.server("a"))
         done = promote(made.admin)
-        assert (done.master, done.epoch) == ("a", 0), "nobody else is promoted: the master is opened again"
+        assert (done.master, done.epoch) == (
+            "a",
+            0,
+        ), "nobody else is promoted: the master is opened again"
         is_as_it_was(made, engine, 3)
 
 
-def test_whatever_refuses_a_promotion_behind_the_fence_leaves_the_master_open(made: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_refuses_a_promotion_behind_the_fence_leaves_the_master_open(
+    made: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         number = 10

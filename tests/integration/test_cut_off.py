@@ -1,4 +1,5 @@
-"""A process that is cut off from every node but an old master: what it may still read is true, and what may not be is told as such (I3, I6)."""
+"""A process that is cut off from every node but an old master: what it may still read is true, and
+what may not be is told as such (I3, I6)."""
 
 from __future__ import annotations
 
@@ -19,25 +20,40 @@ from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster, node_opener
+from tests.services.mariadb_cluster import (
+    DATASTORE,
+    SHARDS,
+    TestCluster,
+    bare_servers,
+    make_cluster,
+    node_opener,
+)
 from tests.services.tcp_proxy import TcpProxy
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 NAMESPACE = UUID("c1f0b2c7-5a36-4be1-8d4a-1f6f7c0e0a01")
 Log = dict[int, list[tuple[int, bytes]]]
 
 
 class CutOff:
-    """A cluster, and the way of one process to each of its nodes. Replication and the operator go other ways."""
+    """A cluster, and the way of one process to each of its nodes. Replication and the operator go
+    other ways."""
 
     def __init__(self, cluster: TestCluster, ways: dict[str, TcpProxy]) -> None:
         self.cluster, self.ways = cluster, ways
 
     def engine(self, watermark: Watermark = Watermark.REPLICATED) -> ClusteredEngine:
         """What the process has."""
-        openers = {name: node_opener(f"mysql://root@127.0.0.1:{way.port}") for name, way in self.ways.items()}
+        openers = {
+            name: node_opener(f"mysql://root@127.0.0.1:{way.port}")
+            for name, way in self.ways.items()
+        }
         return ClusteredEngine(DATASTORE, SHARDS, {self.cluster.name: openers}, watermark=watermark)
 
     def from_the_minions(self) -> int:
@@ -45,11 +61,14 @@ class CutOff:
         return sum(self.ways[name].down() for name in "bc")
 
     def promote_behind_its_back(self) -> str:
-        """What the other side of the partition does, which the old master and the process do not hear of: the new master."""
+        """What the other side of the partition does, which the old master and the process do not
+        hear of: the new master."""
         for name in "bc":
             self.cluster.servers[name].sql("STOP SLAVE IO_THREAD")
         nowhere = MySqlServer("mysql://root@127.0.0.1:1")
-        other_side = ClusterServers("c1", DATASTORE, SHARDS, {**self.cluster.admin.servers, "a": nowhere}, semi_sync=False)
+        other_side = ClusterServers(
+            "c1", DATASTORE, SHARDS, {**self.cluster.admin.servers, "a": nowhere}, semi_sync=False
+        )
         try:
             return promote(other_side).master
         finally:
@@ -66,16 +85,26 @@ def servers() -> Iterator[list[MariaDB]]:
 
 @pytest.fixture
 def system(servers: list[MariaDB]) -> Iterator[CutOff]:
-    """Asynchronous replication: an old master goes on to commit and acknowledge, the worst that a reader can meet."""
+    """Asynchronous replication: an old master goes on to commit and acknowledge, the worst that a
+    reader can meet."""
     cluster = make_cluster("c1", servers, semi_sync=False)
     with ExitStack() as stack:
-        yield CutOff(cluster, {name: stack.enter_context(TcpProxy(server.port)) for name, server in cluster.servers.items()})
+        yield CutOff(
+            cluster,
+            {
+                name: stack.enter_context(TcpProxy(server.port))
+                for name, server in cluster.servers.items()
+            },
+        )
         cluster.admin.close()
     cluster.bare()
 
 
 def cells(numbers: range, column: str = "BASE", ref_key: int = 1) -> list[NewCell]:
-    return [new_cell(uuid5(NAMESPACE, str(n)), column, ref_key, {"n": n, "ref": ref_key}) for n in numbers]
+    return [
+        new_cell(uuid5(NAMESPACE, str(n)), column, ref_key, {"n": n, "ref": ref_key})
+        for n in numbers
+    ]
 
 
 def stored(engine: ClusteredEngine, wanted: list[NewCell]) -> None:
@@ -83,15 +112,23 @@ def stored(engine: ClusteredEngine, wanted: list[NewCell]) -> None:
 
 
 def log(engine: ClusteredEngine) -> Log:
-    return {shard: [(cell.added_id, cell.row_key) for cell in engine.scan(shard, 0, 10_000)] for shard in range(SHARDS)}
+    return {
+        shard: [(cell.added_id, cell.row_key) for cell in engine.scan(shard, 0, 10_000)]
+        for shard in range(SHARDS)
+    }
 
 
 def shown(engine: ClusteredEngine) -> int:
     return sum(head.watermark for head in engine.heads().values())
 
 
-def test_a_log_never_shows_an_old_masters_tail_and_goes_on_as_the_new_master_has_it(system: CutOff) -> None:
-    engine, other_side = system.engine(), ClusteredEngine(DATASTORE, SHARDS, {"c1": system.cluster.openers()})
+def test_a_log_never_shows_an_old_masters_tail_and_goes_on_as_the_new_master_has_it(
+    system: CutOff,
+) -> None:
+    engine, other_side = (
+        system.engine(),
+        ClusteredEngine(DATASTORE, SHARDS, {"c1": system.cluster.openers()}),
+    )
     try:
         stored(engine, cells(range(20)))
         wait_until(lambda: shown(engine) == 20, "replicated")
@@ -100,29 +137,47 @@ def test_a_log_never_shows_an_old_masters_tail_and_goes_on_as_the_new_master_has
         assert system.promote_behind_its_back() == "b"
         # The old master takes them, under ids that the new one gives to other cells.
         stored(engine, cells(range(20, 40)))
-        wait_until(lambda: other_side.clusters["c1"].role().epoch == 1, "the other side knows its master")
+        wait_until(
+            lambda: other_side.clusters["c1"].role().epoch == 1, "the other side knows its master"
+        )
         stored(other_side, cells(range(100, 120)))
         for _ in range(20):
             assert log(engine) == before, "only what a minion had"
-        wait_until(lambda: {head.next_added_id for head in engine.heads().values()} == {ADDED_ID_MAX}, "whoever cannot know the next ids tells none")
+        wait_until(
+            lambda: {head.next_added_id for head in engine.heads().values()} == {ADDED_ID_MAX},
+            "whoever cannot know the next ids tells none",
+        )
         fresh = system.engine()
-        assert log(fresh) == {shard: [] for shard in range(SHARDS)}, "a process that never heard of a minion shows nothing"
+        assert log(fresh) == {shard: [] for shard in range(SHARDS)}, (
+            "a process that never heard of a minion shows nothing"
+        )
         fresh.close()
         for way in system.ways.values():
             way.clear()
         wait_until(lambda: shown(engine) == 40, "the minion of the new master has what it stored")
         after = log(engine)
-        assert all(after[shard][: len(seen)] == seen for shard, seen in before.items()), "what was shown has not changed (I3)"
-        assert {row_key for found in after.values() for _, row_key in found} == {cell.row_key for cell in cells(range(20)) + cells(range(100, 120))}
-        assert [[added_id for added_id, _ in found] for found in after.values()] == [list(range(len(found))) for found in after.values()]
+        assert all(after[shard][: len(seen)] == seen for shard, seen in before.items()), (
+            "what was shown has not changed (I3)"
+        )
+        assert {row_key for found in after.values() for _, row_key in found} == {
+            cell.row_key for cell in cells(range(20)) + cells(range(100, 120))
+        }
+        assert [[added_id for added_id, _ in found] for found in after.values()] == [
+            list(range(len(found))) for found in after.values()
+        ]
     finally:
         engine.close()
         other_side.close()
 
 
 @pytest.mark.parametrize("read_from", list(Replica))
-def test_cells_of_an_old_master_are_told_as_stale_and_their_absence_is_not_told(system: CutOff, read_from: Replica) -> None:
-    engine, other_side = system.engine(), ClusteredEngine(DATASTORE, SHARDS, {"c1": system.cluster.openers()})
+def test_cells_of_an_old_master_are_told_as_stale_and_their_absence_is_not_told(
+    system: CutOff, read_from: Replica
+) -> None:
+    engine, other_side = (
+        system.engine(),
+        ClusteredEngine(DATASTORE, SHARDS, {"c1": system.cluster.openers()}),
+    )
     [old], [new] = cells(range(1)), cells(range(1), ref_key=2)
     try:
         stored(engine, [old])
@@ -133,7 +188,9 @@ def test_cells_of_an_old_master_are_told_as_stale_and_their_absence_is_not_told(
         wait_until(lambda: shown(engine) == 1, "replicated")
         assert system.from_the_minions() > 0
         system.promote_behind_its_back()
-        wait_until(lambda: other_side.clusters["c1"].role().epoch == 1, "the other side knows its master")
+        wait_until(
+            lambda: other_side.clusters["c1"].role().epoch == 1, "the other side knows its master"
+        )
         stored(other_side, [new])
 
         def is_told() -> bool:
@@ -154,9 +211,19 @@ def test_cells_of_an_old_master_are_told_as_stale_and_their_absence_is_not_told(
                 engine.get([new.triple], read_from)
         for way in system.ways.values():
             way.clear()
-        wait_until(lambda: engine.clusters["c1"].role().epoch == 1, "the process hears of the promotion")
         wait_until(
-            lambda: [found.cell.ref_key for found in engine.latest([(old.row_key, "BASE")]) if found and not found.stale] == [2], "the new master's word"
+            lambda: engine.clusters["c1"].role().epoch == 1, "the process hears of the promotion"
+        )
+        wait_until(
+            lambda: (
+                [
+                    found.cell.ref_key
+                    for found in engine.latest([(old.row_key, "BASE")])
+                    if found and not found.stale
+                ]
+                == [2]
+            ),
+            "the new master's word",
         )
     finally:
         engine.close()
@@ -168,7 +235,10 @@ def test_one_minion_that_is_heard_is_enough_to_be_sure_of_the_master(system: Cut
     try:
         stored(engine, cells(range(5)))
         assert system.ways["c"].down() > 0
-        wait_until(lambda: engine.clusters["c1"].nodes["c"].breaker.is_open, "the minion is given up for now")
+        wait_until(
+            lambda: engine.clusters["c1"].nodes["c"].breaker.is_open,
+            "the minion is given up for now",
+        )
         for _ in range(50):
             found = engine.latest([(cell.row_key, "BASE") for cell in cells(range(5))])
             assert [each.stale for each in found if each] == [False] * 5

@@ -1,4 +1,5 @@
-"""``cellfeed demo`` as a newcomer runs it: every line of its proof holds, nothing is left running, and a proof that is false is told by the exit code."""
+"""``cellfeed demo`` as a newcomer runs it: every line of its proof holds, nothing is left running,
+and a proof that is false is told by the exit code."""
 
 from __future__ import annotations
 
@@ -37,7 +38,15 @@ def start_demo(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     """The demo in a folder of its own, its run directory where it puts it by itself."""
     environment = {**os.environ, "COLUMNS": "200"}
     command = [CELLFEED, "demo", *arguments]
-    return subprocess.Popen(command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def finish(demo: subprocess.Popen[str]) -> tuple[int, str]:
@@ -52,7 +61,11 @@ def finish(demo: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def proof_lines(said: str) -> list[str]:
-    return [line.rstrip() for line in said.splitlines() if line.rstrip().endswith((" holds", "DOES NOT HOLD"))]
+    return [
+        line.rstrip()
+        for line in said.splitlines()
+        if line.rstrip().endswith((" holds", "DOES NOT HOLD"))
+    ]
 
 
 @pytest.fixture
@@ -69,7 +82,9 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "demo-run"
 
 
-def test_the_demo_proves_every_figure_and_leaves_nothing_running(tmp_path: Path, run_dir: Path) -> None:
+def test_the_demo_proves_every_figure_and_leaves_nothing_running(
+    tmp_path: Path, run_dir: Path
+) -> None:
     code, said = finish(start_demo(tmp_path))
     assert code == 0, said
     lines = proof_lines(said)
@@ -78,7 +93,10 @@ def test_the_demo_proves_every_figure_and_leaves_nothing_running(tmp_path: Path,
     figures = expected_figures()
     assert figures.trips == 6_433
     cells = figures.cells + figures.trips
-    assert any(f"CSV {cells:,}   store {cells:,}   Kafka {cells:,}   Parquet {cells:,}" in line for line in lines)
+    assert any(
+        f"CSV {cells:,}   store {cells:,}   Kafka {cells:,}   Parquet {cells:,}" in line
+        for line in lines
+    )
     charged = f"${figures.card_cents // 100:,}.{figures.card_cents % 100:02d}"
     assert any(f"CSV {charged}   provider {charged}   Parquet {charged}" in line for line in lines)
     assert any("all 16   store = Kafka = Parquet 16" in line for line in lines)
@@ -90,36 +108,62 @@ def test_the_demo_proves_every_figure_and_leaves_nothing_running(tmp_path: Path,
     assert {name for name, text in logs.items() if "Traceback" in text} == set()
 
 
-def test_a_demo_that_is_kept_serves_until_down_and_its_proof_can_be_made_again(tmp_path: Path, run_dir: Path, few_trips: Path) -> None:
+def test_a_demo_that_is_kept_serves_until_down_and_its_proof_can_be_made_again(
+    tmp_path: Path, run_dir: Path, few_trips: Path
+) -> None:
     code, said = finish(start_demo(tmp_path, "--keep", "--csv", str(few_trips)))
     assert code == 0, said
     kept = processes(run_dir)
     assert set(kept) == {"worker", "gateway", "billing", "warehouse"}
     assert all(accepts(port) for entry in kept.values() for port in entry["ports"].values())
-    status = subprocess.run([CELLFEED, "status", "--json", "--run-dir", str(run_dir)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    status = subprocess.run(
+        [CELLFEED, "status", "--json", "--run-dir", str(run_dir)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert json.loads(status.stdout)
 
     again = start_demo(tmp_path, "--csv", str(few_trips))
     code, said = finish(again)
-    assert (code, "cellfeed down" in said) == (2, True), "a second demo does not empty the directory of one that runs"
+    assert (code, "cellfeed down" in said) == (
+        2,
+        True,
+    ), "a second demo does not empty the directory of one that runs"
 
-    # The same steps over the same trips change nothing and prove the same; one data file less, and the proof is refused.
+    # The same steps over the same trips change nothing and prove the same; one data file less, and
+    # the proof is refused.
     directory, silent = RunDir(run_dir), Console(quiet=True)
     assert all(line.holds for line in run_demo(directory, silent, few_trips))
     next(iter((run_dir / "warehouse").rglob("shard-*/*.parquet"))).unlink()
     with pytest.raises(DataDamaged):
         run_demo(directory, silent, few_trips)
 
-    down = subprocess.run([CELLFEED, "down", "--run-dir", str(run_dir)], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    down = subprocess.run(
+        [CELLFEED, "down", "--run-dir", str(run_dir)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert down.returncode == 0, down.stderr
     assert not of_run_dir(run_dir)
     assert not any(accepts(port) for entry in kept.values() for port in entry["ports"].values())
 
 
-def test_one_cent_in_the_providers_books_makes_the_proof_false_and_the_exit_code_1(tmp_path: Path, run_dir: Path, few_trips: Path) -> None:
+def test_one_cent_in_the_providers_books_makes_the_proof_false_and_the_exit_code_1(
+    tmp_path: Path, run_dir: Path, few_trips: Path
+) -> None:
     demo = start_demo(tmp_path, "--csv", str(few_trips))
     try:
-        wait_until(lambda: demo.poll() is not None or add_a_cent(run_dir / "billing" / "charges.sqlite3"), "the first card is charged", DEMO_TIMEOUT_S)
+        wait_until(
+            lambda: demo.poll() is not None or add_a_cent(run_dir / "billing" / "charges.sqlite3"),
+            "the first card is charged",
+            DEMO_TIMEOUT_S,
+        )
     finally:
         code, said = finish(demo)
     lines = proof_lines(said)
@@ -133,7 +177,11 @@ def test_one_cent_in_the_providers_books_makes_the_proof_false_and_the_exit_code
 def test_a_demo_that_is_interrupted_ends_what_it_started(tmp_path: Path, run_dir: Path) -> None:
     demo = start_demo(tmp_path)
     try:
-        wait_until(lambda: demo.poll() is not None or (run_dir / "billing" / "charges.sqlite3").exists(), "billing has begun", DEMO_TIMEOUT_S)
+        wait_until(
+            lambda: demo.poll() is not None or (run_dir / "billing" / "charges.sqlite3").exists(),
+            "billing has begun",
+            DEMO_TIMEOUT_S,
+        )
         assert len(of_run_dir(run_dir)) >= 3, "there is something to end"
         demo.send_signal(signal.SIGINT)
     finally:
@@ -156,8 +204,14 @@ def add_a_cent(books: Path) -> bool:
     """Changes the first charge, once there is one."""
     if not books.exists():
         return False
-    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(books, timeout=1.0, isolation_level=None)) as connection:
-        changed = connection.execute("UPDATE charge SET amount_cents = amount_cents + 1 WHERE rowid = (SELECT min(rowid) FROM charge)")
+    with (
+        suppress(sqlite3.OperationalError),
+        closing(sqlite3.connect(books, timeout=1.0, isolation_level=None)) as connection,
+    ):
+        changed = connection.execute(
+            "UPDATE charge SET amount_cents = amount_cents + 1 WHERE rowid = (SELECT min(rowid)"
+            " FROM charge)"
+        )
         return changed.rowcount == 1
     time.sleep(0.01)
     return False

@@ -1,4 +1,5 @@
-"""Dictionaries over two real clusters: everywhere before the first use, and there after kills, promotions, copies and losses."""
+"""Dictionaries over two real clusters: everywhere before the first use, and there after kills,
+promotions, copies and losses."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cellfeed.store.cells.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, decode_body, forget_dictionaries
+from cellfeed.store.cells.body_codec import (
+    CODEC_JSON_DICTIONARY,
+    CODEC_JSON_ZSTD,
+    decode_body,
+    forget_dictionaries,
+)
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.clusters.model.servers import ClusterServers
@@ -36,7 +42,12 @@ from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240), pytest.mark.usefixtures("no_other_stores")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+    pytest.mark.usefixtures("no_other_stores"),
+]
 
 FIRST = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 600)]).dictionary
 
@@ -50,13 +61,24 @@ def four_servers() -> Iterator[list[MariaDB]]:
 
 
 @pytest.fixture
-def pair(four_servers: list[MariaDB], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TestCluster, TestCluster]]:
+def pair(
+    four_servers: list[MariaDB], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[TestCluster, TestCluster]]:
     """A cluster of three nodes and one of a single node, with half of the shards each."""
     monkeypatch.setattr(dictionary_contract, "REFRESH_S", 0.0)
     divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
     made = []
-    for name, nodes in (("c1", dict(zip("abc", four_servers, strict=False))), ("c2", {"d": four_servers[3]})):
-        admin = ClusterServers(name, DATASTORE, SHARDS, {node: MySqlServer(server.url) for node, server in nodes.items()}, semi_sync=len(nodes) > 1)
+    for name, nodes in (
+        ("c1", dict(zip("abc", four_servers, strict=False))),
+        ("c2", {"d": four_servers[3]}),
+    ):
+        admin = ClusterServers(
+            name,
+            DATASTORE,
+            SHARDS,
+            {node: MySqlServer(server.url) for node, server in nodes.items()},
+            semi_sync=len(nodes) > 1,
+        )
         init_cluster(admin, divided)
         made.append(TestCluster(name, nodes, admin))
     yield made[0], made[1]
@@ -93,7 +115,11 @@ def put(engine: ClusteredEngine, cells: list[NewCell]) -> None:
 
 def shown(engine: ClusteredEngine) -> list[tuple[int, bytes]]:
     engine.heads()  # a scan from the start is content with what was shown before
-    return sorted((cell.body[0], decode_body(cell.body)) for shard in range(SHARDS) for cell in engine.scan(shard, 0, 10_000))
+    return sorted(
+        (cell.body[0], decode_body(cell.body))
+        for shard in range(SHARDS)
+        for cell in engine.scan(shard, 0, 10_000)
+    )
 
 
 def bodies(engine: ClusteredEngine) -> list[bytes]:
@@ -111,7 +137,9 @@ def sql_here_only(server: MariaDB, statement: str) -> None:
         connection.query(statement)
 
 
-def test_it_is_on_every_node_when_the_first_body_takes_it_and_any_process_reads_that(pair: Pair) -> None:
+def test_it_is_on_every_node_when_the_first_body_takes_it_and_any_process_reads_that(
+    pair: Pair,
+) -> None:
     with closing(open_engine(pair)) as engine, closing(open_engine(pair)) as reader:
         put(engine, rides(0, 40))
         engine.dictionaries.add(FIRST)
@@ -127,7 +155,9 @@ def test_it_is_on_every_node_when_the_first_body_takes_it_and_any_process_reads_
         assert {codec for codec, _ in shown(reader)} == {CODEC_JSON_ZSTD, CODEC_JSON_DICTIONARY}
 
 
-def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dictionary_and_bodies(pair: Pair) -> None:
+def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dictionary_and_bodies(
+    pair: Pair,
+) -> None:
     first, _ = pair
     with closing(open_engine(pair)) as engine:
         publish(engine.dictionaries, FIRST, 0)
@@ -137,9 +167,17 @@ def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dic
         assert done.master in "bc"
         assert table(pair, done.master).find(FIRST.dictionary_id) == FIRST
         forget_dictionaries()
-        wait_until(lambda: cluster_role(first.admin)[0].master == done.master and engine.clusters["c1"].role().master == done.master, "heard of it")
+        wait_until(
+            lambda: (
+                cluster_role(first.admin)[0].master == done.master
+                and engine.clusters["c1"].role().master == done.master
+            ),
+            "heard of it",
+        )
         assert bodies(engine) == of(rides(0, 60))
-        wait_until(lambda: all(result.acknowledged for result in engine.put(rides(60, 60))), "puts go on")
+        wait_until(
+            lambda: all(result.acknowledged for result in engine.put(rides(60, 60))), "puts go on"
+        )
         wait_until(lambda: len(shown(engine)) == 120, "all cells are shown")
         assert bodies(engine) == of(rides(0, 120))
     # The old master comes back as a copy: with the dictionaries.
@@ -148,7 +186,9 @@ def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dic
     assert table(pair, "a").find(FIRST.dictionary_id) == FIRST
 
 
-def test_without_a_minion_that_has_it_a_dictionary_is_not_used(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_minion_that_has_it_a_dictionary_is_not_used(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clustered, "CONFIRM_TIMEOUT_S", 0.3)
     first, _ = pair
     first.servers["a"].sql("SET GLOBAL rpl_semi_sync_master_enabled = 0")
@@ -165,7 +205,8 @@ def test_without_a_minion_that_has_it_a_dictionary_is_not_used(pair: Pair, monke
 
 
 def test_a_death_between_two_clusters_is_completed_by_the_next_process(pair: Pair) -> None:
-    """Where it dies, on which nodes that leaves content and turn, and on which they are when another process has completed it."""
+    """Where it dies, on which nodes that leaves content and turn, and on which they are when
+    another process has completed it."""
     steps = [
         ("mysql.dictionary.before_add", "/", "/"),
         ("cluster.dictionary.between_contents", "abc/", "abcd/"),
@@ -175,7 +216,9 @@ def test_a_death_between_two_clusters_is_completed_by_the_next_process(pair: Pai
     ]
     for number, (point, left, completed) in enumerate(steps):
         column, cells = f"COLUMN{number}", 80 * number
-        dictionary = train(column, [Sample(cell.row_key, cell.body_json) for cell in rides(500 * number, 500)]).dictionary
+        dictionary = train(
+            column, [Sample(cell.row_key, cell.body_json) for cell in rides(500 * number, 500)]
+        ).dictionary
         with closing(open_engine(pair)) as engine:
             set_failpoint(point, "raise")
             with pytest.raises(FailpointReached):
@@ -186,7 +229,10 @@ def test_a_death_between_two_clusters_is_completed_by_the_next_process(pair: Pai
         with closing(open_engine(pair)) as engine:
             wait_until(lambda: len(shown(engine)) == cells + 40, "all cells are shown")  # noqa: B023 - as above
             engine.dictionaries.complete()
-            wait_until(lambda: nodes_with(pair, dictionary) == completed, f"{point}: completed to {completed}")  # noqa: B023 - as above
+            wait_until(
+                lambda: nodes_with(pair, dictionary) == completed,  # noqa: B023
+                f"{point}: completed to {completed}",
+            )
             engine.dictionaries.complete()
             if column not in engine.dictionaries.current():
                 assert publish(engine.dictionaries, dictionary, 0)
@@ -196,20 +242,34 @@ def test_a_death_between_two_clusters_is_completed_by_the_next_process(pair: Pai
 
 
 def config(pair: Pair, directory: Path) -> str:
-    clusters = [{"name": each.name, "nodes": [{"name": n, "url": s.url} for n, s in each.servers.items()], "semi_sync": False} for each in pair]
+    clusters = [
+        {
+            "name": each.name,
+            "nodes": [{"name": n, "url": s.url} for n, s in each.servers.items()],
+            "semi_sync": False,
+        }
+        for each in pair
+    ]
     file = directory / "cellfeed.yaml"
-    file.write_text(yaml.safe_dump({"datastore": {"name": DATASTORE, "shards": SHARDS, "clusters": clusters}}))
+    file.write_text(
+        yaml.safe_dump({"datastore": {"name": DATASTORE, "shards": SHARDS, "clusters": clusters}})
+    )
     return str(file)
 
 
-def test_a_master_that_has_lost_one_is_refused_by_name_and_recovers_it_from_the_other_cluster(pair: Pair, tmp_path: Path) -> None:
+def test_a_master_that_has_lost_one_is_refused_by_name_and_recovers_it_from_the_other_cluster(
+    pair: Pair, tmp_path: Path
+) -> None:
     with closing(open_engine(pair)) as engine:
         publish(engine.dictionaries, FIRST, 0)
         put(engine, rides(0, 40))
     first, _ = pair
     first.servers["a"].sql("DELETE FROM trips_meta.dictionary")
     wait_until(lambda: nodes_with(pair) == "d/d", "it is gone from the whole cluster")
-    with pytest.raises(DictionaryLost, match=f"cluster c1, node a: .*dictionary {FIRST.name} of column 'BASE' is missing"):
+    with pytest.raises(
+        DictionaryLost,
+        match=f"cluster c1, node a: .*dictionary {FIRST.name} of column 'BASE' is missing",
+    ):
         open_engine(pair)
     file = config(pair, tmp_path)
     listed = cellfeed("dictionary", "list", "--config", file)
@@ -227,7 +287,9 @@ def test_a_master_that_has_lost_one_is_refused_by_name_and_recovers_it_from_the_
         wait_until(lambda: len(shown(engine)) == 80, "all cells are shown")
 
 
-def test_a_minion_that_has_lost_one_takes_no_part_until_it_is_mended(pair: Pair, tmp_path: Path) -> None:
+def test_a_minion_that_has_lost_one_takes_no_part_until_it_is_mended(
+    pair: Pair, tmp_path: Path
+) -> None:
     with closing(open_engine(pair)) as engine:
         publish(engine.dictionaries, FIRST, 0)
         put(engine, rides(0, 40))
@@ -241,7 +303,9 @@ def test_a_minion_that_has_lost_one_takes_no_part_until_it_is_mended(pair: Pair,
     assert nodes_with(pair) == "abcd/abcd"
 
 
-def test_a_body_whose_dictionary_is_nowhere_is_named_and_never_shown_as_something_else(pair: Pair) -> None:
+def test_a_body_whose_dictionary_is_nowhere_is_named_and_never_shown_as_something_else(
+    pair: Pair,
+) -> None:
     with closing(open_engine(pair)) as engine:
         publish(engine.dictionaries, FIRST, 0)
         put(engine, rides(0, 40))
@@ -260,9 +324,17 @@ def test_another_process_reads_what_it_has_never_seen(pair: Pair, tmp_path: Path
         put(engine, rides(0, 40))
         wait_until(lambda: len(shown(engine)) == 40, "all cells are shown")
     program = (
-        "import sys; from pathlib import Path; from cellfeed import storage; from cellfeed.config.model import load_config\n"
-        "with storage.open_datastore(load_config(Path(sys.argv[1])), Path()) as store:\n"
-        "    print(sum(len(store.get_cells_for_shard(shard).cells) for shard in range(store.shards)))"
+        "import sys; from pathlib import Path; from cellfeed import storage; from"
+        " cellfeed.config.model import load_config\nwith"
+        " storage.open_datastore(load_config(Path(sys.argv[1])), Path()) as store:\n   "
+        " print(sum(len(store.get_cells_for_shard(shard).cells) for shard in range(store.shards)))"
     )
-    done = subprocess.run([sys.executable, "-c", program, config(pair, tmp_path)], capture_output=True, text=True, timeout=60, check=True, env=dict(os.environ))
+    done = subprocess.run(
+        [sys.executable, "-c", program, config(pair, tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=dict(os.environ),
+    )
     assert done.stdout.strip() == "40"

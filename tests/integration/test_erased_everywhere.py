@@ -1,4 +1,5 @@
-"""After an erasure nothing has the row: no version of an index, no file beside the store, no list that was written late."""
+"""After an erasure nothing has the row: no version of an index, no file beside the store, no list
+that was written late."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ FIRST, SECOND = "Jane Doe before her wedding", "Jane D. Roe"
 
 def kept(datastore: Datastore, definition: str | None = None) -> IndexVersion:
     """A version that has come to the ends of the logs, and answers."""
-    record = datastore.indexes.catalog.create(BY_SECRET if definition is None else parse_definition(definition))
+    record = datastore.indexes.catalog.create(
+        BY_SECRET if definition is None else parse_definition(definition)
+    )
     version = datastore.indexes.version(record)
     datastore.engine.indexes.create(version.table)
     keeper = IndexKeeper(version, datastore.engine.indexes, datastore.engine.row_cells, new=True)
@@ -45,18 +48,32 @@ def kept(datastore: Datastore, definition: str | None = None) -> IndexVersion:
 
 
 def of_row(datastore: Datastore, version: IndexVersion) -> int:
-    walked = [entry for shard in range(SHARDS) for entry in datastore.engine.indexes.walk(version.table, shard, None, 1_000)]
+    walked = [
+        entry
+        for shard in range(SHARDS)
+        for entry in datastore.engine.indexes.walk(version.table, shard, None, 1_000)
+    ]
     return sum(entry.row_key == ROW.bytes for entry in walked)
 
 
 def bytes_in(directory: Path) -> list[str]:
     files = [path for path in directory.rglob("*") if path.is_file()]
-    return [path.name for path in files if any(text.encode() in path.read_bytes() for text in (FIRST, SECOND))]
+    return [
+        path.name
+        for path in files
+        if any(text.encode() in path.read_bytes() for text in (FIRST, SECOND))
+    ]
 
 
 def filled(directory: Path) -> Datastore:
     datastore = Datastore.open_embedded(directory, shards=SHARDS)
-    datastore.put_cells([(ROW, "BASE", 1, {"secret": FIRST}), (ROW, "BASE", 2, {"secret": SECOND}), (UUID(int=5), "BASE", 1, {"secret": "another"})])
+    datastore.put_cells(
+        [
+            (ROW, "BASE", 1, {"secret": FIRST}),
+            (ROW, "BASE", 2, {"secret": SECOND}),
+            (UUID(int=5), "BASE", 1, {"secret": "another"}),
+        ]
+    )
     return datastore
 
 
@@ -73,7 +90,9 @@ column_defs:
     return old
 
 
-def test_a_retired_version_has_nothing_of_a_row_whose_cells_were_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retired_version_has_nothing_of_a_row_whose_cells_were_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(catalog, "GRACE_S", 0.0)
     with filled(tmp_path) as datastore:
         old = retire(datastore)
@@ -96,7 +115,9 @@ def test_a_version_whose_drop_died_has_nothing_of_an_erased_row(tmp_path: Path) 
     assert bytes_in(tmp_path) == []
 
 
-def test_what_a_trim_that_died_left_in_index_and_notes_goes_with_the_erasure(tmp_path: Path) -> None:
+def test_what_a_trim_that_died_left_in_index_and_notes_goes_with_the_erasure(
+    tmp_path: Path,
+) -> None:
     with filled(tmp_path) as datastore:
         version, shard = kept(datastore), datastore.shard_of(ROW)
         set_failpoint("index.trim.trimmed", "raise")
@@ -111,7 +132,9 @@ def test_what_a_trim_that_died_left_in_index_and_notes_goes_with_the_erasure(tmp
     assert bytes_in(tmp_path) == []
 
 
-def test_a_restore_that_was_killed_and_a_renewed_index_leave_nothing_behind_an_erasure(tmp_path: Path) -> None:
+def test_a_restore_that_was_killed_and_a_renewed_index_leave_nothing_behind_an_erasure(
+    tmp_path: Path,
+) -> None:
     with filled(tmp_path) as datastore:
         kept(datastore)
         for shard, head in datastore.heads().items():
@@ -127,11 +150,17 @@ def test_a_restore_that_was_killed_and_a_renewed_index_leave_nothing_behind_an_e
         datastore.erase_row(ROW)
     scrub_files(place)
     assert bytes_in(tmp_path) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos.restoring", "trips", "trips.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "photos.restoring",
+        "trips",
+        "trips.lock",
+    ]
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_error_of_a_call_that_an_erasure_overtook_is_not_kept(tmp_path: Path, killed: bool) -> None:
+def test_the_error_of_a_call_that_an_erasure_overtook_is_not_kept(
+    tmp_path: Path, killed: bool
+) -> None:
     with Datastore.open_embedded(tmp_path, shards=1) as datastore:
         datastore.put_cell(ROW, "BASE", 1, {"secret": SECOND})
         datastore.when_erased(ParkedCells(datastore.state).forget_row)
@@ -150,12 +179,19 @@ def test_the_error_of_a_call_that_an_erasure_overtook_is_not_kept(tmp_path: Path
             worker = Worker(datastore, erased_meanwhile)
             datastore.put_cell(UUID(int=8), "OTHER", 1, {})
         worker.work()
-        assert [entry.key for entry in datastore.state.list("") if SECOND.encode() in entry.value] == []
+        assert [
+            entry.key for entry in datastore.state.list("") if SECOND.encode() in entry.value
+        ] == []
 
 
 def test_a_reason_that_a_gateway_notes_after_the_erasure_is_not_kept(tmp_path: Path) -> None:
     with filled(tmp_path) as datastore:
         [cell, *_] = datastore.engine.row_cells(ROW.bytes)
         datastore.erase_row(ROW)
-        note_unfit(datastore.state, "BASE", datastore.shard_of(ROW), [(cell, f"secret is {FIRST!r}, not an integer")])
+        note_unfit(
+            datastore.state,
+            "BASE",
+            datastore.shard_of(ROW),
+            [(cell, f"secret is {FIRST!r}, not an integer")],
+        )
         assert list(unfit_cells(datastore.state)) == []

@@ -1,4 +1,5 @@
-"""The exporter against a real broker: the partition equals the shard's log whatever is killed, paused or away (I15)."""
+"""The exporter against a real broker: the partition equals the shard's log whatever is killed,
+paused or away (I15)."""
 
 from __future__ import annotations
 
@@ -97,14 +98,20 @@ def store(place: Path) -> Iterator[Datastore]:
         yield opened
 
 
-def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_written_meanwhile(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_written_meanwhile(
+    kafka: Kafka, tmp_path: Path
+) -> None:
     export = export_to(kafka)
     with Datastore.open_embedded(tmp_path / "store", shards=16) as datastore:
         put(datastore, 3_000)
         exporter = Exporter(tmp_path / "store", "a", 16, [export])
         with exporters(exporter):
             with writing(datastore) as writers:
-                wait_until(lambda: all(writer.cells >= 400 for writer in writers), "cells are put beside it", WAIT_S)
+                wait_until(
+                    lambda: all(writer.cells >= 400 for writer in writers),
+                    "cells are put beside it",
+                    WAIT_S,
+                )
             wait_caught_up(datastore, StoreCoordinator(datastore.state), export)
             exporter.drain()
         assert check_equal(datastore, export) == sum(ends(datastore).values()) >= 3_800
@@ -125,23 +132,46 @@ def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_writ
         "after_save=kill@1",
     ],
 )
-def test_after_a_kill_at_any_point_nothing_is_missing_or_there_twice(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
+def test_after_a_kill_at_any_point_nothing_is_missing_or_there_twice(
+    kafka: Kafka, place: Path, store: Datastore, failpoint: str
+) -> None:
     kill_and_go_on(kafka, place, store, failpoint)
 
 
 @pytest.mark.parametrize("failpoint", ["after_produce=kill@3", "after_commit=kill@2"])
-def test_the_same_with_an_older_kafka(older_kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
+def test_the_same_with_an_older_kafka(
+    older_kafka: Kafka, place: Path, store: Datastore, failpoint: str
+) -> None:
     kill_and_go_on(older_kafka, place, store, failpoint)
 
 
-@pytest.mark.parametrize("failpoint", ["after_produce=kill@20", "before_commit=kill@20", "after_commit=kill@20", "after_commit=kill@21", "after_save=kill@6"])
-def test_the_same_where_the_next_cells_are_looked_for_meanwhile(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
-    # Small transactions: looks are made meanwhile from that one on which comes after the first one of a log that is less than a thousand cells behind.
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "after_produce=kill@20",
+        "before_commit=kill@20",
+        "after_commit=kill@20",
+        "after_commit=kill@21",
+        "after_save=kill@6",
+    ],
+)
+def test_the_same_where_the_next_cells_are_looked_for_meanwhile(
+    kafka: Kafka, place: Path, store: Datastore, failpoint: str
+) -> None:
+    # Small transactions: looks are made meanwhile from that one on which comes after the first one
+    # of a log that is less than a thousand cells behind.
     killed = kill_and_go_on(kafka, place, store, failpoint, cells_per_s=500, look_s=SLOW_LOOK_S)
     assert killed.said(LOOKS_MEANWHILE)
 
 
-def kill_and_go_on(kafka: Kafka, place: Path, store: Datastore, failpoint: str, cells_per_s: int = 5_000, look_s: float = 0.0) -> Exporter:
+def kill_and_go_on(
+    kafka: Kafka,
+    place: Path,
+    store: Datastore,
+    failpoint: str,
+    cells_per_s: int = 5_000,
+    look_s: float = 0.0,
+) -> Exporter:
     export = export_to(kafka, cells_per_s=cells_per_s)
     put(store, 1_500)
     killed = Exporter(place, "a", SHARDS, [export], failpoints=f"export.{failpoint}", look_s=look_s)
@@ -153,28 +183,49 @@ def kill_and_go_on(kafka: Kafka, place: Path, store: Datastore, failpoint: str, 
     return killed
 
 
-@pytest.mark.parametrize(("look_part", "meanwhile"), [(math.inf, False), (0.0, True)], ids=["looks count as quick", "looks count as slow"])
+@pytest.mark.parametrize(
+    ("look_part", "meanwhile"),
+    [(math.inf, False), (0.0, True)],
+    ids=["looks count as quick", "looks count as slow"],
+)
 def test_the_next_cells_are_looked_for_while_a_transaction_is_under_way_where_looks_are_slow(
-    kafka: Kafka, store: Datastore, monkeypatch: pytest.MonkeyPatch, look_part: float, meanwhile: bool
+    kafka: Kafka,
+    store: Datastore,
+    monkeypatch: pytest.MonkeyPatch,
+    look_part: float,
+    meanwhile: bool,
 ) -> None:
     export = export_to(kafka, units=1)
     reads_ahead: list[int] = []
     read = BatchReader.read
 
-    def reading(reader: BatchReader, locations: Mapping[int, int], heads: Mapping[int, Head], *more: Any) -> Batch | None:
+    def reading(
+        reader: BatchReader, locations: Mapping[int, int], heads: Mapping[int, Head], *more: Any
+    ) -> Batch | None:
         behind = sum(heads[shard].watermark - location for shard, location in locations.items())
-        if threading.current_thread().name.startswith("export-ahead") and behind < READ_AHEAD_CELLS_MIN:
+        if (
+            threading.current_thread().name.startswith("export-ahead")
+            and behind < READ_AHEAD_CELLS_MIN
+        ):
             reads_ahead.append(behind)
         return read(reader, locations, heads, *more)
 
     monkeypatch.setattr(BatchReader, "read", reading)
-    monkeypatch.setattr(pace, "LOOK_PART", look_part)  # what either takes on a busy machine is anybody's guess
+    monkeypatch.setattr(
+        pace, "LOOK_PART", look_part
+    )  # what either takes on a busy machine is anybody's guess
     stop = threading.Event()
-    exporter = threading.Thread(target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop))
+    exporter = threading.Thread(
+        target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop)
+    )
     exporter.start()
     try:
         with writing(store) as writers:
-            wait_until(lambda: all(writer.cells >= 1_000 for writer in writers), "cells are put beside it", WAIT_S)
+            wait_until(
+                lambda: all(writer.cells >= 1_000 for writer in writers),
+                "cells are put beside it",
+                WAIT_S,
+            )
         wait_caught_up(store, StoreCoordinator(store.state), export)
     finally:
         stop.set()
@@ -183,8 +234,11 @@ def test_the_next_cells_are_looked_for_while_a_transaction_is_under_way_where_lo
     assert check_equal(store, export) == sum(ends(store).values()) >= 2_000
 
 
-def test_after_an_error_the_ends_of_partitions_are_read_behind_a_new_fence(kafka: Kafka, store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The marks of the last commit may be on their way still: who reads without fencing sees the end before it, and exports its cells again.
+def test_after_an_error_the_ends_of_partitions_are_read_behind_a_new_fence(
+    kafka: Kafka, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The marks of the last commit may be on their way still: who reads without fencing sees the end
+    # before it, and exports its cells again.
     export = export_to(kafka, units=1)
     put(store, 500)
     steps: list[str] = []
@@ -205,7 +259,9 @@ def test_after_an_error_the_ends_of_partitions_are_read_behind_a_new_fence(kafka
     monkeypatch.setattr(taking_over, "read_tails", reading)
     watch_failpoint("export.after_fencing", lambda: steps.append("fenced"))
     stop = threading.Event()
-    exporter = threading.Thread(target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop))
+    exporter = threading.Thread(
+        target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop)
+    )
     exporter.start()
     try:
         wait_until(lambda: steps.count("ends read") == 3, "taken over after each error", WAIT_S)
@@ -215,12 +271,25 @@ def test_after_an_error_the_ends_of_partitions_are_read_behind_a_new_fence(kafka
         stop.set()
         exporter.join(WAIT_S)
         unwatch_failpoint("export.after_fencing")
-    assert steps == ["fenced", "ends read", "failed", "fenced", "ends read", "failed", "fenced", "ends read"]
+    assert steps == [
+        "fenced",
+        "ends read",
+        "failed",
+        "fenced",
+        "ends read",
+        "failed",
+        "fenced",
+        "ends read",
+    ]
     assert check_equal(store, export) == 600
 
 
-@pytest.mark.parametrize("overtaken", [False, True], ids=["nobody took its units", "its units were taken over meanwhile"])
-def test_in_a_new_session_an_exporter_goes_on_with_its_units_unless_somebody_has_fenced_it(kafka: Kafka, store: Datastore, overtaken: bool) -> None:
+@pytest.mark.parametrize(
+    "overtaken", [False, True], ids=["nobody took its units", "its units were taken over meanwhile"]
+)
+def test_in_a_new_session_an_exporter_goes_on_with_its_units_unless_somebody_has_fenced_it(
+    kafka: Kafka, store: Datastore, overtaken: bool
+) -> None:
     export = export_to(kafka, units=1)
     coordinator = StoreCoordinator(store.state)
     put(store, 500)
@@ -229,13 +298,21 @@ def test_in_a_new_session_an_exporter_goes_on_with_its_units_unless_somebody_has
     watch_failpoint("export.after_fencing", lambda: fenced.append(threading.current_thread().name))
     stop = threading.Event()
     looked = {"on_look": lambda looking: groups.__setitem__(slice(None), looking)}
-    exporter = threading.Thread(target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop), kwargs=looked)
+    exporter = threading.Thread(
+        target=run_exporter,
+        args=([export], store, StoreCoordinator(store.state), "a", stop),
+        kwargs=looked,
+    )
     exporter.start()
     try:
         wait_caught_up(store, coordinator, export)
         before = claims(store)
         coordinator.leave(groups[0].standing.session)  # as when a lease has run out
-        wait_until(lambda: not before.items() & claims(store).items() and len(claims(store)) == SHARDS, "it has claimed all in a new session", WAIT_S)
+        wait_until(
+            lambda: not before.items() & claims(store).items() and len(claims(store)) == SHARDS,
+            "it has claimed all in a new session",
+            WAIT_S,
+        )
         if overtaken:
             other = UnitProducer(export, 0, str(export.topic), threading.Event())
             other.fence()
@@ -252,10 +329,14 @@ def test_in_a_new_session_an_exporter_goes_on_with_its_units_unless_somebody_has
 
 def claims(store: Datastore) -> dict[str, int]:
     """Versions of the claims of the one group that there is, by key."""
-    return {entry.key: entry.version for entry in store.state.list("groups/") if "/claims/" in entry.key}
+    return {
+        entry.key: entry.version for entry in store.state.list("groups/") if "/claims/" in entry.key
+    }
 
 
-def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_and_the_offset_mended(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_and_the_offset_mended(  # noqa: E501
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka)
     put(store, 500)
     killed = Exporter(place, "a", SHARDS, [export], failpoints="export.before_save=kill@2")
@@ -267,21 +348,33 @@ def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_
     assert check_equal(store, export) == 500
 
 
-def test_a_process_that_was_paused_past_its_session_is_fenced_and_others_have_gone_on(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_a_process_that_was_paused_past_its_session_is_fenced_and_others_have_gone_on(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka, cells_per_s=2_000)
     coordinator = StoreCoordinator(store.state)
     put(store, 4_000)
     zombie = Exporter(place, "a", SHARDS, [export], failpoints="export.after_produce=sleep:2@3")
     with exporters(zombie):
-        wait_until(lambda: any(each.offset for each in coordinator.fetch_offsets(export.group).values()), "it exports", WAIT_S)
+        wait_until(
+            lambda: any(each.offset for each in coordinator.fetch_offsets(export.group).values()),
+            "it exports",
+            WAIT_S,
+        )
         pause(zombie, store)
         following = Exporter(place, "b", SHARDS, [export])
         with exporters(following):
-            wait_until(lambda: set(coordinator.owners(export.group, store.name).values()) == {"b"}, "its units are taken over", WAIT_S)
+            wait_until(
+                lambda: set(coordinator.owners(export.group, store.name).values()) == {"b"},
+                "its units are taken over",
+                WAIT_S,
+            )
             wait_caught_up(store, coordinator, export)
             zombie.signal(signal.SIGCONT)
             with writing(store):
-                wait_until(lambda: zombie.said("another exporter"), "the zombie has noticed", WAIT_S)
+                wait_until(
+                    lambda: zombie.said("another exporter"), "the zombie has noticed", WAIT_S
+                )
             wait_caught_up(store, coordinator, export)
             zombie.drain()
             following.drain()
@@ -296,10 +389,14 @@ def twenty_exported(kafka: Kafka, place: Path, store: Datastore) -> Export:
     return export
 
 
-def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = twenty_exported(kafka, place, store)
     records = {0: [OutRecord(0, 10_000, b"key", b"value", [], 0)]}
-    zombie, owner = (UnitProducer(export, 0, str(export.topic), threading.Event()) for _ in range(2))
+    zombie, owner = (
+        UnitProducer(export, 0, str(export.topic), threading.Event()) for _ in range(2)
+    )
     zombie.fence()
     zombie.begin(records)
     owner.fence()
@@ -310,66 +407,124 @@ def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(ka
     assert check_equal(store, export) == 20
 
 
-def test_what_a_partition_that_lost_records_takes_is_never_committed(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_what_a_partition_that_lost_records_takes_is_never_committed(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = twenty_exported(kafka, place, store)
-    had = 10_000  # more than are there now: as after an unclean election, or in a topic that was made again under a producer at work
+    # more than are there now: as after an unclean election, or in a topic that was made again under
+    # a producer at work
+    had = 10_000
     producer = UnitProducer(export, 0, str(export.topic), threading.Event())
     producer.fence()
     producer.begin({0: [OutRecord(0, 10_000, b"key", b"value", [], 0)]})
-    with pytest.raises(PartitionMoved, match=f"partition 0 gave offset .* and had records up to {had} before"):
+    with pytest.raises(
+        PartitionMoved, match=f"partition 0 gave offset .* and had records up to {had} before"
+    ):
         producer.commit({0: had})
     producer.give_up()
     assert check_equal(store, export) == 20
 
 
-def test_two_processes_divide_the_units_and_are_restarted_one_after_the_other_while_cells_come(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_two_processes_divide_the_units_and_are_restarted_one_after_the_other_while_cells_come(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka, units=4)
     coordinator = StoreCoordinator(store.state)
     first, second = Exporter(place, "a", SHARDS, [export]), Exporter(place, "b", SHARDS, [export])
     with exporters(first, second), writing(store):
-        wait_until(lambda: sorted(coordinator.owners(export.group, store.name).values()) == ["a", "a", "b", "b"], "they share the units", WAIT_S)
+        wait_until(
+            lambda: (
+                sorted(coordinator.owners(export.group, store.name).values())
+                == ["a", "a", "b", "b"]
+            ),
+            "they share the units",
+            WAIT_S,
+        )
         first.drain()
         again = Exporter(place, "c", SHARDS, [export])
         with exporters(again):
-            wait_until(lambda: sorted(coordinator.owners(export.group, store.name).values()) == ["b", "b", "c", "c"], "the new one has its share", WAIT_S)
+            wait_until(
+                lambda: (
+                    sorted(coordinator.owners(export.group, store.name).values())
+                    == ["b", "b", "c", "c"]
+                ),
+                "the new one has its share",
+                WAIT_S,
+            )
             second.drain()
-            wait_until(lambda: set(coordinator.owners(export.group, store.name).values()) == {"c"}, "it has all of them", WAIT_S)
+            wait_until(
+                lambda: set(coordinator.owners(export.group, store.name).values()) == {"c"},
+                "it has all of them",
+                WAIT_S,
+            )
             again.kill()
     export_everything(store, place, "d", export)
     check_equal(store, export)
 
 
-def test_offsets_that_were_lost_or_set_elsewhere_change_nothing_in_the_partition(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_offsets_that_were_lost_or_set_elsewhere_change_nothing_in_the_partition(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka)
     coordinator = StoreCoordinator(store.state)
     put(store, 400)
     export_everything(store, place, "a", export)
-    found = {shard: each.offset for (_, shard), each in coordinator.fetch_offsets(export.group).items()}
+    found = {
+        shard: each.offset for (_, shard), each in coordinator.fetch_offsets(export.group).items()
+    }
     put(store, 100, first=5_000)
     coordinator.delete_offsets(export.group)
-    set_by_hand = {(store.name, 0): CommittedOffset(3), (store.name, 1): CommittedOffset(found[1] + 2), (store.name, 2): CommittedOffset(9_999)}
+    set_by_hand = {
+        (store.name, 0): CommittedOffset(3),
+        (store.name, 1): CommittedOffset(found[1] + 2),
+        (store.name, 2): CommittedOffset(9_999),
+    }
     coordinator.commit_offsets(export.group, set_by_hand)  # behind, ahead, beyond the end, and gone
     second = export_everything(store, place, "b", export)
     assert check_equal(store, export) == 500
-    for said in ("partition 0: 3 was saved", "partition 2: 9999 was saved", "partition 3: nothing was saved"):
+    for said in (
+        "partition 0: 3 was saved",
+        "partition 2: 9999 was saved",
+        "partition 3: nothing was saved",
+    ):
         assert second.said(said)
 
 
-def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_begun_over(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_begun_over(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka)
     coordinator, admin = StoreCoordinator(store.state), kafka_admin(kafka)
     put(store, 200)
     export_everything(store, place, "a", export)
     admin.delete_topics([export.topic])[export.topic].result(METADATA_S)
-    wait_until(lambda: export.topic not in admin.list_topics(timeout=METADATA_S).topics, "the topic is gone", WAIT_S)
+    wait_until(
+        lambda: export.topic not in admin.list_topics(timeout=METADATA_S).topics,
+        "the topic is gone",
+        WAIT_S,
+    )
     gone = Exporter(place, "b", SHARDS, [export])
     with exporters(gone):
-        wait_until(lambda: gone.said("is not there any more"), "it says that the topic is gone", WAIT_S)
+        wait_until(
+            lambda: gone.said("is not there any more"), "it says that the topic is gone", WAIT_S
+        )
         settings = {"retention.ms": "-1", "max.message.bytes": str(export.record_bytes_max)}
-        admin.create_topics([NewTopic(export.topic, SHARDS, 1, config=settings)])[export.topic].result(METADATA_S)
-        wait_until(lambda: gone.said("was deleted and made again"), "it says that the topic is another one", WAIT_S)
+        admin.create_topics([NewTopic(export.topic, SHARDS, 1, config=settings)])[
+            export.topic
+        ].result(METADATA_S)
+        wait_until(
+            lambda: gone.said("was deleted and made again"),
+            "it says that the topic is another one",
+            WAIT_S,
+        )
         reader = LagReader(store, coordinator)
-        wait_until(lambda: all("stands still" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
+        wait_until(
+            lambda: all(
+                "stands still" in each.because for each in reader.read(export.group).shards
+            ),
+            "each shard tells the reason",
+            WAIT_S,
+        )
         gone.drain()
     again = export_to(kafka, name=export.name, on_lost_topic="start_over")
     over = Exporter(place, "c", SHARDS, [again])
@@ -381,7 +536,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_be
     assert check_equal(store, again) == 210
 
 
-def test_partitions_whose_records_were_all_deleted_as_by_retention_are_refused_until_they_are_to_be_begun_over(
+def test_partitions_whose_records_were_all_deleted_as_by_retention_are_refused_until_they_are_to_be_begun_over(  # noqa: E501
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka)
@@ -391,14 +546,24 @@ def test_partitions_whose_records_were_all_deleted_as_by_retention_are_refused_u
     everything = [TopicPartition(export.topic or "", shard, OFFSET_END) for shard in range(SHARDS)]
     for deleted in admin.delete_records(everything).values():
         deleted.result(METADATA_S)
-    assert sum(len(records) for records in read_topic(export, SHARDS).values()) == 0, "they are gone"
+    assert sum(len(records) for records in read_topic(export, SHARDS).values()) == 0, (
+        "they are gone"
+    )
     put(store, 10, first=9_000)
     refused = Exporter(place, "b", SHARDS, [export])
     with exporters(refused):
         reader = LagReader(store, coordinator)
-        wait_until(lambda: all("has lost its end" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
+        wait_until(
+            lambda: all(
+                "has lost its end" in each.because for each in reader.read(export.group).shards
+            ),
+            "each shard tells the reason",
+            WAIT_S,
+        )
         refused.drain()
-    assert sum(len(records) for records in read_topic(export, SHARDS).values()) == 0, "nothing was guessed"
+    assert sum(len(records) for records in read_topic(export, SHARDS).values()) == 0, (
+        "nothing was guessed"
+    )
     again = export_to(kafka, name=export.name, on_lost_topic="start_over")
     export_everything(store, place, "c", again)
     assert check_equal(store, again) == 210
@@ -409,11 +574,19 @@ def test_a_topic_that_becomes_unfit_while_it_is_exported_to_stands_still_until_i
 ) -> None:
     monkeypatch.setattr(export_group, "TOPIC_LOOK_S", 0.2)
     monkeypatch.setattr(unit_run, "REFUSED_LOOK_S", 0.2)
-    export, coordinator, admin, stop = export_to(kafka), StoreCoordinator(store.state), kafka_admin(kafka), threading.Event()
+    export, coordinator, admin, stop = (
+        export_to(kafka),
+        StoreCoordinator(store.state),
+        kafka_admin(kafka),
+        threading.Event(),
+    )
     reader = LagReader(store, coordinator)
 
     def stands_still(why: str) -> bool:
-        return all("stands still" in each.because and why in each.because for each in reader.read(export.group).shards)
+        return all(
+            "stands still" in each.because and why in each.because
+            for each in reader.read(export.group).shards
+        )
 
     put(store, 100)
     exporter = threading.Thread(target=run_exporter, args=([export], store, coordinator, "a", stop))
@@ -421,13 +594,23 @@ def test_a_topic_that_becomes_unfit_while_it_is_exported_to_stands_still_until_i
     try:
         wait_caught_up(store, coordinator, export)
         set_policy(admin, export, "compact")
-        wait_until(lambda: stands_still("cleanup.policy is compact"), "each shard tells of the setting", WAIT_S)
+        wait_until(
+            lambda: stands_still("cleanup.policy is compact"),
+            "each shard tells of the setting",
+            WAIT_S,
+        )
         put(store, 100, first=1_000)
         set_policy(admin, export, "delete")
         wait_caught_up(store, coordinator, export)
         assert check_equal(store, export) == 200
-        admin.create_partitions([NewPartitions(export.topic, SHARDS + 1)])[export.topic].result(METADATA_S)
-        wait_until(lambda: stands_still(f"has {SHARDS + 1} partitions"), "each shard tells of the partition", WAIT_S)
+        admin.create_partitions([NewPartitions(export.topic, SHARDS + 1)])[export.topic].result(
+            METADATA_S
+        )
+        wait_until(
+            lambda: stands_still(f"has {SHARDS + 1} partitions"),
+            "each shard tells of the partition",
+            WAIT_S,
+        )
     finally:
         stop.set()
         exporter.join(WAIT_S)
@@ -439,7 +622,9 @@ def set_policy(admin: AdminClient, export: Export, policy: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(METADATA_S)
 
 
-def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken_it(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken_it(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export, coordinator = export_to(kafka), StoreCoordinator(store.state)
     trimming, by = Trimming(store, coordinator), Operator("ann@host", "a test")
     put(store, 200)
@@ -448,28 +633,51 @@ def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken
     assert all(head.log_start == head.watermark > 0 for head in store.heads().values())
     put(store, 100, first=1_000)
     export_everything(store, place, "b", export)
-    assert [(verdict.equal, verdict.cells) for verdict in verify_export(export, store)] == [(True, h.watermark - h.log_start) for h in store.heads().values()]
+    assert [(verdict.equal, verdict.cells) for verdict in verify_export(export, store)] == [
+        (True, h.watermark - h.log_start) for h in store.heads().values()
+    ]
 
     put(store, 100, first=2_000)
-    missed = {shard: range(each.offset, each.offset + 2) for (_, shard), each in coordinator.fetch_offsets(export.group).items()}
-    plans = [plan for shard, ids in missed.items() for plan in trimming.plan([shard], below=ids.stop)]
+    missed = {
+        shard: range(each.offset, each.offset + 2)
+        for (_, shard), each in coordinator.fetch_offsets(export.group).items()
+    }
+    plans = [
+        plan for shard, ids in missed.items() for plan in trimming.plan([shard], below=ids.stop)
+    ]
     with pytest.raises(ProtectData, match=f"group {export.group} has come, in topic trips, to"):
         trimming.run(plans, by)
     trimming.run(plans, by, although=[export.group])
     overtaken = Exporter(place, "c", SHARDS, [export])
     with exporters(overtaken):
-        wait_until(lambda: overtaken.said("were trimmed before they were exported; with `on_trimmed: skip`"), "it says so", WAIT_S)
+        wait_until(
+            lambda: overtaken.said(
+                "were trimmed before they were exported; with `on_trimmed: skip`"
+            ),
+            "it says so",
+            WAIT_S,
+        )
         reader = LagReader(store, coordinator)
-        wait_until(lambda: all("stands still" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
+        wait_until(
+            lambda: all(
+                "stands still" in each.because for each in reader.read(export.group).shards
+            ),
+            "each shard tells the reason",
+            WAIT_S,
+        )
         overtaken.drain()
     again = export_to(kafka, name=export.name, on_trimmed="skip")
     export_everything(store, place, "d", again)
     for shard, copied in read_topic(again, SHARDS).items():
-        assert [each.added_id for each in copied] == [n for n in range(store.heads()[shard].watermark) if n not in missed[shard]]
+        assert [each.added_id for each in copied] == [
+            n for n in range(store.heads()[shard].watermark) if n not in missed[shard]
+        ]
     assert all(verdict.equal for verdict in verify_export(again, store))
 
 
-def test_a_restore_is_told_how_far_the_partitions_are(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_a_restore_is_told_how_far_the_partitions_are(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka)
     assert export_readers(export, store.name, SHARDS) == []
     put(store, 100)
@@ -479,10 +687,14 @@ def test_a_restore_is_told_how_far_the_partitions_are(kafka: Kafka, place: Path,
         first.drain()
     found = export_readers(export, store.name, SHARDS)
     assert {reader.shard: reader.location for reader in found} == ends(store)
-    assert {(reader.name, reader.topic, reader.source) for reader in found} == {(export.name, export.topic, "export")}
+    assert {(reader.name, reader.topic, reader.source) for reader in found} == {
+        (export.name, export.topic, "export")
+    }
 
 
-def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka, record_bytes_max=8_192)
     put(store, 100)
     put(store, 2, first=1_000, size=10_000)
@@ -491,10 +703,15 @@ def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(k
     parked = ParkedCells(store.state).all(export.group)
     assert len(parked) == 2
     assert all("too large" in cell.error for cell in parked)
-    assert check_equal(store, export, without={(cell.partition, cell.added_id) for cell in parked}) == 200
+    assert (
+        check_equal(store, export, without={(cell.partition, cell.added_id) for cell in parked})
+        == 200
+    )
 
 
-def test_what_is_too_large_has_a_claim_check_where_that_is_configured(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_what_is_too_large_has_a_claim_check_where_that_is_configured(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka, record_bytes_max=8_192, too_large="claim_check")
     put(store, 50)
     put(store, 1, first=1_000, size=10_000)
@@ -503,7 +720,9 @@ def test_what_is_too_large_has_a_claim_check_where_that_is_configured(kafka: Kaf
     assert not ParkedCells(store.state).all(export.group)
 
 
-def test_a_paused_export_stands_still_with_the_reason_and_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_a_paused_export_stands_still_with_the_reason_and_goes_on(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka)
     coordinator = StoreCoordinator(store.state)
     put(store, 50)
@@ -511,7 +730,11 @@ def test_a_paused_export_stands_still_with_the_reason_and_goes_on(kafka: Kafka, 
     with exporters(exporter):
         wait_caught_up(store, coordinator, export)
         Control(store.state, export.group).pause(operator("maintenance"))
-        wait_until(lambda: not coordinator.owners(export.group, store.name), "it has given its units back", WAIT_S)
+        wait_until(
+            lambda: not coordinator.owners(export.group, store.name),
+            "it has given its units back",
+            WAIT_S,
+        )
         put(store, 50, first=500)
         assert "maintenance" in LagReader(store, coordinator).read(export.group).waits_because
         Control(store.state, export.group).resume(operator("done"))
@@ -520,8 +743,14 @@ def test_a_paused_export_stands_still_with_the_reason_and_goes_on(kafka: Kafka, 
     assert check_equal(store, export) == 100
 
 
-def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(kafka: Kafka, place: Path, store: Datastore) -> None:
-    export, coordinator, by = export_to(kafka, record_bytes_max=8_192, units=2), StoreCoordinator(store.state), Operator("ann@host", "another format")
+def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
+    export, coordinator, by = (
+        export_to(kafka, record_bytes_max=8_192, units=2),
+        StoreCoordinator(store.state),
+        Operator("ann@host", "another format"),
+    )
     put(store, 100)
     put(store, 1, first=500, size=10_000)
     exporter = Exporter(place, "a", SHARDS, [export])
@@ -547,7 +776,11 @@ def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(kafk
     assert verdict(error_of(refused.value)) is Verdict.FENCED
     paused.give_up()
     assert settled(store, export.name) is None
-    assert export.group not in (*LagReader(store, coordinator).exports(), *coordinator.groups(), *needs(store, coordinator).groups)
+    assert export.group not in (
+        *LagReader(store, coordinator).exports(),
+        *coordinator.groups(),
+        *needs(store, coordinator).groups,
+    )
     assert [deed.action for deed in history(store.state, export.group)] == ["forgotten"]
     with pytest.raises(NotFound):
         forget_export(store, coordinator, export.name, export, by)
@@ -564,7 +797,9 @@ def _die() -> None:
     raise Died
 
 
-def test_a_difference_is_found_while_the_export_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:
+def test_a_difference_is_found_while_the_export_goes_on(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
     export = export_to(kafka)
     put(store, 60)
     exporter, stop = Exporter(place, "a", SHARDS, [export]), threading.Event()
@@ -574,7 +809,9 @@ def test_a_difference_is_found_while_the_export_goes_on(kafka: Kafka, place: Pat
             assert sum(verdict.cells for verdict in verifier.look() if verdict.equal) == 60
             put(store, 30, first=100)
             wait_caught_up(store, StoreCoordinator(store.state), export)
-            assert sum(verdict.cells for verdict in verifier.look() if verdict.equal) == 90, "it has gone on where it was"
+            assert sum(verdict.cells for verdict in verifier.look() if verdict.equal) == 90, (
+                "it has gone on where it was"
+            )
         watching = Watching([export], store, stop, every_s=0.1)
         exporter.drain()
         intruder = Producer({"bootstrap.servers": kafka.bootstrap})
@@ -584,7 +821,11 @@ def test_a_difference_is_found_while_the_export_goes_on(kafka: Kafka, place: Pat
         assert "shard 2 differs" in str(watching.close())
         refused = Exporter(place, "b", SHARDS, [export])
         with exporters(refused):
-            wait_until(lambda: refused.said("something else writes into this topic"), "it is not exported behind the foreign record", WAIT_S)
+            wait_until(
+                lambda: refused.said("something else writes into this topic"),
+                "it is not exported behind the foreign record",
+                WAIT_S,
+            )
 
 
 def test_with_zookeeper_the_offsets_are_there_and_the_export_goes_on_while_it_is_away(
@@ -604,7 +845,9 @@ def test_with_zookeeper_the_offsets_are_there_and_the_export_goes_on_while_it_is
                 try:
                     put(store, 100, first=700)
                     wanted = ends(store)
-                    wait_until(lambda: _exported(export) == wanted, "it exports without ZooKeeper", WAIT_S)
+                    wait_until(
+                        lambda: _exported(export) == wanted, "it exports without ZooKeeper", WAIT_S
+                    )
                 finally:
                     zookeeper_server.resume()
                 wait_caught_up(store, coordinator, export)
@@ -612,20 +855,29 @@ def test_with_zookeeper_the_offsets_are_there_and_the_export_goes_on_while_it_is
     assert check_equal(store, export) == 400
 
 
-def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_and_goes_on_by_itself(tmp_path: Path, place: Path, store: Datastore) -> None:
+def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_and_goes_on_by_itself(  # noqa: E501
+    tmp_path: Path, place: Path, store: Datastore
+) -> None:
     if reason := local_kafka.why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-"))
     kafka = Kafka(directory)
     try:
         kafka.start()
-        # What is under way is given up after a second, as after the thirty that it comes with: the cluster is away for longer than anything waits.
+        # What is under way is given up after a second, as after the thirty that it comes with: the
+        # cluster is away for longer than anything waits.
         export = export_to(kafka, client={"message.timeout.ms": 1_000})
         coordinator = StoreCoordinator(store.state)
         exporter = Exporter(place, "a", SHARDS, [export])
         with exporters(exporter):
             with writing(store):
-                wait_until(lambda: any(each.offset for each in coordinator.fetch_offsets(export.group).values()), "it exports", WAIT_S)
+                wait_until(
+                    lambda: any(
+                        each.offset for each in coordinator.fetch_offsets(export.group).values()
+                    ),
+                    "it exports",
+                    WAIT_S,
+                )
                 process = psutil.Process(exporter.process.pid)
                 before = process.memory_info().rss
                 kafka.kill()
@@ -634,12 +886,24 @@ def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_a
             reader = LagReader(store, coordinator)
 
             def has_waited() -> bool:
-                """For longer than a record is kept; a commit that was on its way is not given up, but asked for until it is known."""
-                asks = time.monotonic() - killed_s > LONGER_S and all("has not answered yet" in each.because for each in reader.read(export.group).shards)
+                """For longer than a record is kept; a commit that was on its way is not given up,
+                but asked for until it is known."""
+                asks = time.monotonic() - killed_s > LONGER_S and all(
+                    "has not answered yet" in each.because
+                    for each in reader.read(export.group).shards
+                )
                 return exporter.said("Message timed out") or asks
 
-            wait_until(has_waited, "what was under way is given up, or its fate is asked for", WAIT_S)
-            wait_until(lambda: all("the Kafka cluster" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
+            wait_until(
+                has_waited, "what was under way is given up, or its fate is asked for", WAIT_S
+            )
+            wait_until(
+                lambda: all(
+                    "the Kafka cluster" in each.because for each in reader.read(export.group).shards
+                ),
+                "each shard tells the reason",
+                WAIT_S,
+            )
             assert process.memory_info().rss - before < 32 << 20
             kafka.start()
             wait_kafka(kafka)
@@ -656,6 +920,9 @@ def _exported(export: object) -> dict[int, int]:
 
     consumer = consumer_of(export)  # type: ignore[arg-type]
     try:
-        return {shard: (each.tail.added_id or -1) + 1 for shard, each in read_tails(consumer, export.topic, range(SHARDS)).items()}  # type: ignore[attr-defined]
+        return {
+            shard: (each.tail.added_id or -1) + 1
+            for shard, each in read_tails(consumer, export.topic, range(SHARDS)).items()
+        }  # type: ignore[attr-defined]
     finally:
         consumer.close()

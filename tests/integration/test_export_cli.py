@@ -1,4 +1,5 @@
-"""An export of an instance: started by ``up``, looked at, compared and paused from the command line; positions of groups change sides."""
+"""An export of an instance: started by ``up``, looked at, compared and paused from the command
+line; positions of groups change sides."""
 
 from __future__ import annotations
 
@@ -49,8 +50,18 @@ def run_dir(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     }
     with running(directory, yaml.safe_dump(config)) as started:
         file = directory / "cells.ndjson"
-        file.write_text("".join(json.dumps({"id": ROW_KEY.format(n), "cents": n, "payment": "card" if n % 3 else "cash"}) + "\n" for n in range(CELLS)))
-        loaded = cellfeed("load", str(file), "--column", "BASE", "--row-key", "id", "--run-dir", str(started))
+        file.write_text(
+            "".join(
+                json.dumps(
+                    {"id": ROW_KEY.format(n), "cents": n, "payment": "card" if n % 3 else "cash"}
+                )
+                + "\n"
+                for n in range(CELLS)
+            )
+        )
+        loaded = cellfeed(
+            "load", str(file), "--column", "BASE", "--row-key", "id", "--run-dir", str(started)
+        )
         assert loaded.returncode == 0, loaded.stderr
         yield started
 
@@ -63,13 +74,18 @@ def asked(run_dir: Path, *words: str, code: int = 0) -> list[dict[str, Any]]:
 
 def caught_up(run_dir: Path) -> None:
     def is_so() -> bool:
-        return all(each.get("cells_behind") == 0 for each in asked(run_dir, "export", "list") if each["export"] in ("all", "cards"))
+        return all(
+            each.get("cells_behind") == 0
+            for each in asked(run_dir, "export", "list")
+            if each["export"] in ("all", "cards")
+        )
 
     wait_until(is_so, "the exports are at the end", WAIT_S)
 
 
 def verified(run_dir: Path, name: str, records: int) -> dict[int, dict[str, Any]]:
-    """What is told of each shard, once readers of commits see so many records: that may be a moment after their commit."""
+    """What is told of each shard, once readers of commits see so many records: that may be a moment
+    after their commit."""
     found: dict[int, dict[str, Any]] = {}
 
     def all_there() -> bool:
@@ -81,23 +97,36 @@ def verified(run_dir: Path, name: str, records: int) -> dict[int, dict[str, Any]
 
 
 def test_up_runs_the_exports_and_verify_finds_them_equal(run_dir: Path) -> None:
-    assert [name for name, entry in processes(run_dir).items() if entry["kind"] == "export"] == ["export"]
+    assert [name for name, entry in processes(run_dir).items() if entry["kind"] == "export"] == [
+        "export"
+    ]
     caught_up(run_dir)
     whole, cards = verified(run_dir, "all", CELLS), verified(run_dir, "cards", CELLS * 2 // 3)
-    assert all(each["equal"] and each["partition_digest"] == each["log_digest"] for each in (*whole.values(), *cards.values()))
-    digests = {each["shard"]: each["digests"]["store"] for each in asked(run_dir, "verify")[0]["shards"]}
-    assert digests == {shard: each["partition_digest"] for shard, each in whole.items()}, "I17: the same digest everywhere"
+    assert all(
+        each["equal"] and each["partition_digest"] == each["log_digest"]
+        for each in (*whole.values(), *cards.values())
+    )
+    digests = {
+        each["shard"]: each["digests"]["store"] for each in asked(run_dir, "verify")[0]["shards"]
+    }
+    assert digests == {shard: each["partition_digest"] for shard, each in whole.items()}, (
+        "I17: the same digest everywhere"
+    )
     assert asked(run_dir, "export", "parked", "all") == []
     [lag] = asked(run_dir, "export", "lag", "all")
     assert {each["because"].split()[0] for each in lag["shards"]} <= {"came", "nothing", "goes"}
     assert not asked(run_dir, "triggers", "list"), "an export is no trigger"
 
 
-def test_a_group_goes_over_to_the_cluster_and_back_without_a_cell_twice_or_left_out(run_dir: Path, kafka: Kafka) -> None:
+def test_a_group_goes_over_to_the_cluster_and_back_without_a_cell_twice_or_left_out(
+    run_dir: Path, kafka: Kafka
+) -> None:
     caught_up(run_dir)
     gateway = f"127.0.0.1:{processes(run_dir)['gateway']['ports']['kafka']}"
     there = take(gateway, 20)
-    moved = asked(run_dir, "offsets", "translate", "movers", "--export", "all", "--to", "kafka")[0]["partitions"]
+    moved = asked(run_dir, "offsets", "translate", "movers", "--export", "all", "--to", "kafka")[0][
+        "partitions"
+    ]
     assert moved
     here = take(kafka.bootstrap, 20)
     asked(run_dir, "offsets", "translate", "movers", "--export", "all", "--to", "gateway")
@@ -110,15 +139,25 @@ def test_a_paused_export_tells_who_paused_it_and_why(run_dir: Path) -> None:
     asked(run_dir, "export", "pause", "cards", "--reason", "the broker is moved")
     assert "the broker is moved" in asked(run_dir, "export", "lag", "cards")[0]["waits_because"]
     asked(run_dir, "export", "resume", "cards")
-    assert asked(run_dir, "export", "pause", "card", "--reason", "a slip", code=1)[0]["error"] == "not_found"
-    assert asked(run_dir, "export", "forget", "cards", "--reason", "too early", code=1)[0]["error"] == "refused", "its exporter is at work"
+    assert (
+        asked(run_dir, "export", "pause", "card", "--reason", "a slip", code=1)[0]["error"]
+        == "not_found"
+    )
+    assert (
+        asked(run_dir, "export", "forget", "cards", "--reason", "too early", code=1)[0]["error"]
+        == "refused"
+    ), "its exporter is at work"
 
 
-def test_a_topic_that_is_not_fit_is_refused_with_the_command_that_mends_it(run_dir: Path, kafka: Kafka) -> None:
+def test_a_topic_that_is_not_fit_is_refused_with_the_command_that_mends_it(
+    run_dir: Path, kafka: Kafka
+) -> None:
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
     admin = kafka_admin(kafka)  # held until it has answered
-    admin.create_topics([NewTopic("unfit", 2, 1, config={"cleanup.policy": "compact"})])["unfit"].result(WAIT_S)
+    admin.create_topics([NewTopic("unfit", 2, 1, config={"cleanup.policy": "compact"})])[
+        "unfit"
+    ].result(WAIT_S)
     config = yaml.safe_load((run_dir / "config.yaml").read_text())
     config["exports"] = [{"name": "unfit", "bootstrap": kafka.bootstrap, "topic": "unfit"}]
     file = run_dir / "unfit.yaml"
@@ -131,13 +170,20 @@ def test_a_topic_that_is_not_fit_is_refused_with_the_command_that_mends_it(run_d
 
 
 def test_verify_ends_with_1_and_says_which_shard_differs(kafka: Kafka, tmp_path: Path) -> None:
-    config = {"datastore": {"shards": 2}, "exports": [{"name": "twice", "bootstrap": kafka.bootstrap, "topic": "twice", "lease_s": 2}]}
+    config = {
+        "datastore": {"shards": 2},
+        "exports": [
+            {"name": "twice", "bootstrap": kafka.bootstrap, "topic": "twice", "lease_s": 2}
+        ],
+    }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     export = export_to(kafka, name="twice")
     with Datastore.open_embedded(tmp_path / "store", shards=2) as store:
         put(store, 40)
         stop, coordinator = threading.Event(), StoreCoordinator(store.state)
-        exporter = threading.Thread(target=run_exporter, args=([export], store, coordinator, "a", stop))
+        exporter = threading.Thread(
+            target=run_exporter, args=([export], store, coordinator, "a", stop)
+        )
         exporter.start()
         try:
             wait_caught_up(store, coordinator, export)
@@ -148,9 +194,17 @@ def test_verify_ends_with_1_and_says_which_shard_differs(kafka: Kafka, tmp_path:
         again = next(iter(store.get_cells_for_shard(1, 3, 1).cells))
     # What a careless copy of the topic does: a record a second time.
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    producer.produce("twice", again.body_json, str(again.row_key), 1, headers=[("added_id", str(again.added_id).encode())])
+    producer.produce(
+        "twice",
+        again.body_json,
+        str(again.row_key),
+        1,
+        headers=[("added_id", str(again.added_id).encode())],
+    )
     assert producer.flush(WAIT_S) == 0
-    verdicts = {each["shard"]: each for each in asked(tmp_path, "export", "verify", "twice", code=1)}
+    verdicts = {
+        each["shard"]: each for each in asked(tmp_path, "export", "verify", "twice", code=1)
+    }
     assert verdicts[0]["equal"]
     assert not verdicts[1]["equal"]
     assert verdicts[1]["what"]
@@ -159,7 +213,13 @@ def test_verify_ends_with_1_and_says_which_shard_differs(kafka: Kafka, tmp_path:
 def take(bootstrap: str, count: int) -> list[str]:
     """The row keys of the next records of the group, committed one by one."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "movers", "enable.auto.commit": False, "auto.offset.reset": "earliest", "session.timeout.ms": 6_000}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "movers",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+        }
     )
     found: list[str] = []
     try:

@@ -1,4 +1,5 @@
-"""An export of typed bodies into a real cluster, with a registry of its own, while a new version of the schema comes."""
+"""An export of typed bodies into a real cluster, with a registry of its own, while a new version of
+the schema comes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.versions import Settings, register
 from cellfeed.store.datastore import Datastore
-from tests.integration.export_steps import Exporter, export_to, exporters, put, read_topic, wait_caught_up
+from tests.integration.export_steps import (
+    Exporter,
+    export_to,
+    exporters,
+    put,
+    read_topic,
+    wait_caught_up,
+)
 from tests.services.local_kafka import Kafka
 from tests.services.schema_registry import Asked, answering
 
@@ -27,7 +35,8 @@ SHARDS = 4
 
 
 def schema(*more: str) -> BodySchema:
-    """Of the cells that :func:`tests.integration.export_steps.put` puts; with ``text`` of those that have one."""
+    """Of the cells that :func:`tests.integration.export_steps.put` puts; with ``text`` of those
+    that have one."""
     fields = [{"name": "n", "type": "long"}, {"name": "kind", "type": "int"}]
     fields += [{"name": name, "type": ["null", "string"], "default": None} for name in more]
     return body_schema(json.dumps({"type": "record", "name": "Numbered", "fields": fields}))
@@ -35,7 +44,8 @@ def schema(*more: str) -> BodySchema:
 
 @contextmanager
 def registry() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Gives each schema an id of its own, counted from 1, as a Schema Registry does; what was registered: subject and schema, by id."""
+    """Gives each schema an id of its own, counted from 1, as a Schema Registry does; what was
+    registered: subject and schema, by id."""
     given: list[tuple[str, str]] = []
 
     def give(request: Asked) -> tuple[int, object]:
@@ -49,8 +59,13 @@ def registry() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 @pytest.mark.parametrize("unfit", ["envelope", "park"])
-def test_a_typed_export_goes_on_over_a_new_version_and_what_fitted_none_before_stays_as_it_was(kafka: Kafka, tmp_path: Path, unfit: str) -> None:
-    with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as store, registry() as (url, given):
+def test_a_typed_export_goes_on_over_a_new_version_and_what_fitted_none_before_stays_as_it_was(
+    kafka: Kafka, tmp_path: Path, unfit: str
+) -> None:
+    with (
+        Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as store,
+        registry() as (url, given),
+    ):
         register(store.state, "BASE", schema(), Settings(unfit))  # type: ignore[arg-type]
         put(store, 60)
         put(store, 3, first=1_000, size=5)  # fit the second version only
@@ -76,6 +91,12 @@ def test_a_typed_export_goes_on_over_a_new_version_and_what_fitted_none_before_s
                 read.append((number, "text" if isinstance(body, str) else "typed"))
         parked = ParkedCells(store.state).all(export.group)
         as_json = 3 if unfit == "envelope" else 0
-        assert sorted(read) == sorted([(1, "typed")] * 60 + [(1, "text")] * as_json + [(2, "typed")] * 2)
-        assert [cell.error for cell in parked] == ["unfit: text is a member that the schema does not have"] * (3 - as_json)
-        assert all(verdict.equal for verdict in verify_export(export, store)), "also of what was exported as JSON before"
+        assert sorted(read) == sorted(
+            [(1, "typed")] * 60 + [(1, "text")] * as_json + [(2, "typed")] * 2
+        )
+        assert [cell.error for cell in parked] == [
+            "unfit: text is a member that the schema does not have"
+        ] * (3 - as_json)
+        assert all(verdict.equal for verdict in verify_export(export, store)), (
+            "also of what was exported as JSON before"
+        )

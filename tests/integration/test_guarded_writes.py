@@ -1,5 +1,6 @@
-"""Every write to a master is guarded (``store/engines/mysql/guard.py``): state, buffer copies, dictionaries,
-indexes and migrations as cells are. On real servers: restarted, fenced, promoted, and with settings of their own."""
+"""Every write to a master is guarded (``store/engines/mysql/guard.py``): state, buffer copies,
+dictionaries, indexes and migrations as cells are. On real servers: restarted, fenced, promoted, and
+with settings of their own."""
 
 from __future__ import annotations
 
@@ -23,12 +24,23 @@ from cellfeed.store.engines.mysql.guard import DURABLE_SETTINGS
 from cellfeed.store.engines.mysql.migrations import SCHEMA_VERSION, STEPS, Layout, Step, migrate
 from cellfeed.store.engines.mysql.replication import make_read_only, open_for_writes
 from cellfeed.store.engines.mysql.state import MySqlState
-from cellfeed.store.errors import CellfeedError, OutcomeUnknown, ProtectData, StaleWriter, StorageUnavailable, Unavailable
+from cellfeed.store.errors import (
+    CellfeedError,
+    OutcomeUnknown,
+    ProtectData,
+    StaleWriter,
+    StorageUnavailable,
+    Unavailable,
+)
 from tests.services.cluster_steps import NAMESPACE, eventually, open_engine, without_replication
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 CELL = new_cell(NAMESPACE, "BASE", 1, {"n": 1})
 TABLE = IndexTable("ix_guarded", ((0,),), (None,))
@@ -41,11 +53,19 @@ WRITES: dict[str, Write] = {
     "a buffer copy": lambda engine, terms: engine.buffer.add("c2", [CELL], terms),
     "an accepted buffer copy": lambda engine, terms: engine.buffer.accept("c2", [CELL], terms),
     "the removal of a buffer copy": lambda engine, terms: engine.buffer.remove([1], terms),
-    "the removal of unaccepted copies": lambda engine, terms: engine.buffer.remove_copies("c2", [CELL], terms),
-    "the removal of a buffered row": lambda engine, terms: engine.buffer.remove_row("c2", CELL.row_key, terms),
+    "the removal of unaccepted copies": lambda engine, terms: engine.buffer.remove_copies(
+        "c2", [CELL], terms
+    ),
+    "the removal of a buffered row": lambda engine, terms: engine.buffer.remove_row(
+        "c2", CELL.row_key, terms
+    ),
     "a buffer conflict": lambda engine, terms: engine.buffer.mark_conflict(1, "other body", terms),
-    "a dictionary": lambda engine, terms: engine.dictionaries.add(Dictionary("BASE", b"content" * 40, 1, 1), terms),
-    "a dictionary's use": lambda engine, terms: engine.dictionaries.use(Dictionary("BASE", b"content" * 40, 1, 1), 0, terms),
+    "a dictionary": lambda engine, terms: engine.dictionaries.add(
+        Dictionary("BASE", b"content" * 40, 1, 1), terms
+    ),
+    "a dictionary's use": lambda engine, terms: engine.dictionaries.use(
+        Dictionary("BASE", b"content" * 40, 1, 1), 0, terms
+    ),
     "an index table": lambda engine, terms: engine.indexes.create(TABLE, terms),
     "the drop of an index table": lambda engine, terms: engine.indexes.drop(TABLE, terms),
     "the fences of an index": lambda engine, terms: engine.indexes.set_fences({0: 7}, terms),
@@ -85,7 +105,8 @@ def refusal(engine: MySqlEngine, write: Write, terms: WriteTerms | None) -> Cell
 
 
 def refusals(server: MariaDB, terms: WriteTerms | None) -> dict[str, CellfeedError]:
-    """How each kind of write was refused; none may be taken, nor leave anything in the binary log."""
+    """How each kind of write was refused; none may be taken, nor leave anything in the binary
+    log."""
     found = {}
     position = server.sql("SELECT @@GLOBAL.gtid_binlog_pos")
     with opened(server) as engine:
@@ -109,7 +130,9 @@ def test_a_fenced_master_takes_no_write_of_any_kind(cluster: TestCluster) -> Non
 
 
 @pytest.mark.parametrize("name", DURABLE_SETTINGS)
-def test_a_master_that_does_not_sync_its_commits_takes_no_write_of_any_kind(cluster: TestCluster, name: str) -> None:
+def test_a_master_that_does_not_sync_its_commits_takes_no_write_of_any_kind(
+    cluster: TestCluster, name: str
+) -> None:
     server, terms = cluster.servers["a"], terms_of(cluster)
     prepare(server, terms)
     with opened(server) as engine:
@@ -126,21 +149,31 @@ def test_a_master_that_does_not_sync_its_commits_takes_no_write_of_any_kind(clus
             server.sql(f"SET GLOBAL {name} = 1")
 
 
-def test_a_write_under_another_epoch_replication_mode_or_history_is_refused(cluster: TestCluster) -> None:
+def test_a_write_under_another_epoch_replication_mode_or_history_is_refused(
+    cluster: TestCluster,
+) -> None:
     server, terms = cluster.servers["a"], terms_of(cluster)
     prepare(server, terms)
-    for stale in (terms._replace(leader_epoch=terms.leader_epoch + 1), terms._replace(semi_sync=False)):
+    for stale in (
+        terms._replace(leader_epoch=terms.leader_epoch + 1),
+        terms._replace(semi_sync=False),
+    ):
         for name, refused in refusals(server, stale).items():
             assert isinstance(refused, StaleWriter), name
     for name, refused in refusals(server, terms._replace(history_id="f" * 32)).items():
         assert isinstance(refused, ProtectData), name
-        assert f"nothing written: it belongs to history {terms.history_id}, the write to {'f' * 32}" in str(refused), name
+        assert (
+            f"nothing written: it belongs to history {terms.history_id}, the write to {'f' * 32}"
+            in str(refused)
+        ), name
     for name, refused in refusals(server, None).items():
         assert isinstance(refused, ProtectData), name
         assert "write through the cluster" in str(refused), name
 
 
-def test_after_a_restart_of_the_master_nothing_is_acknowledged_without_a_minion(cluster: TestCluster) -> None:
+def test_after_a_restart_of_the_master_nothing_is_acknowledged_without_a_minion(
+    cluster: TestCluster,
+) -> None:
     server, terms = cluster.servers["a"], terms_of(cluster)
     prepare(server, terms)
     server.kill()
@@ -154,16 +187,31 @@ def test_after_a_restart_of_the_master_nothing_is_acknowledged_without_a_minion(
 
 
 @pytest.mark.parametrize(
-    "name", ["rpl_semi_sync_master_timeout = 10000", "rpl_semi_sync_master_wait_point = 'AFTER_COMMIT'", "rpl_semi_sync_master_wait_no_slave = 0"]
+    "name",
+    [
+        "rpl_semi_sync_master_timeout = 10000",
+        "rpl_semi_sync_master_wait_point = 'AFTER_COMMIT'",
+        "rpl_semi_sync_master_wait_no_slave = 0",
+    ],
 )
-def test_a_server_whose_own_settings_would_fall_back_is_set_right_before_a_write(cluster: TestCluster, name: str) -> None:
-    """Semi-synchronous replication is on, by other settings than ours, and has fallen back already."""
+def test_a_server_whose_own_settings_would_fall_back_is_set_right_before_a_write(
+    cluster: TestCluster, name: str
+) -> None:
+    """Semi-synchronous replication is on, by other settings than ours, and has fallen back
+    already."""
     server, terms = cluster.servers["a"], terms_of(cluster)
     server.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1", f"SET GLOBAL {name}")
     without_replication(cluster, "b", "c")
     if "timeout" in name:
-        server.sql("SET GLOBAL rpl_semi_sync_master_timeout = 1", "CREATE DATABASE somebody_elses", f"SET GLOBAL {name}", "DROP DATABASE somebody_elses")
-        assert server.sql("SHOW STATUS LIKE 'Rpl_semi_sync_master_status'") == [("Rpl_semi_sync_master_status", "OFF")]
+        server.sql(
+            "SET GLOBAL rpl_semi_sync_master_timeout = 1",
+            "CREATE DATABASE somebody_elses",
+            f"SET GLOBAL {name}",
+            "DROP DATABASE somebody_elses",
+        )
+        assert server.sql("SHOW STATUS LIKE 'Rpl_semi_sync_master_status'") == [
+            ("Rpl_semi_sync_master_status", "OFF")
+        ]
     with opened(server) as engine:
         with pytest.raises(StorageUnavailable, match="minion"):
             engine.put(cells_of_shard(0, 1, 1), terms)
@@ -171,8 +219,11 @@ def test_a_server_whose_own_settings_would_fall_back_is_set_right_before_a_write
             engine.state.commit({"offset/0": b"500"}, None, terms)
 
 
-def test_an_offset_that_was_acknowledged_is_there_after_the_master_restarted_and_died(cluster: TestCluster) -> None:
-    """The attack that lost one: the restarted master, cut off, acknowledged 500; the promotion brought 10 back."""
+def test_an_offset_that_was_acknowledged_is_there_after_the_master_restarted_and_died(
+    cluster: TestCluster,
+) -> None:
+    """The attack that lost one: the restarted master, cut off, acknowledged 500; the promotion
+    brought 10 back."""
     store = open_engine(cluster)
     assert store.state.commit({"offset/0": b"10"}) is not None
     server = cluster.servers["a"]
@@ -195,8 +246,11 @@ def test_an_offset_that_was_acknowledged_is_there_after_the_master_restarted_and
     server.start()
 
 
-def test_a_cell_that_recovery_found_again_is_not_acknowledged_before_a_minion_has_it(cluster: TestCluster) -> None:
-    """Its put was answered ``unknown``; to ask again at the restarted master finds it there, on no other node."""
+def test_a_cell_that_recovery_found_again_is_not_acknowledged_before_a_minion_has_it(
+    cluster: TestCluster,
+) -> None:
+    """Its put was answered ``unknown``; to ask again at the restarted master finds it there, on no
+    other node."""
     server, terms = cluster.servers["a"], terms_of(cluster)
     wanted = cells_of_shard(0, 1, 1)
     with opened(server) as engine:
@@ -208,7 +262,9 @@ def test_a_cell_that_recovery_found_again_is_not_acknowledged_before_a_minion_ha
     server.start()
     assert server.sql("SELECT COUNT(*) FROM trips_0000.cell") == [(2,)]
     with opened(server) as engine:
-        for _ in range(2):  # the first one breaks off in its wait, and must leave nothing that the second one believes
+        for _ in range(2):
+            # the first one breaks off in its wait, and must leave nothing that the second one
+            # believes
             with pytest.raises(StorageUnavailable):
                 engine.put(wanted, terms)
         cluster.servers["b"].sql("START SLAVE IO_THREAD")
@@ -216,7 +272,9 @@ def test_a_cell_that_recovery_found_again_is_not_acknowledged_before_a_minion_ha
     cluster.servers["c"].sql("START SLAVE IO_THREAD")
 
 
-def test_a_read_by_key_at_a_restarted_master_is_sure_only_once_a_minion_has_what_it_shows(cluster: TestCluster) -> None:
+def test_a_read_by_key_at_a_restarted_master_is_sure_only_once_a_minion_has_what_it_shows(
+    cluster: TestCluster,
+) -> None:
     wanted = cells_of_shard(0, 1, 1)
     store = open_engine(cluster)
     store.put(cells_of_shard(0, 2, 1))
@@ -232,17 +290,25 @@ def test_a_read_by_key_at_a_restarted_master_is_sure_only_once_a_minion_has_what
     assert found.stale
     for name in "bc":
         cluster.servers[name].sql("START SLAVE IO_THREAD")
-    eventually(lambda: (found := store.get([wanted[0].triple])[0]) is not None and not found.stale, "a minion has it")
+    eventually(
+        lambda: (found := store.get([wanted[0].triple])[0]) is not None and not found.stale,
+        "a minion has it",
+    )
     store.close()
 
 
 def test_versions_of_a_lost_history_are_never_given_again(cluster: TestCluster) -> None:
-    """A lease that a lost commit took has a version which no later commit gets, so its holder's compare-and-set fails."""
+    """A lease that a lost commit took has a version which no later commit gets, so its holder's
+    compare-and-set fails."""
     without_replication(cluster, "b", "c")
     server = cluster.servers["a"]
     server.sql("SET GLOBAL rpl_semi_sync_master_enabled = 0")
-    # What another program's write would be: not acknowledged by us, and at a version that the next commit would have got.
-    lost = [(int(version),) for version in (server.sql("SELECT revision + 1 FROM trips_meta.state_revision")[0])]
+    # What another program's write would be: not acknowledged by us, and at a version that the next
+    # commit would have got.
+    lost = [
+        (int(version),)
+        for version in server.sql("SELECT revision + 1 FROM trips_meta.state_revision")[0]
+    ]
     server.sql("UPDATE trips_meta.state_revision SET revision = revision + 1")
     server.kill()
     promote(cluster.admin)
@@ -259,10 +325,17 @@ def test_two_promotions_from_one_place_leave_different_gaps(cluster: TestCluster
     gaps = []
     for _ in range(2):
         role, _ = cluster_role(cluster.admin)
-        [(first,)] = cluster.servers[role.master].sql("SELECT revision FROM trips_meta.state_revision")
+        [(first,)] = cluster.servers[role.master].sql(
+            "SELECT revision FROM trips_meta.state_revision"
+        )
         done = promote(cluster.admin)
-        eventually(lambda done=done: _follows_all(cluster, done.epoch, [done.master, *done.minions]), "all have heard of it")  # type: ignore[misc]
-        [(second,)] = cluster.servers[done.master].sql("SELECT revision FROM trips_meta.state_revision")
+        eventually(
+            lambda done=done: _follows_all(cluster, done.epoch, [done.master, *done.minions]),
+            "all have heard of it",
+        )  # type: ignore[misc]
+        [(second,)] = cluster.servers[done.master].sql(
+            "SELECT revision FROM trips_meta.state_revision"
+        )
         gaps.append(int(str(second)) - int(str(first)))
     assert gaps[0] != gaps[1]
     assert all(gap >= REVISIONS_SKIPPED for gap in gaps)
@@ -277,7 +350,10 @@ def _follows_all(cluster: TestCluster, epoch: int, nodes: list[str]) -> bool:
 
 def test_a_migration_is_guarded(cluster: TestCluster) -> None:
     def note(_connection: object, layout: Layout, run: Callable[[str], None]) -> None:
-        run(f"CREATE TABLE IF NOT EXISTS {layout.meta}.note (one TINYINT NOT NULL PRIMARY KEY) ENGINE=InnoDB")
+        run(
+            f"CREATE TABLE IF NOT EXISTS {layout.meta}.note (one TINYINT NOT NULL PRIMARY KEY)"
+            " ENGINE=InnoDB"
+        )
 
     steps = (*STEPS, Step(SCHEMA_VERSION + 1, "a note", note))
     server, terms = cluster.admin.server("a"), terms_of(cluster)
@@ -290,11 +366,17 @@ def test_a_migration_is_guarded(cluster: TestCluster) -> None:
     assert cluster.servers["a"].sql("SHOW TABLES IN trips_meta LIKE 'note'")
 
 
-def test_two_writers_that_mend_the_settings_at_once_let_no_commit_go_without_a_minion(cluster: TestCluster) -> None:
-    """Switching semi-synchronous replication off lets waiting commits go: the second one must find it mended."""
+def test_two_writers_that_mend_the_settings_at_once_let_no_commit_go_without_a_minion(
+    cluster: TestCluster,
+) -> None:
+    """Switching semi-synchronous replication off lets waiting commits go: the second one must find
+    it mended."""
     server, terms = cluster.servers["a"], terms_of(cluster)
     for attempt in range(5):
-        server.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1", "SET GLOBAL rpl_semi_sync_master_timeout = 10000")
+        server.sql(
+            "SET GLOBAL rpl_semi_sync_master_enabled = 1",
+            "SET GLOBAL rpl_semi_sync_master_timeout = 10000",
+        )
         without_replication(cluster, "b", "c")
         stored: list[str] = []
 
@@ -306,7 +388,9 @@ def test_two_writers_that_mend_the_settings_at_once_let_no_commit_go_without_a_m
                 except Unavailable:
                     pass
 
-        threads = [threading.Thread(target=write, args=(f"key/{attempt}/{number}",)) for number in range(6)]
+        threads = [
+            threading.Thread(target=write, args=(f"key/{attempt}/{number}",)) for number in range(6)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

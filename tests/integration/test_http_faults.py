@@ -1,4 +1,5 @@
-"""Workers that die, peers that stop half-way, connections that are cut: what the client says, and what is in the store afterwards."""
+"""Workers that die, peers that stop half-way, connections that are cut: what the client says, and
+what is in the store afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ pytestmark = pytest.mark.integration
 
 class WorkerProcess:
     def __init__(self, directory: Path, port: int = 0, failpoints: str = "") -> None:
-        command = [sys.executable, "-m", "tests.integration.http_worker_process", str(directory), str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.integration.http_worker_process",
+            str(directory),
+            str(port),
+        ]
         environment = {**os.environ, "CELLFEED_FAILPOINTS": failpoints}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
         assert self.process.stdout is not None
@@ -59,9 +66,14 @@ def worker_process(directory: Path, port: int = 0, failpoints: str = "") -> Iter
 
 
 @pytest.mark.parametrize("failpoint", ["sqlite.put.before_commit", "sqlite.put.after_commit"])
-def test_a_worker_killed_inside_a_put_loses_nothing_and_doubles_nothing(tmp_path: Path, failpoint: str) -> None:
+def test_a_worker_killed_inside_a_put_loses_nothing_and_doubles_nothing(
+    tmp_path: Path, failpoint: str
+) -> None:
     cells = [(uuid4(), "BASE", 1, {"n": n}) for n in range(1000)]
-    with worker_process(tmp_path, failpoints=f"{failpoint}=kill") as doomed, Client(doomed.url, "trips", timeout_s=60) as client:
+    with (
+        worker_process(tmp_path, failpoints=f"{failpoint}=kill") as doomed,
+        Client(doomed.url, "trips", timeout_s=60) as client,
+    ):
         replaced: list[WorkerProcess] = []
 
         def replace() -> None:
@@ -77,15 +89,26 @@ def test_a_worker_killed_inside_a_put_loses_nothing_and_doubles_nothing(tmp_path
     assert {result.outcome for result in results} == {expected}
     with Datastore.open_embedded(tmp_path) as store:
         logs = [store.get_cells_for_shard(shard) for shard in range(store.shards)]
-        assert sorted(cell.row_key for log in logs for cell in log.cells) == sorted(key for key, *_ in cells)
-        assert all([cell.added_id for cell in log.cells] == list(range(log.head.next_added_id)) for log in logs)
+        assert sorted(cell.row_key for log in logs for cell in log.cells) == sorted(
+            key for key, *_ in cells
+        )
+        assert all(
+            [cell.added_id for cell in log.cells] == list(range(log.head.next_added_id))
+            for log in logs
+        )
         found = store.get_cells([(key, column, ref) for key, column, ref, _ in cells])
-        assert [cell and (cell.shard, cell.added_id) for cell in found] == [(result.shard, result.added_id) for result in results]
+        assert [cell and (cell.shard, cell.added_id) for cell in found] == [
+            (result.shard, result.added_id) for result in results
+        ]
 
 
 def test_a_put_whose_answers_are_cut_off_is_unknown_and_was_written(datastore: Datastore) -> None:
     row = uuid4()
-    with worker_thread(datastore) as url, cutting_proxy(int(url.rpartition(":")[2])) as proxy, Client(proxy.url, "trips", timeout_s=0.5) as client:
+    with (
+        worker_thread(datastore) as url,
+        cutting_proxy(int(url.rpartition(":")[2])) as proxy,
+        Client(proxy.url, "trips", timeout_s=0.5) as client,
+    ):
         assert client.shards == 16
         proxy.cut_answers.set()
         with pytest.raises(OutcomeUnknown) as caught:
@@ -102,7 +125,10 @@ def test_a_put_whose_answers_are_cut_off_is_unknown_and_was_written(datastore: D
 
 def test_an_unknown_put_stays_unknown_when_later_attempts_are_refused(tmp_path: Path) -> None:
     with worker_process(tmp_path, failpoints="sqlite.put.after_commit=kill") as doomed:
-        with Client([doomed.url], "trips", timeout_s=1.0) as client, pytest.raises(OutcomeUnknown) as caught:
+        with (
+            Client([doomed.url], "trips", timeout_s=1.0) as client,
+            pytest.raises(OutcomeUnknown) as caught,
+        ):
             client.put_cell(uuid4(), "BASE", 1, {})
         assert doomed.wait() == -signal.SIGKILL
     assert isinstance(caught.value.__cause__, Exception)
@@ -119,7 +145,11 @@ def test_a_put_that_no_worker_took_was_definitely_not_written() -> None:
 
 
 def test_the_client_goes_on_with_the_other_worker_when_one_is_killed(tmp_path: Path) -> None:
-    with worker_process(tmp_path) as first, worker_process(tmp_path) as second, Client([first.url, second.url], "trips", timeout_s=30) as client:
+    with (
+        worker_process(tmp_path) as first,
+        worker_process(tmp_path) as second,
+        Client([first.url, second.url], "trips", timeout_s=30) as client,
+    ):
         before = [client.put_cell(uuid4(), "BASE", 1, {"n": n}) for n in range(20)]
         assert first.end(signal.SIGKILL) == -signal.SIGKILL
         after = [client.put_cell(uuid4(), "BASE", 1, {"n": n}) for n in range(20)]
@@ -129,7 +159,10 @@ def test_the_client_goes_on_with_the_other_worker_when_one_is_killed(tmp_path: P
 
 
 def test_a_worker_told_to_end_answers_the_puts_under_way(tmp_path: Path) -> None:
-    with worker_process(tmp_path, failpoints="sqlite.put.before_commit=sleep:1.0") as worker, Client(worker.url, "trips", timeout_s=30) as client:
+    with (
+        worker_process(tmp_path, failpoints="sqlite.put.before_commit=sleep:1.0") as worker,
+        Client(worker.url, "trips", timeout_s=30) as client,
+    ):
         sent = threading.Timer(0.4, lambda: worker.process.send_signal(signal.SIGTERM))
         sent.start()
         assert client.put_cell(uuid4(), "BASE", 1, {}).outcome is Outcome.STORED
@@ -163,7 +196,12 @@ def test_a_server_that_drips_bytes_cannot_stretch_the_deadline() -> None:
         thread = threading.Thread(target=drip, args=(listener,))
         thread.start()
         try:
-            with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "trips", timeout_s=0.5) as client, pytest.raises(StorageUnavailable):
+            with (
+                Client(
+                    f"http://127.0.0.1:{listener.getsockname()[1]}", "trips", timeout_s=0.5
+                ) as client,
+                pytest.raises(StorageUnavailable),
+            ):
                 client.get_row(uuid4())
         finally:
             ended.set()

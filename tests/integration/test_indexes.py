@@ -1,4 +1,5 @@
-"""Indexes over the taxi trips: queries in the article's shape beside DuckDB over the same file, in process and over HTTP; versions, damage, repair."""
+"""Indexes over the taxi trips: queries in the article's shape beside DuckDB over the same file, in
+process and over HTTP; versions, damage, repair."""
 
 from __future__ import annotations
 
@@ -30,8 +31,7 @@ from tests.services.kept_index import built, caught_up, index_worker, made_index
 from tests.services.waiting import wait_until
 from tests.worker_thread import worker_thread
 
-TAXI = parse_definition(
-    """
+TAXI = parse_definition("""
 table: by_zone
 datastore: trips
 column_defs:
@@ -44,17 +44,14 @@ column_defs:
       - {field: distance_miles, type: float}
   - column_key: FARE_ADJUSTMENT
     fields: [{field: amount_cents, type: int}]
-"""
-)
-SMALL = parse_definition(
-    """
+""")
+SMALL = parse_definition("""
 table: by_driver
 datastore: trips
 column_defs:
   - column_key: BASE
     fields: [{field: driver, type: string}, {field: fare, type: decimal}]
-"""
-)
+""")
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +75,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyC
         writer.writerows(rows)
     connection = duckdb.connect()
     connection.execute(
-        "CREATE TABLE trip AS SELECT * REPLACE (coalesce(payment, '') AS payment), "
-        "CAST(pickup AS TIMESTAMP) AS picked_at, CAST(round(CAST(total AS DECIMAL(9, 2)) * 100) AS INTEGER) AS cents, "
-        f"CAST(distance AS DOUBLE) AS miles FROM read_csv('{keyed}', all_varchar = true)"
+        "CREATE TABLE trip AS SELECT * REPLACE (coalesce(payment, '') AS payment), CAST(pickup AS"
+        " TIMESTAMP) AS picked_at, CAST(round(CAST(total AS DECIMAL(9, 2)) * 100) AS INTEGER) AS"
+        f" cents, CAST(distance AS DOUBLE) AS miles FROM read_csv('{keyed}', all_varchar = true)"
     )
     yield connection
     connection.close()
@@ -94,16 +91,38 @@ QUERIES: list[tuple[list[tuple[str, str, Any]], str, str | None, str]] = [
         "pickup",
         "picked_at, key",
     ),
-    ([("payment", "=", "cash"), ("total_cents", ">", 1500)], "payment = 'cash' AND cents > 1500", "total_cents", "cents, key"),
-    ([("payment", "!=", "cash"), ("distance_miles", "<=", 1.5)], "payment <> 'cash' AND miles <= 1.5", "distance_miles", "miles, key"),
-    ([("payment", "in", ["cash", "credit card"])], "payment IN ('cash', 'credit card')", "payment", "payment, key"),
-    ([("amount_cents", ">", 500)], "CAST(tolls AS DOUBLE) > 5", "amount_cents", "CAST(tolls AS DOUBLE), key"),
+    (
+        [("payment", "=", "cash"), ("total_cents", ">", 1500)],
+        "payment = 'cash' AND cents > 1500",
+        "total_cents",
+        "cents, key",
+    ),
+    (
+        [("payment", "!=", "cash"), ("distance_miles", "<=", 1.5)],
+        "payment <> 'cash' AND miles <= 1.5",
+        "distance_miles",
+        "miles, key",
+    ),
+    (
+        [("payment", "in", ["cash", "credit card"])],
+        "payment IN ('cash', 'credit card')",
+        "payment",
+        "payment, key",
+    ),
+    (
+        [("amount_cents", ">", 500)],
+        "CAST(tolls AS DOUBLE) > 5",
+        "amount_cents",
+        "CAST(tolls AS DOUBLE), key",
+    ),
 ]
 ZONES = [["Midtown Center"], ["Upper East Side North", "JFK Airport", "Midtown Center", "nowhere"]]
 
 
 @pytest.mark.parametrize("zones", ZONES, ids=["one shard value", "several"])
-@pytest.mark.parametrize(("where", "sql", "order_by", "sql_order"), QUERIES, ids=[each[1] for each in QUERIES])
+@pytest.mark.parametrize(
+    ("where", "sql", "order_by", "sql_order"), QUERIES, ids=[each[1] for each in QUERIES]
+)
 def test_queries_find_what_duckdb_finds(
     trips: tuple[Datastore, str],
     table: duckdb.DuckDBPyConnection,
@@ -117,16 +136,31 @@ def test_queries_find_what_duckdb_finds(
     listed = ", ".join(f"'{zone}'" for zone in zones)
     selected = f"SELECT key FROM trip WHERE pickup_zone IN ({listed}) AND {sql} ORDER BY"
     for descending in (False, True):
-        order = ", ".join(f"{part} DESC" for part in sql_order.split(", ")) if descending else sql_order
+        order = (
+            ", ".join(f"{part} DESC" for part in sql_order.split(", ")) if descending else sql_order
+        )
         expected = [key for (key,) in table.execute(f"{selected} {order}").fetchall()]
         assert expected or zones == ZONES[0]
         with Client(url, "trips") as client:
             for mode, limit in (("fresh", 37), ("fast", 1000)):
                 for store in (datastore, client):
-                    assert _all_rows(store, zones, where, order_by=order_by, descending=descending, mode=mode, limit=limit) == expected
+                    assert (
+                        _all_rows(
+                            store,
+                            zones,
+                            where,
+                            order_by=order_by,
+                            descending=descending,
+                            mode=mode,
+                            limit=limit,
+                        )
+                        == expected
+                    )
 
 
-def _all_rows(store: Datastore | Client, zones: list[str], where: list[tuple[str, str, Any]], **how: Any) -> list[str]:
+def _all_rows(
+    store: Datastore | Client, zones: list[str], where: list[tuple[str, str, Any]], **how: Any
+) -> list[str]:
     found: list[str] = []
     cursor = None
     while True:
@@ -141,14 +175,25 @@ def test_fields_and_columns_come_as_asked_for(trips: tuple[Datastore, str]) -> N
     datastore, url = trips
     with Client(url, "trips") as client:
         for store in (datastore, client):
-            [row] = store.query_index("by_zone", "JFK Airport", limit=1, fields=["total_cents", "pickup"], columns=["BASE"]).rows
+            [row] = store.query_index(
+                "by_zone",
+                "JFK Airport",
+                limit=1,
+                fields=["total_cents", "pickup"],
+                columns=["BASE"],
+            ).rows
             assert list(row.fields) == ["total_cents", "pickup"]
             assert row.cells["BASE"].body["total_cents"] == row.fields["total_cents"]
             assert row.cells["BASE"].row_key == row.row_key
-            rows = store.query_index("by_zone", "JFK Airport", [("amount_cents", ">", 0)], columns="*", limit=5).rows
+            rows = store.query_index(
+                "by_zone", "JFK Airport", [("amount_cents", ">", 0)], columns="*", limit=5
+            ).rows
             assert rows
             assert all({"BASE", "FARE_ADJUSTMENT"} <= set(row.cells) for row in rows)
-        assert client.query_index("by_zone", ["JFK Airport"]).rows == datastore.query_index("by_zone", "JFK Airport").rows
+        assert (
+            client.query_index("by_zone", ["JFK Airport"]).rows
+            == datastore.query_index("by_zone", "JFK Airport").rows
+        )
 
 
 @pytest.mark.parametrize(
@@ -162,14 +207,18 @@ def test_fields_and_columns_come_as_asked_for(trips: tuple[Datastore, str]) -> N
         (("by_zone", "a", [("payment", "in", "b")]), "takes a list"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_the_reason(trips: tuple[Datastore, str], arguments: Any, told: str) -> None:
+def test_what_cannot_be_asked_is_refused_with_the_reason(
+    trips: tuple[Datastore, str], arguments: Any, told: str
+) -> None:
     with Client(trips[1], "trips") as client:
         for store in (trips[0], client):
             with pytest.raises(InvalidRequest, match=told):
                 store.query_index(*arguments)
 
 
-def test_an_index_that_is_not_there_is_told_with_those_that_are(trips: tuple[Datastore, str]) -> None:
+def test_an_index_that_is_not_there_is_told_with_those_that_are(
+    trips: tuple[Datastore, str],
+) -> None:
     with Client(trips[1], "trips") as client:
         for store in (trips[0], client):
             with pytest.raises(NotFound, match="no index 'by_zones'; it has by_zone"):
@@ -179,7 +228,10 @@ def test_an_index_that_is_not_there_is_told_with_those_that_are(trips: tuple[Dat
 def test_a_cursor_goes_with_its_query_alone(trips: tuple[Datastore, str]) -> None:
     store = trips[0]
     cursor = store.query_index("by_zone", "JFK Airport", limit=3).cursor
-    for how, told in (({"order_by": "pickup"}, "another query"), ({"cursor": "%%%"}, "not one of this service's")):
+    for how, told in (
+        ({"order_by": "pickup"}, "another query"),
+        ({"cursor": "%%%"}, "not one of this service's"),
+    ):
         with pytest.raises(InvalidRequest, match=told):
             store.query_index("by_zone", "JFK Airport", **{"cursor": cursor, **how})  # type: ignore[arg-type]
 
@@ -188,7 +240,9 @@ def test_a_caller_reads_its_own_writes(trips: tuple[Datastore, str]) -> None:
     datastore, url = trips
     with Client(url, "trips") as client:
         for number, store in enumerate((datastore, client) * 5):
-            put = store.put_cell(uuid4(), "BASE", 1, {"pickup_zone": "own writes", "payment": "cash"})
+            put = store.put_cell(
+                uuid4(), "BASE", 1, {"pickup_zone": "own writes", "payment": "cash"}
+            )
             page = store.query_index("by_zone", "own writes", wait_for=(put.shard, put.added_id))
             assert len(page.rows) == number + 1
     with Client(url, "trips", timeout_s=1) as client:
@@ -198,10 +252,12 @@ def test_a_caller_reads_its_own_writes(trips: tuple[Datastore, str]) -> None:
             client.query_index("by_zone", "own writes", wait_for=(99, 1))
 
 
-# --- versions, damage, repair ------------------------------------------------------------------------------------------------
+# --- versions, damage, repair ---------------------------------------------------------------------
 
 
-def put_trip(datastore: Datastore, row: int, ref_key: int, driver: object, fare: object = "1") -> None:
+def put_trip(
+    datastore: Datastore, row: int, ref_key: int, driver: object, fare: object = "1"
+) -> None:
     datastore.put_cell(UUID(int=row), "BASE", ref_key, {"driver": driver, "fare": fare})
 
 
@@ -211,7 +267,9 @@ def drivers(datastore: Datastore, version: IndexVersion) -> list[tuple[str, int]
     return [(str(row.fields["driver"]), row.row_key.int) for row in found]
 
 
-def test_an_entry_moves_when_its_shard_field_changes_and_goes_when_it_is_missing(datastore: Datastore) -> None:
+def test_an_entry_moves_when_its_shard_field_changes_and_goes_when_it_is_missing(
+    datastore: Datastore,
+) -> None:
     with index_worker(datastore) as coordinator:
         version = made_index(datastore, SMALL)
         for ref_key, driver, expected in (
@@ -225,8 +283,12 @@ def test_an_entry_moves_when_its_shard_field_changes_and_goes_when_it_is_missing
             assert drivers(datastore, version) == expected
         put_trip(datastore, 2, 1, "ann", "no number")
         assert drivers(datastore, version) == [("ann", 1), ("ann", 2)]
-        assert datastore.query_index("by_driver", "ann", [("fare", "<", 5)]).rows[0].row_key.int == 1
-    status = version_status(datastore, coordinator, datastore.indexes.catalog.get("by_driver").versions[0])
+        assert (
+            datastore.query_index("by_driver", "ann", [("fare", "<", 5)]).rows[0].row_key.int == 1
+        )
+    status = version_status(
+        datastore, coordinator, datastore.indexes.catalog.get("by_driver").versions[0]
+    )
     assert (status.state, status.cells_behind, status.unfit) == ("current", 0, 1)
     assert "field fare of column BASE is no decimal" in status.unfit_last
 
@@ -235,16 +297,25 @@ def test_a_page_with_large_cells_ends_early_and_its_cursor_goes_on(datastore: Da
     with index_worker(datastore):
         version = made_index(datastore, SMALL)
         text = "x" * 1_000_000
-        datastore.put_cells([(UUID(int=row), "BASE", 1, {"driver": "ann", "fare": "1", "text": text}) for row in range(40)])
+        datastore.put_cells(
+            [
+                (UUID(int=row), "BASE", 1, {"driver": "ann", "fare": "1", "text": text})
+                for row in range(40)
+            ]
+        )
         caught_up(datastore, version)
         sizes, found, cursor = [], [], None
         while not sizes or cursor is not None:
-            page = datastore.query_index("by_driver", "ann", columns=["BASE"], limit=100, cursor=cursor)
+            page = datastore.query_index(
+                "by_driver", "ann", columns=["BASE"], limit=100, cursor=cursor
+            )
             cursor = page.cursor
             sizes.append(len(page.rows))
             found += [row.row_key.int for row in page.rows]
         assert (sizes, found) == ([17, 17, 6], list(range(40)))
-        assert len(datastore.query_index("by_driver", "ann", limit=100).rows) == 40  # fields alone have no bodies
+        assert (
+            len(datastore.query_index("by_driver", "ann", limit=100).rows) == 40
+        )  # fields alone have no bodies
 
 
 def test_a_fresh_query_shows_no_entry_that_its_row_has_left(datastore: Datastore) -> None:
@@ -255,24 +326,36 @@ def test_a_fresh_query_shows_no_entry_that_its_row_has_left(datastore: Datastore
         caught_up(datastore, version)
     put_trip(datastore, 1, 2, "bob")  # nobody keeps the index
     put_trip(datastore, 2, 2, "ann", "7")
-    assert [row.row_key.int for row in datastore.query_index("by_driver", "ann", mode="fast").rows] == [0, 1, 2, 3]
+    assert [
+        row.row_key.int for row in datastore.query_index("by_driver", "ann", mode="fast").rows
+    ] == [0, 1, 2, 3]
     fresh = datastore.query_index("by_driver", "ann", [("fare", "=", 1)], limit=2)
     assert [row.row_key.int for row in fresh.rows] == [0, 3]
     assert fresh.cursor is None
-    assert [row.fields["fare"] for row in datastore.query_index("by_driver", "ann").rows] == ["1", "7", "1"]
+    assert [row.fields["fare"] for row in datastore.query_index("by_driver", "ann").rows] == [
+        "1",
+        "7",
+        "1",
+    ]
 
 
-def test_a_new_version_is_built_beside_the_old_one_and_takes_its_place(datastore: Datastore) -> None:
+def test_a_new_version_is_built_beside_the_old_one_and_takes_its_place(
+    datastore: Datastore,
+) -> None:
     with index_worker(datastore) as coordinator:
         made_index(datastore, SMALL)
         put_trip(datastore, 1, 1, "ann")
-        changed = IndexDefinition(SMALL.table, SMALL.datastore, parse_definition(_with_field("note")).column_defs)
+        changed = IndexDefinition(
+            SMALL.table, SMALL.datastore, parse_definition(_with_field("note")).column_defs
+        )
         record = datastore.indexes.catalog.create(changed)
         assert (record.number, datastore.indexes.catalog.create(changed).number) == (2, 2)
         assert datastore.indexes.catalog.get("by_driver").current is not None
         cursor = None
         built(datastore, "by_driver", 2)
-        assert [version.state for version in datastore.indexes.catalog.get("by_driver").versions] == ["retired", "current"]
+        assert [
+            version.state for version in datastore.indexes.catalog.get("by_driver").versions
+        ] == ["retired", "current"]
         datastore.indexes._remembered.clear()
         page = datastore.query_index("by_driver", "ann", cursor=cursor)
         assert page.version == 2
@@ -288,7 +371,10 @@ def test_a_new_version_is_built_beside_the_old_one_and_takes_its_place(datastore
 
 def _with_field(name: str) -> str:
     fields = "{field: driver, type: string}, {field: fare, type: decimal}"
-    return f"table: by_driver\ndatastore: trips\ncolumn_defs: [{{column_key: BASE, fields: [{fields}, {{field: {name}, type: string}}]}}]"
+    return (
+        f"table: by_driver\ndatastore: trips\ncolumn_defs: [{{column_key: BASE, fields: [{fields},"
+        f" {{field: {name}, type: string}}]}}]"
+    )
 
 
 def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Datastore) -> None:
@@ -306,7 +392,9 @@ def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Da
         planted = plant(datastore, version)
         check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
         found = list(check.run())
-        assert sorted((each.kind, UUID(bytes=each.row_key).int) for each in found) == sorted(planted)
+        assert sorted((each.kind, UUID(bytes=each.row_key).int) for each in found) == sorted(
+            planted
+        )
         for difference in found:
             # A kill in the middle of a repair costs nothing: the next one finds what is left.
             set_failpoint("index.repair.between", "raise")
@@ -316,7 +404,10 @@ def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Da
         check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
         for difference in check.run():
             check.repair(difference)
-        assert list(IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")).run()) == []
+        assert (
+            list(IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")).run())
+            == []
+        )
 
 
 def test_a_repair_keeps_the_entry_of_a_late_writer_from_coming_back(datastore: Datastore) -> None:
@@ -324,7 +415,10 @@ def test_a_repair_keeps_the_entry_of_a_late_writer_from_coming_back(datastore: D
         version = made_index(datastore, SMALL)
         put_trip(datastore, 1, 1, "ann")
         caught_up(datastore, version)
-        store, place = datastore.engine.indexes, (version.shard_of_value(b"ann"), b"ann", UUID(int=1).bytes)
+        store, place = (
+            datastore.engine.indexes,
+            (version.shard_of_value(b"ann"), b"ann", UUID(int=1).bytes),
+        )
         [late] = store.find(version.table, [place])
         assert late is not None
         put_trip(datastore, 1, 2, "bob")
@@ -339,14 +433,20 @@ def test_a_repair_keeps_the_entry_of_a_late_writer_from_coming_back(datastore: D
         check.repair(difference)
         assert store.find(version.table, [place]) == [tombstone]
         store.apply(version.table, version.by_shard([late]))
-        assert list(IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")).run()) == []
+        assert (
+            list(IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")).run())
+            == []
+        )
 
 
 def plant(datastore: Datastore, version: IndexVersion) -> list[tuple[str, int]]:
     """Damage of each kind, and what it must be told as."""
     store = datastore.engine.indexes
     entries = {
-        UUID(bytes=entry.row_key).int: entry for shard in range(datastore.shards) for entry in store.walk(version.table, shard, None, 1000) if entry.live
+        UUID(bytes=entry.row_key).int: entry
+        for shard in range(datastore.shards)
+        for entry in store.walk(version.table, shard, None, 1000)
+        if entry.live
     }
 
     def remove(entry: Entry) -> None:
@@ -363,15 +463,27 @@ def plant(datastore: Datastore, version: IndexVersion) -> list[tuple[str, int]]:
     put(entries[5]._replace(row_key=UUID(int=5000).bytes))
     remove(entries[6])
     put(entries[6]._replace(refs=(0,)))
-    return [("missing", 1), ("stale", 2), ("missing", 3), ("invented", 4), ("invented", 5000), ("stale", 6)]
+    return [
+        ("missing", 1),
+        ("stale", 2),
+        ("missing", 3),
+        ("invented", 4),
+        ("invented", 5000),
+        ("stale", 6),
+    ]
 
 
-def test_a_check_beside_live_writes_tells_no_false_differences(datastore: Datastore, tmp_path: Path) -> None:
+def test_a_check_beside_live_writes_tells_no_false_differences(
+    datastore: Datastore, tmp_path: Path
+) -> None:
     with index_worker(datastore) as coordinator:
         version = made_index(datastore, SMALL)
         for row in range(100):
             put_trip(datastore, row, 0, "ann")
-        check, number = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")), 0
+        check, number = (
+            IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")),
+            0,
+        )
 
         def write(_: int) -> None:
             nonlocal number
@@ -384,13 +496,20 @@ def test_a_check_beside_live_writes_tells_no_false_differences(datastore: Datast
 
 
 def test_a_worker_looks_often_only_while_a_version_is_built(tmp_path: Path) -> None:
-    with Datastore.open_embedded(tmp_path) as datastore, closing(StoreCoordinator(datastore.state)) as coordinator:
+    with (
+        Datastore.open_embedded(tmp_path) as datastore,
+        closing(StoreCoordinator(datastore.state)) as coordinator,
+    ):
         put_trip(datastore, 1, 1, "ann")
         worker = IndexWorker(datastore, coordinator, "keeper", lease_s=2.0)
         datastore.indexes.catalog.create(SMALL)
         worker.look()
         assert worker.is_building
-        wait_until(lambda: worker.look() or datastore.indexes.catalog.get("by_driver").current is not None, "built", 30)
+        wait_until(
+            lambda: worker.look() or datastore.indexes.catalog.get("by_driver").current is not None,
+            "built",
+            30,
+        )
         worker.look()
         assert not worker.is_building
         worker.close()

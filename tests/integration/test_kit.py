@@ -1,4 +1,5 @@
-"""The test kit: what a run is, what each fault does to it, and that a fault which never happened is told."""
+"""The test kit: what a run is, what each fault does to it, and that a fault which never happened is
+told."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def kit(tmp_path: Path) -> Iterator[Kit]:
 
 
 def put(kit: Kit, keys: list[UUID] = KEYS) -> None:
-    for result in kit.store.put_cells([(key, "BASE", 1, {"n": number}) for number, key in enumerate(keys)]):
+    for result in kit.store.put_cells(
+        [(key, "BASE", 1, {"n": number}) for number, key in enumerate(keys)]
+    ):
         result.or_raise()
 
 
@@ -102,7 +105,13 @@ def test_several_workers_have_divided_the_shards_before_they_see_a_cell(kit: Kit
 def test_a_run_that_does_not_become_idle_says_what_it_waits_for(kit: Kit) -> None:
     put(kit, KEYS[:1])
     kit.poison(KEYS[0], error=StorageUnavailable("the till is shut"))
-    with pytest.raises(NotIdle, match=r"triggers\.follow is at 0 of 1 in shard \d .*cell \d/0 on worker-1, failed: StorageUnavailable\('the till is shut'\)"):
+    with pytest.raises(
+        NotIdle,
+        match=(
+            r"triggers\.follow is at 0 of 1 in shard \d .*cell \d/0 on worker-1, failed:"
+            r" StorageUnavailable\('the till is shut'\)"
+        ),
+    ):
         kit.run_until_idle(follow, deadline_s=0.3)
 
 
@@ -123,10 +132,12 @@ def test_a_defect_that_ends_a_worker_is_raised(kit: Kit) -> None:
         kit.run_until_idle(follow)
 
 
-# --- poison ----------------------------------------------------------------------------------------------------------------------
+# --- poison ---------------------------------------------------------------------------------------
 
 
-def test_a_poisoned_cell_is_tried_as_often_as_the_policy_says_then_parked_with_its_error(kit: Kit) -> None:
+def test_a_poisoned_cell_is_tried_as_often_as_the_policy_says_then_parked_with_its_error(
+    kit: Kit,
+) -> None:
     put(kit)
     kit.poison(KEYS[3], error=ValueError("no such card"))
     kit.run_until_idle(follow)
@@ -142,7 +153,9 @@ def test_a_cell_that_fails_fewer_times_than_it_is_tried_runs(kit: Kit) -> None:
     kit.run_until_idle(follow)
     assert kit.parked() == []
     assert set(poison.raised.values()) == {2}
-    assert [kit.runs(key) for key in KEYS] == [3 if number % 5 == 0 else 1 for number in range(len(KEYS))]
+    assert [kit.runs(key) for key in KEYS] == [
+        3 if number % 5 == 0 else 1 for number in range(len(KEYS))
+    ]
 
 
 def test_parked_cells_are_tried_again_when_asked(kit: Kit) -> None:
@@ -173,7 +186,7 @@ def test_a_function_that_ends_its_process_is_tried_like_one_that_raises(kit: Kit
     assert all(kit.runs(key) >= 1 for key in KEYS)
 
 
-# --- stall -----------------------------------------------------------------------------------------------------------------------
+# --- stall ----------------------------------------------------------------------------------------
 
 
 def test_a_function_that_hangs_holds_up_no_other_shard(kit: Kit) -> None:
@@ -187,7 +200,9 @@ def test_a_function_that_hangs_holds_up_no_other_shard(kit: Kit) -> None:
     assert all(run.outcome is RunOutcome.DONE for run in later)
 
 
-def test_a_function_that_runs_into_its_time_out_ends_its_worker_and_the_cell_is_parked(kit: Kit) -> None:
+def test_a_function_that_runs_into_its_time_out_ends_its_worker_and_the_cell_is_parked(
+    kit: Kit,
+) -> None:
     @trigger(column="BASE", retry=RetryPolicy(1), timeout_s=0.1)
     def slow(row_key: UUID, *, cell: Cell) -> None:
         del row_key, cell
@@ -195,7 +210,9 @@ def test_a_function_that_runs_into_its_time_out_ends_its_worker_and_the_cell_is_
     put(kit)
     kit.stall(KEYS[0])
     kit.run_until_idle(slow)
-    assert [run.outcome for run in kit.history() if run.cells[0].row_key == KEYS[0]] == [RunOutcome.KILLED]
+    assert [run.outcome for run in kit.history() if run.cells[0].row_key == KEYS[0]] == [
+        RunOutcome.KILLED
+    ]
     [parked] = kit.parked()
     assert parked.row_key == str(KEYS[0])
     assert "ran longer than 0.1 s" in parked.error
@@ -203,7 +220,9 @@ def test_a_function_that_runs_into_its_time_out_ends_its_worker_and_the_cell_is_
 
 
 @pytest.mark.parametrize("coordination", ["store", "zookeeper"])
-def test_a_worker_paused_past_its_lease_is_fenced_when_it_wakes_up(tmp_path: Path, coordination: str) -> None:
+def test_a_worker_paused_past_its_lease_is_fenced_when_it_wakes_up(
+    tmp_path: Path, coordination: str
+) -> None:
     with Kit(tmp_path, coordination=coordination) as kit:
         put(kit)
         paused = kit.stall(KEYS[0], past_lease=True)
@@ -211,7 +230,9 @@ def test_a_worker_paused_past_its_lease_is_fenced_when_it_wakes_up(tmp_path: Pat
         runs = [run for run in kit.history() if run.cells[0].row_key == KEYS[0]]
         assert {run.worker for run in runs} == {"worker-1", "worker-2"}
         assert [run.outcome for run in runs] == [RunOutcome.DONE] * 2
-        assert {shard: offset for shard, offset in kit.offsets(follow).items() if offset} == heads(kit)
+        assert {shard: offset for shard, offset in kit.offsets(follow).items() if offset} == heads(
+            kit
+        )
         assert paused.happened
 
 
@@ -225,10 +246,12 @@ def test_a_worker_cannot_be_paused_past_its_lease_where_there_is_no_other(tmp_pa
         kit.close()
 
 
-# --- failover --------------------------------------------------------------------------------------------------------------------
+# --- failover -------------------------------------------------------------------------------------
 
 
-def test_cells_lost_with_the_master_are_unknown_shown_to_nobody_and_give_up_their_ids(tmp_path: Path) -> None:
+def test_cells_lost_with_the_master_are_unknown_shown_to_nobody_and_give_up_their_ids(
+    tmp_path: Path,
+) -> None:
     with Kit(tmp_path, shards=1) as kit:
         put(kit, KEYS[:5])
         failover = kit.failover(lose=3)
@@ -240,8 +263,15 @@ def test_cells_lost_with_the_master_are_unknown_shown_to_nobody_and_give_up_thei
         assert (before.watermark, before.next_added_id, before.leader_epoch) == (5, 7, 0)
         kit.run_until_idle(follow)
         assert [kit.runs(key) for key in KEYS[:7]] == [1] * 5 + [0] * 2
-        assert kit.store.put_cells([(KEYS[7], "BASE", 1, {"lost": True})])[0].outcome is Outcome.UNKNOWN
-        assert [(cell.row_key, cell.added_id) for cell in failover.lost] == [(KEYS[5], 5), (KEYS[6], 6), (KEYS[7], 7)]
+        assert (
+            kit.store.put_cells([(KEYS[7], "BASE", 1, {"lost": True})])[0].outcome
+            is Outcome.UNKNOWN
+        )
+        assert [(cell.row_key, cell.added_id) for cell in failover.lost] == [
+            (KEYS[5], 5),
+            (KEYS[6], 6),
+            (KEYS[7], 7),
+        ]
         put(kit, KEYS[8:12])
         after = kit.store.heads()[0]
         assert (after.watermark, after.next_added_id, after.leader_epoch) == (9, 9, 1)
@@ -254,8 +284,12 @@ def test_cells_lost_with_the_master_are_unknown_shown_to_nobody_and_give_up_thei
 def test_of_a_larger_put_the_last_new_cells_are_lost_and_the_others_acknowledged(kit: Kit) -> None:
     put(kit, KEYS[:2])
     failover = kit.failover(lose=3)
-    results = kit.store.put_cells([(key, "BASE", 1, {"n": number}) for number, key in enumerate(KEYS[:12])])
-    assert [result.outcome for result in results] == [Outcome.EXISTS] * 2 + [Outcome.STORED] * 7 + [Outcome.UNKNOWN] * 3
+    results = kit.store.put_cells(
+        [(key, "BASE", 1, {"n": number}) for number, key in enumerate(KEYS[:12])]
+    )
+    assert [result.outcome for result in results] == [Outcome.EXISTS] * 2 + [Outcome.STORED] * 7 + [
+        Outcome.UNKNOWN
+    ] * 3
     assert [cell.row_key for cell in failover.lost] == KEYS[9:12]
     kit.run_until_idle(follow)
     assert [kit.runs(key) for key in KEYS[:12]] == [1] * 9 + [0] * 3
@@ -282,11 +316,13 @@ def test_while_there_is_no_master_work_waits_and_then_goes_on(kit: Kit) -> None:
     assert [kit.runs(key) for key in KEYS] == [1] * len(KEYS)
 
 
-# --- ZooKeeper -------------------------------------------------------------------------------------------------------------------
+# --- ZooKeeper ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_while_zookeeper_is_away_work_goes_on_and_offsets_are_saved_afterwards(kit: Kit, workers: int) -> None:
+def test_while_zookeeper_is_away_work_goes_on_and_offsets_are_saved_afterwards(
+    kit: Kit, workers: int
+) -> None:
     put(kit)
     kit.poison(KEYS[3])
     with kit.zookeeper_away() as away:
@@ -306,16 +342,26 @@ def test_zookeeper_cannot_be_away_from_a_kit_that_has_run_without_it(kit: Kit) -
         pass
 
 
-# --- death -----------------------------------------------------------------------------------------------------------------------
+# --- death ----------------------------------------------------------------------------------------
 
 
-# What a run of cells that are run or parked passes for certain; the others belong to starts, tries on record, time-outs and control.
-PASSED = ["trigger.before_run", "trigger.after_run", "trigger.before_save", "trigger.after_save", "trigger.before_park", "trigger.after_park"]
+# What a run of cells that are run or parked passes for certain; the others belong to starts, tries
+# on record, time-outs and control.
+PASSED = [
+    "trigger.before_run",
+    "trigger.after_run",
+    "trigger.before_save",
+    "trigger.after_save",
+    "trigger.before_park",
+    "trigger.after_park",
+]
 
 
 @pytest.mark.parametrize("coordination", ["store", "zookeeper"])
 @pytest.mark.parametrize("failpoint", PASSED)
-def test_a_worker_killed_anywhere_is_started_again_and_every_cell_is_run_or_parked(tmp_path: Path, failpoint: str, coordination: str) -> None:
+def test_a_worker_killed_anywhere_is_started_again_and_every_cell_is_run_or_parked(
+    tmp_path: Path, failpoint: str, coordination: str
+) -> None:
     assert failpoint in FAILPOINTS
     with Kit(tmp_path, coordination=coordination) as kit:
         put(kit)
@@ -325,7 +371,9 @@ def test_a_worker_killed_anywhere_is_started_again_and_every_cell_is_run_or_park
         assert [parked.row_key for parked in kit.parked()] == [str(KEYS[3])]
         done = {run.cells[0].row_key for run in kit.history() if run.outcome is RunOutcome.DONE}
         assert done == set(KEYS) - {KEYS[3]}
-        assert {shard: offset for shard, offset in kit.offsets(follow).items() if offset} == heads(kit)
+        assert {shard: offset for shard, offset in kit.offsets(follow).items() if offset} == heads(
+            kit
+        )
 
 
 def test_a_worker_can_die_in_the_store_that_its_function_puts_into(kit: Kit) -> None:
@@ -343,7 +391,7 @@ def test_a_failpoint_that_does_not_exist_is_refused(kit: Kit) -> None:
         kit.kill_at("trigger.no_such")
 
 
-# --- proof -----------------------------------------------------------------------------------------------------------------------
+# --- proof ----------------------------------------------------------------------------------------
 
 
 def test_a_fault_that_never_happened_is_told_when_the_kit_is_closed(tmp_path: Path) -> None:

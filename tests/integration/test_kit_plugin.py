@@ -1,4 +1,5 @@
-"""The pytest plugin: loaded by its entry point, found by those who use it, unnoticed by the rest."""
+"""The pytest plugin: loaded by its entry point, found by those who use it, unnoticed by the
+rest."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_the_fixture_gives_a_kit_that_runs_a_trigger(service: pytest.Pytester) -
     service.runpytest_subprocess().assert_outcomes(passed=2)
 
 
-def test_a_fault_that_never_happened_fails_the_test_that_injected_it(service: pytest.Pytester) -> None:
+def test_a_fault_that_never_happened_fails_the_test_that_injected_it(
+    service: pytest.Pytester,
+) -> None:
     service.makepyfile(
         _SERVICE
         + """
@@ -66,7 +69,9 @@ def test_a_fault_that_never_happened_fails_the_test_that_injected_it(service: py
     )
     result = service.runpytest_subprocess()
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*FaultNeverHappened: poison(*): no trigger was called for such a cell*"])
+    result.stdout.fnmatch_lines(
+        ["*FaultNeverHappened: poison(*): no trigger was called for such a cell*"]
+    )
 
 
 def test_a_failing_test_leaves_no_thread_and_no_file_behind(service: pytest.Pytester) -> None:
@@ -88,22 +93,22 @@ def test_a_failing_test_leaves_no_thread_and_no_file_behind(service: pytest.Pyte
             import gc
             gc.collect()
             assert [thread.name for thread in threading.enumerate() if thread.name.startswith(("worker", "trigger", "zookeeper"))] == []
-        """
+        """  # noqa: E501
     )
     service.runpytest_subprocess("-p", "no:randomly").assert_outcomes(failed=1, passed=1, errors=1)
 
 
-def test_a_project_that_does_not_use_it_loads_nothing_of_the_product(service: pytest.Pytester) -> None:
-    service.makepyfile(
-        """
+def test_a_project_that_does_not_use_it_loads_nothing_of_the_product(
+    service: pytest.Pytester,
+) -> None:
+    service.makepyfile("""
         import sys
 
         def test_nothing():
             ours = ("cellfeed", "consumers", "bridge", "store", "schemas", "numpy", "kazoo", "msgspec")
             loaded = {name for name in sys.modules if name.split(".")[0] in ours}
             assert loaded == {"cellfeed", "cellfeed.testing", "cellfeed.testing.plugin"}
-        """
-    )
+        """)  # noqa: E501
     service.runpytest_subprocess().assert_outcomes(passed=1)
 
 
@@ -115,5 +120,8 @@ def test_it_is_registered_as_an_entry_point_and_pytest_is_no_dependency_of_the_p
 
 
 def test_the_kit_itself_needs_no_pytest() -> None:
-    code = "import sys; sys.modules['pytest'] = None; import cellfeed.testing.kit, cellfeed.testing; cellfeed.testing.Kit"
+    code = (
+        "import sys; sys.modules['pytest'] = None; import cellfeed.testing.kit, cellfeed.testing;"
+        " cellfeed.testing.Kit"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

@@ -1,4 +1,5 @@
-"""Several processes write to the same files while others read the logs; some are killed. Nothing is late, skipped, lost or doubled (I1–I8)."""
+"""Several processes write to the same files while others read the logs; some are killed. Nothing is
+late, skipped, lost or doubled (I1–I8)."""
 
 from __future__ import annotations
 
@@ -22,9 +23,19 @@ ROOT = Path(__file__).parents[2]
 SHARDS = 4
 
 
-def start_writer(directory: Path, writer: int, cells: int, threads: int, failpoints: str = "") -> subprocess.Popen[str]:
+def start_writer(
+    directory: Path, writer: int, cells: int, threads: int, failpoints: str = ""
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.writer_process", str(directory), str(writer), str(cells), str(threads)],
+        [
+            sys.executable,
+            "-m",
+            "tests.integration.writer_process",
+            str(directory),
+            str(writer),
+            str(cells),
+            str(threads),
+        ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -33,7 +44,8 @@ def start_writer(directory: Path, writer: int, cells: int, threads: int, failpoi
 
 
 class Tailer(threading.Thread):
-    """Follows every shard from 0, as a consumer does: remembers only its location. Checks order as it goes."""
+    """Follows every shard from 0, as a consumer does: remembers only its location. Checks order as
+    it goes."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(daemon=True)
@@ -49,7 +61,9 @@ class Tailer(threading.Thread):
                 stopping = self.stop_when_idle.is_set()
                 pieces = self._store.get_cells_for_shards(locations, limit=7)
                 for shard, piece in pieces.items():
-                    assert [cell.added_id for cell in piece.cells] == list(range(locations[shard], piece.next_location))
+                    assert [cell.added_id for cell in piece.cells] == list(
+                        range(locations[shard], piece.next_location)
+                    )
                     assert piece.head.watermark >= piece.next_location
                     self.seen[shard] += piece.cells
                     locations[shard] = piece.next_location  # type: ignore[assignment]
@@ -92,8 +106,13 @@ def acknowledgements(output: str) -> tuple[set[int], dict[int, tuple[int, int]]]
 
 
 def check(seen: dict[int, list[Cell]], directory: Path, outputs: dict[int, str]) -> int:
-    """I1–I8 from outside, given what every writer printed. Returns how many cells were acknowledged."""
-    places = {(cell.row_key, cell.column_name, cell.ref_key): (shard, cell.added_id) for shard, cells in seen.items() for cell in cells}
+    """I1–I8 from outside, given what every writer printed. Returns how many cells were
+    acknowledged."""
+    places = {
+        (cell.row_key, cell.column_name, cell.ref_key): (shard, cell.added_id)
+        for shard, cells in seen.items()
+        for cell in cells
+    }
     assert len(places) == sum(map(len, seen.values())), "a triple is in the log twice (I5)"
     bodies = {cell.row_key: cell.body for cells in seen.values() for cell in cells}
     begun_rows = set()
@@ -102,19 +121,25 @@ def check(seen: dict[int, list[Cell]], directory: Path, outputs: dict[int, str])
         begun, acknowledged = acknowledgements(output)
         begun_rows |= {row_of(writer, number) for number in begun}
         for number, place in acknowledged.items():
-            assert places[(row_of(writer, number), "BASE", 1)] == place, "an acknowledged cell is not where it was said to be (I1, I4)"
+            assert places[(row_of(writer, number), "BASE", 1)] == place, (
+                "an acknowledged cell is not where it was said to be (I1, I4)"
+            )
             assert bodies[row_of(writer, number)] == body_of(writer, number)
             count += 1
     assert set(bodies) <= begun_rows, "a cell that nobody put (I2)"
     with Datastore.open_embedded(directory, shards=SHARDS) as store:
         for shard, cells in seen.items():
-            assert store.get_cells_for_shard(shard, 0, 10_000).cells == cells, "a late reader sees another log (I3, I6, I8)"
+            assert store.get_cells_for_shard(shard, 0, 10_000).cells == cells, (
+                "a late reader sees another log (I3, I6, I8)"
+            )
             assert sorted(cell.created_at for cell in cells) == [cell.created_at for cell in cells]
     return count
 
 
 @pytest.mark.integration
-def test_writers_in_several_processes_and_a_tailer_that_misses_nothing(tmp_path: Path, tailer: Tailer) -> None:
+def test_writers_in_several_processes_and_a_tailer_that_misses_nothing(
+    tmp_path: Path, tailer: Tailer
+) -> None:
     writers = {number: start_writer(tmp_path, number, 400, 8) for number in range(3)}
     outputs = {number: process.communicate(timeout=90)[0] for number, process in writers.items()}
     assert all(process.returncode == 0 for process in writers.values())
@@ -123,7 +148,9 @@ def test_writers_in_several_processes_and_a_tailer_that_misses_nothing(tmp_path:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(3))
-def test_kill_9_of_writers_loses_and_doubles_nothing(tmp_path: Path, tailer: Tailer, seed: int) -> None:
+def test_kill_9_of_writers_loses_and_doubles_nothing(
+    tmp_path: Path, tailer: Tailer, seed: int
+) -> None:
     chance = random.Random(seed)
     outputs: dict[int, str] = {}
     killed = 0
@@ -144,8 +171,12 @@ def test_kill_9_of_writers_loses_and_doubles_nothing(tmp_path: Path, tailer: Tai
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("failpoint", ["before_insert", "before_counter", "before_commit", "after_commit"])
-def test_kill_9_inside_a_put_loses_and_doubles_nothing_and_a_retry_tells(tmp_path: Path, tailer: Tailer, failpoint: str) -> None:
+@pytest.mark.parametrize(
+    "failpoint", ["before_insert", "before_counter", "before_commit", "after_commit"]
+)
+def test_kill_9_inside_a_put_loses_and_doubles_nothing_and_a_retry_tells(
+    tmp_path: Path, tailer: Tailer, failpoint: str
+) -> None:
     process = start_writer(tmp_path, 1, 1000, 1, f"sqlite.put.{failpoint}=kill@20")
     output = process.communicate(timeout=60)[0]
     assert process.returncode == -signal.SIGKILL, "the fault did not happen"

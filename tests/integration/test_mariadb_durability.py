@@ -1,4 +1,5 @@
-"""Acknowledged is on disk, on MariaDB: what its durability rests on is read back from every running server; and revisions survive promotions."""
+"""Acknowledged is on disk, on MariaDB: what its durability rests on is read back from every running
+server; and revisions survive promotions."""
 
 from __future__ import annotations
 
@@ -27,27 +28,40 @@ DURABLE = {
 
 def settings_of(server: MariaDB) -> dict[str, str]:
     names = ",".join(f"'{name}'" for name in DURABLE)
-    rows = server.sql(f"SELECT LOWER(VARIABLE_NAME), VARIABLE_VALUE FROM information_schema.GLOBAL_VARIABLES WHERE VARIABLE_NAME IN ({names})")
+    rows = server.sql(
+        "SELECT LOWER(VARIABLE_NAME), VARIABLE_VALUE FROM information_schema.GLOBAL_VARIABLES"
+        f" WHERE VARIABLE_NAME IN ({names})"
+    )
     return {str(name): str(value) for name, value in rows}
 
 
-def test_the_shipped_settings_sync_every_commit_and_every_servers_own_say_so(servers: list[MariaDB]) -> None:
+def test_the_shipped_settings_sync_every_commit_and_every_servers_own_say_so(
+    servers: list[MariaDB],
+) -> None:
     assert [settings_of(each) for each in servers] == [DURABLE] * len(servers)
 
 
-def test_no_setting_is_weaker_after_a_cluster_was_made_and_promoted(cluster: TestCluster, engine: ClusteredEngine, servers: list[MariaDB]) -> None:
+def test_no_setting_is_weaker_after_a_cluster_was_made_and_promoted(
+    cluster: TestCluster, engine: ClusteredEngine, servers: list[MariaDB]
+) -> None:
     assert [settings_of(each) for each in servers] == [DURABLE] * len(servers)
     promote(cluster.admin)
     assert [settings_of(each) for each in servers] == [DURABLE] * len(servers)
 
 
 def test_the_file_that_is_shipped_names_both_syncs() -> None:
-    lines = {line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in (SHIPPED_SETTINGS / "mariadb.cnf").read_text().splitlines()}
+    lines = {
+        line.partition("=")[0].strip(): line.partition("=")[2].strip()
+        for line in (SHIPPED_SETTINGS / "mariadb.cnf").read_text().splitlines()
+    }
     assert (lines["innodb_flush_log_at_trx_commit"], lines["sync_binlog"]) == ("1", "1")
 
 
-def test_a_promotion_uses_a_revision_of_its_own(cluster: TestCluster, engine: ClusteredEngine) -> None:
-    """A version that was given twice would let a compare-and-set pass that somebody else's write has overtaken."""
+def test_a_promotion_uses_a_revision_of_its_own(
+    cluster: TestCluster, engine: ClusteredEngine
+) -> None:
+    """A version that was given twice would let a compare-and-set pass that somebody else's write
+    has overtaken."""
     before = engine.state.commit({"mark/before": b"1"})
     assert before is not None
     done = promote(cluster.admin)

@@ -1,4 +1,5 @@
-"""Shards that a dead, stopped or paused mover has left are served again by themselves, on real MariaDB servers; nothing is taken back that was switched."""
+"""Shards that a dead, stopped or paused mover has left are served again by themselves, on real
+MariaDB servers; nothing is taken back that was switched."""
 
 from __future__ import annotations
 
@@ -20,13 +21,36 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.connections import query
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
-from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
+from cellfeed.store.failpoints import (
+    FAILPOINTS,
+    FailpointReached,
+    clear_failpoints,
+    passes,
+    set_failpoint,
+)
 from tests.faults.mover_process import kill_mover_at
-from tests.integration.move_steps import SHARD, admins, cells, check, log, move, open_engine, paused_mover, serving, tailing, urls, writing
+from tests.integration.move_steps import (
+    SHARD,
+    admins,
+    cells,
+    check,
+    log,
+    move,
+    open_engine,
+    paused_mover,
+    serving,
+    tailing,
+    urls,
+    writing,
+)
 from tests.services.mariadb_cluster import SHARDS, TestCluster
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 
 @pytest.fixture
@@ -66,17 +90,34 @@ def stages(clusters: dict[str, TestCluster]) -> list[str]:
     return [each.stage for each in underway(admins(clusters)) if each.shard == SHARD]
 
 
-@pytest.mark.parametrize(("point", "stage"), [("move.after_hide", "fenced"), ("move.before_switch", "fenced"), ("move.after_switch", "switched")])
+@pytest.mark.parametrize(
+    ("point", "stage"),
+    [
+        ("move.after_hide", "fenced"),
+        ("move.before_switch", "fenced"),
+        ("move.after_switch", "switched"),
+    ],
+)
 def test_a_shard_that_a_killed_mover_left_is_served_again_by_itself(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch, point: str, stage: str
+    clusters: dict[str, TestCluster],
+    engine: ClusteredEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    stage: str,
 ) -> None:
     monkeypatch.setattr(heal, "LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(heal, "HEAL_AFTER_S", 0.5)
     stop, healed = threading.Event(), list[str]()
-    with tailing(clusters) as tailer, Datastore(open_engine(clusters)) as datastore, writing(datastore) as writer:
+    with (
+        tailing(clusters) as tailer,
+        Datastore(open_engine(clusters)) as datastore,
+        writing(datastore) as writer,
+    ):
         kill_mover_at(point, urls(clusters), SHARDS, SHARD, "c2")
         assert stages(clusters) == [stage]
-        thread = threading.Thread(target=MoveHealer(admins(clusters), healed.append).run, args=(stop,))
+        thread = threading.Thread(
+            target=MoveHealer(admins(clusters), healed.append).run, args=(stop,)
+        )
         thread.start()
         try:
             wait_until(lambda: bool(healed), "it is healed")
@@ -94,8 +135,11 @@ def test_a_shard_that_a_killed_mover_left_is_served_again_by_itself(
         check(clusters, writer, tailer)
 
 
-def test_a_mover_that_stands_still_is_left_alone_then_cut_off_and_can_switch_nothing_when_it_wakes_up(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch
+def test_a_mover_that_stands_still_is_left_alone_then_cut_off_and_can_switch_nothing_when_it_wakes_up(  # noqa: E501
+    clusters: dict[str, TestCluster],
+    engine: ClusteredEngine,
+    healer: Healer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine.put(cells(1, 50))
     with paused_mover(clusters, engine, "move.before_switch") as (go_on, ended):
@@ -119,7 +163,10 @@ def test_a_mover_that_stands_still_is_left_alone_then_cut_off_and_can_switch_not
 
 
 def test_a_mover_that_stands_still_behind_its_switch_is_cut_off_and_the_map_is_written(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch
+    clusters: dict[str, TestCluster],
+    engine: ClusteredEngine,
+    healer: Healer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine.put(cells(1, 20))
     monkeypatch.setattr(heal, "SILENT_MAX_S", 0.2)
@@ -150,18 +197,35 @@ HEAL_POINTS = sorted(point for point in FAILPOINTS if point.startswith("heal."))
 
 
 @pytest.mark.parametrize("point", [*HEAL_POINTS, "move.between_maps"])
-def test_a_healer_process_that_is_killed_leaves_what_the_next_one_heals_while_the_mover_stands_still(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch, point: str
+def test_a_healer_process_that_is_killed_leaves_what_the_next_one_heals_while_the_mover_stands_still(  # noqa: E501
+    clusters: dict[str, TestCluster],
+    engine: ClusteredEngine,
+    healer: Healer,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
 ) -> None:
     engine.put(cells(1, 20))
     switched = point == "move.between_maps"
-    with paused_mover(clusters, engine, "move.after_switch" if switched else "move.before_switch") as (go_on, ended):
+    with paused_mover(
+        clusters, engine, "move.after_switch" if switched else "move.before_switch"
+    ) as (go_on, ended):
         kill_mover_at(point, urls(clusters), SHARDS, SHARD, "c2", "heal")
-        assert serving(clusters) == (["c2"] if switched else ["c1"] if point == "heal.after_give_back" else [])
-        assert stages(clusters) == (["switched"] if switched else ["copying"] if point == "heal.after_give_back" else ["fenced"])
+        assert serving(clusters) == (
+            ["c2"] if switched else ["c1"] if point == "heal.after_give_back" else []
+        )
+        assert stages(clusters) == (
+            ["switched"]
+            if switched
+            else ["copying"]
+            if point == "heal.after_give_back"
+            else ["fenced"]
+        )
         monkeypatch.setattr(heal, "SILENT_MAX_S", 0.2)
         left = "kept" if switched else "copying"
-        wait_until(lambda: healed(healer) or stages(clusters) == [left], "the next one has healed what is left")
+        wait_until(
+            lambda: healed(healer) or stages(clusters) == [left],
+            "the next one has healed what is left",
+        )
         assert bool(healer.healed) == (point != "heal.after_give_back")
         [new] = engine.put(cells(2, 1))
         assert new.added_id == 20
@@ -204,7 +268,10 @@ def test_nothing_is_taken_back_that_was_switched_since_it_was_looked_at(
 
 
 def test_a_shard_that_is_given_back_while_it_is_looked_for_is_somewhere(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch
+    clusters: dict[str, TestCluster],
+    engine: ClusteredEngine,
+    healer: Healer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leave_fenced(clusters, engine)
     looked = list[str]()
@@ -223,7 +290,10 @@ def test_a_shard_that_is_given_back_while_it_is_looked_for_is_somewhere(
 
 
 def test_a_note_of_a_copy_that_was_lost_is_told_and_its_fence_stays_for_an_operator(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, caplog: pytest.LogCaptureFixture
+    clusters: dict[str, TestCluster],
+    engine: ClusteredEngine,
+    healer: Healer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     leave_fenced(clusters, engine)
     clusters["c2"].servers["a"].sql("DELETE FROM trips_meta.shard_arriving")
@@ -234,7 +304,9 @@ def test_a_note_of_a_copy_that_was_lost_is_told_and_its_fence_stays_for_an_opera
     known = read_map(state)
     assert known is not None
     write_map({"c1": state}, known.moved(SHARD, "c3", 9))  # as if it were left from a move before
-    with pytest.raises(InvalidRequest, match="is on cluster c3, which the configuration does not name"):
+    with pytest.raises(
+        InvalidRequest, match="is on cluster c3, which the configuration does not name"
+    ):
         mover.roll_back(admins(clusters), SHARD)
     write_map({"c1": state}, known.moved(SHARD, "c1", 10))
     assert mover.roll_back(admins(clusters), SHARD).source == "c1"

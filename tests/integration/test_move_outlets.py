@@ -1,4 +1,5 @@
-"""What Kafka clients and an exported topic get of a shard that moves: the same records, offsets and leader epochs as if it had stayed."""
+"""What Kafka clients and an exported topic get of a shard that moves: the same records, offsets and
+leader epochs as if it had stayed."""
 
 from __future__ import annotations
 
@@ -25,9 +26,15 @@ from tests.services.local_kafka import Kafka
 from tests.services.mariadb_cluster import TestCluster
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
-SCHEMA = body_schema(json.dumps({"type": "record", "name": "Numbered", "fields": [{"name": "n", "type": "long"}]}))
+SCHEMA = body_schema(
+    json.dumps({"type": "record", "name": "Numbered", "fields": [{"name": "n", "type": "long"}]})
+)
 OFFSET_FOR_LEADER_EPOCH = 23
 TYPED, ENVELOPES, LATEST = "trips.BASE", "trips", "trips@latest"
 
@@ -57,16 +64,30 @@ def own_gateway(clusters: dict[str, TestCluster], name: str) -> Iterator[int]:
 
 
 def records(port: int, topic: str, count: int) -> list[Record]:
-    """So many of the shard that moves, from its beginning, read by a client of its own from that gateway."""
+    """So many of the shard that moves, from its beginning, read by a client of its own from that
+    gateway."""
     found: list[Record] = []
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "reads", "auto.offset.reset": "earliest"})
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "group.id": "reads",
+            "auto.offset.reset": "earliest",
+        }
+    )
     with closing(consumer):
         consumer.assign([confluent_kafka.TopicPartition(topic, SHARD, 0)])
 
         def come() -> bool:
             for message in consumer.consume(500, timeout=0.2):
                 assert message.error() is None, message.error()
-                found.append(Record(message.offset() or 0, message.leader_epoch(), message.key(), message.value()))  # type: ignore[arg-type]
+                found.append(
+                    Record(
+                        message.offset() or 0,
+                        message.leader_epoch(),
+                        message.key(),
+                        message.value(),
+                    )
+                )  # type: ignore[arg-type]
             return len(found) >= count
 
         wait_until(come, f"{count} records of {topic}")
@@ -76,12 +97,16 @@ def records(port: int, topic: str, count: int) -> list[Record]:
 def end_of(port: int, topic: str, epoch: int, current: int) -> tuple[int, int]:
     """What OffsetForLeaderEpoch answers: error code and end offset."""
     partition = {"partition": SHARD, "current_leader_epoch": current, "leader_epoch": epoch}
-    body = raw_requests.encoded(OFFSET_FOR_LEADER_EPOCH, 4, {"replica_id": -1, "topics": [{"topic": topic, "partitions": [partition]}]})
+    body = raw_requests.encoded(
+        OFFSET_FOR_LEADER_EPOCH,
+        4,
+        {"replica_id": -1, "topics": [{"topic": topic, "partitions": [partition]}]},
+    )
     [told] = raw_requests.ask(port, OFFSET_FOR_LEADER_EPOCH, 4, body).topics[0].partitions
     return int(told.error_code), int(told.end_offset)
 
 
-def test_gateways_give_the_same_records_and_leader_epochs_from_kept_blocks_and_from_the_clusters_that_a_shard_has_been_on(
+def test_gateways_give_the_same_records_and_leader_epochs_from_kept_blocks_and_from_the_clusters_that_a_shard_has_been_on(  # noqa: E501
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     register(engine.state, "BASE", SCHEMA, Settings())
@@ -104,15 +129,25 @@ def test_gateways_give_the_same_records_and_leader_epochs_from_kept_blocks_and_f
                 after = records(port, topic, 380)
                 assert [each._replace(leader_epoch=0) for each in after[:300]] == before[topic]
                 assert [each.offset for each in after] == list(range(380))
-                # A batch has the epoch in which it was encoded: never one before that in which its cells were written, nor one that is still to come.
+                # A batch has the epoch in which it was encoded: never one before that in which its
+                # cells were written, nor one that is still to come.
                 written = [0] * 300 + [1] * 40 + [2] * 40
-                assert all(epoch <= (each.leader_epoch or 0) <= 2 for epoch, each in zip(written, after, strict=True))
-                assert {epoch: end_of(port, topic, epoch, 2) for epoch in ends} == {epoch: (0, end) for epoch, end in ends.items()}
-                assert end_of(port, topic, 0, 1)[0] == 74, "FENCED_LEADER_EPOCH for a client that has not heard of the move"
+                assert all(
+                    epoch <= (each.leader_epoch or 0) <= 2
+                    for epoch, each in zip(written, after, strict=True)
+                )
+                assert {epoch: end_of(port, topic, epoch, 2) for epoch in ends} == {
+                    epoch: (0, end) for epoch, end in ends.items()
+                }
+                assert end_of(port, topic, 0, 1)[0] == 74, (
+                    "FENCED_LEADER_EPOCH for a client that has not heard of the move"
+                )
         assert [each.offset for each in records(new, LATEST, 380)] == list(range(380))
 
 
-def test_an_export_goes_on_over_moves_there_and_back(clusters: dict[str, TestCluster], engine: ClusteredEngine, kafka: Kafka) -> None:
+def test_an_export_goes_on_over_moves_there_and_back(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, kafka: Kafka
+) -> None:
     export, stop, failed = export_to(kafka, units=2), threading.Event(), list[BaseException]()
     with (
         Datastore(open_engine(clusters)) as exported,
@@ -139,4 +174,7 @@ def test_an_export_goes_on_over_moves_there_and_back(clusters: dict[str, TestClu
             thread.join(90)
         assert failed == []
         assert check_equal(datastore, export) == len(writer.acknowledged)
-        assert all(each.equal and each.partition_digest == each.log_digest for each in verify_export(export, datastore))
+        assert all(
+            each.equal and each.partition_digest == each.log_digest
+            for each in verify_export(export, datastore)
+        )

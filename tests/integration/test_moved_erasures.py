@@ -13,7 +13,11 @@ from cellfeed.store.errors import RowErased
 from tests.integration.move_steps import SHARD, cells, move, open_engine, shown
 from tests.services.mariadb_cluster import TestCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 
 @pytest.fixture
@@ -22,7 +26,9 @@ def engine(clusters: dict[str, TestCluster]) -> Iterator[ClusteredEngine]:
         yield opened
 
 
-def test_a_shard_that_moved_still_refuses_puts_to_an_erased_row(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_a_shard_that_moved_still_refuses_puts_to_an_erased_row(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
     erased, other = cells(1, 2)
     engine.put([erased, other])
     engine.erase(erased.row_key)

@@ -1,4 +1,5 @@
-"""The buffer table of a real server: a triple keeps its first body, and what was accepted is not removed as a mere copy."""
+"""The buffer table of a real server: a triple keeps its first body, and what was accepted is not
+removed as a mere copy."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def cell(body: bytes) -> NewCell:
     return NewCell(UUID(int=1).bytes, "BASE", 1, body)
 
 
-def test_a_second_body_of_a_triple_is_not_accepted_and_the_first_one_stays(buffer: MySqlBuffer) -> None:
+def test_a_second_body_of_a_triple_is_not_accepted_and_the_first_one_stays(
+    buffer: MySqlBuffer,
+) -> None:
     first, second = cell(b'{"a":1}'), cell(b'{"a":2}')
     assert buffer.add("c1", [first]) == buffer.add("c1", [second])
     assert buffer.accept("c1", [second, first]) == [False, True]

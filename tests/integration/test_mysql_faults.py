@@ -1,6 +1,8 @@
-"""Faults of a MySQL server and of the way to it, made on a real one: nothing acknowledged is lost, nothing is told wrongly, the log stays gapless.
+"""Faults of a MySQL server and of the way to it, made on a real one: nothing acknowledged is lost,
+nothing is told wrongly, the log stays gapless.
 
-Each test proves that its fault happened: by the proxy's rule, by what the server itself says, or by what is in its tables.
+Each test proves that its fault happened: by the proxy's rule, by what the server itself says, or by
+what is in its tables.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ def engine(proxy: TcpProxy) -> Iterator[MySqlEngine]:
 @pytest.fixture
 def direct(empty_mariadb: MariaDB) -> Iterator[Connection[Any]]:
     """A connection that does not pass the proxy."""
-    with closing(MySqlServer(empty_mariadb.url)) as server, closing(server.open_connection()) as opened:
+    with (
+        closing(MySqlServer(empty_mariadb.url)) as server,
+        closing(server.open_connection()) as opened,
+    ):
         yield opened
 
 
@@ -83,8 +88,12 @@ class _InThread(threading.Thread):
         return self._error
 
 
-def open_engine(port: int, *, create: bool = False, timeout_s: float = connections.TIMEOUT_S, user: str = "root") -> MySqlEngine:
-    return MySqlEngine(MySqlServer(f"mysql://{user}@127.0.0.1:{port}", timeout_s), "trips", SHARDS, create=create)
+def open_engine(
+    port: int, *, create: bool = False, timeout_s: float = connections.TIMEOUT_S, user: str = "root"
+) -> MySqlEngine:
+    return MySqlEngine(
+        MySqlServer(f"mysql://{user}@127.0.0.1:{port}", timeout_s), "trips", SHARDS, create=create
+    )
 
 
 def cells(count: int, first: int = 0) -> list[NewCell]:
@@ -92,7 +101,11 @@ def cells(count: int, first: int = 0) -> list[NewCell]:
 
 
 def stored(connection: Connection[Any]) -> int:
-    return sum(int(count) for shard in range(SHARDS) for (count,) in query(connection, f"SELECT COUNT(*) FROM trips_{shard:04d}.cell"))
+    return sum(
+        int(count)
+        for shard in range(SHARDS)
+        for (count,) in query(connection, f"SELECT COUNT(*) FROM trips_{shard:04d}.cell")
+    )
 
 
 def assert_log_is_whole(engine: MySqlEngine, count: int) -> None:
@@ -104,7 +117,7 @@ def assert_log_is_whole(engine: MySqlEngine, count: int) -> None:
     assert sum(map(len, logs.values())) == count
 
 
-# --- the connection is lost --------------------------------------------------------------------------------------------------
+# --- the connection is lost -----------------------------------------------------------------------
 
 
 def test_a_connection_lost_between_the_commit_and_its_answer_is_unknown_and_the_retry_tells(
@@ -119,7 +132,9 @@ def test_a_connection_lost_between_the_commit_and_its_answer_is_unknown_and_the_
     assert_log_is_whole(engine, 10)
 
 
-def test_a_connection_lost_before_the_commit_reaches_the_server_writes_nothing(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
+def test_a_connection_lost_before_the_commit_reaches_the_server_writes_nothing(
+    engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
+) -> None:
     rule = proxy.on_query("COMMIT", Action.CUT_BEFORE)
     with pytest.raises(OutcomeUnknown):
         engine.put(cells(10))
@@ -133,7 +148,10 @@ def test_a_connection_lost_between_the_inserts_and_the_commit_rolls_them_back(
     engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "PACKET_BYTES_MAX", 100)  # a packet per statement
-    inserts, commit = proxy.on_query("INSERT INTO trips_0001", Action.HOLD_ANSWER), proxy.on_query("COMMIT", Action.CUT_BEFORE)
+    inserts, commit = (
+        proxy.on_query("INSERT INTO trips_0001", Action.HOLD_ANSWER),
+        proxy.on_query("COMMIT", Action.CUT_BEFORE),
+    )
     inserts.release()
     with pytest.raises(OutcomeUnknown):
         engine.put(cells(10))
@@ -156,8 +174,13 @@ def test_a_connection_lost_before_the_commit_is_sent_costs_the_caller_nothing(
     assert_log_is_whole(engine, 10)
 
 
-def test_a_put_that_is_cut_off_in_the_middle_of_its_bytes_never_runs(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
-    large = [new_cell(UUID(int=n), "BASE", 1, {"n": random.Random(n).randbytes(400_000).hex()}) for n in range(20)]
+def test_a_put_that_is_cut_off_in_the_middle_of_its_bytes_never_runs(
+    engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
+) -> None:
+    large = [
+        new_cell(UUID(int=n), "BASE", 1, {"n": random.Random(n).randbytes(400_000).hex()})
+        for n in range(20)
+    ]
     proxy.drop_after(3_000_000, Direction.TO_SERVER)
     with pytest.raises((StorageUnavailable, OutcomeUnknown)):
         engine.put(large)
@@ -177,9 +200,18 @@ def test_the_same_holds_for_the_state_table(engine: MySqlEngine, proxy: TcpProxy
     assert engine.state.commit({"a": b"1"}, expect={"a": None}) is None
 
 
-def test_connections_that_the_server_closed_while_they_were_idle_are_not_used(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
+def test_connections_that_the_server_closed_while_they_were_idle_are_not_used(
+    engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
+) -> None:
     engine.put(cells(10))
-    ours = [int(thread) for (thread,) in query(direct, "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND COMMAND = 'Sleep'")]
+    ours = [
+        int(thread)
+        for (thread,) in query(
+            direct,
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND COMMAND"
+            " = 'Sleep'",
+        )
+    ]
     assert ours
     for thread in ours:
         query(direct, f"KILL {thread}")
@@ -189,7 +221,8 @@ def test_connections_that_the_server_closed_while_they_were_idle_are_not_used(en
     assert proxy.connections > before
 
 
-# --- few cells have one answer where the server is MariaDB; of many, statements are sent before those ahead are answered ----------
+# --- few cells have one answer where the server is MariaDB; of many, statements are sent before
+# those ahead are answered ----------
 
 
 @pytest.fixture
@@ -200,8 +233,9 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["MariaDB", "MySQL", "in pieces"])
 def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """How a put to all shards is sent: as the engine does it to the server that it believes it talks to, or many cells in pieces. Its end was sent for so many
-    answers, the COMMIT's among them."""
+    """How a put to all shards is sent: as the engine does it to the server that it believes it
+    talks to, or many cells in pieces. Its end was sent for so many answers, the COMMIT's among
+    them."""
     asked: list[int] = []
     run_script = connections.run_script
 
@@ -215,22 +249,38 @@ def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "MySQL":
         monkeypatch.setattr(Connection, "get_server_info", lambda _: "8.0.36")
     yield
-    # An INSERT for each shard and the counters' UPDATE; of a new column there is one more. Behind pieces there is only the COMMIT.
-    assert asked[-1] in {"MariaDB": (2,), "MySQL": (SHARDS + 2, SHARDS + 3), "in pieces": (1,)}[request.param]
+    # An INSERT for each shard and the counters' UPDATE; of a new column there is one more. Behind
+    # pieces there is only the COMMIT.
+    assert (
+        asked[-1]
+        in {"MariaDB": (2,), "MySQL": (SHARDS + 2, SHARDS + 3), "in pieces": (1,)}[request.param]
+    )
 
 
 @pytest.mark.usefixtures("answered")
-def test_cells_of_which_some_were_stored_before_are_each_told_what_they_came_to(engine: MySqlEngine) -> None:
+def test_cells_of_which_some_were_stored_before_are_each_told_what_they_came_to(
+    engine: MySqlEngine,
+) -> None:
     engine.put(cells(10, first=100))
-    mixed = [*cells(40), *cells(10, first=100), new_cell(UUID(int=100), "BASE", 1, {"n": "another"}), *cells(3)]
+    mixed = [
+        *cells(40),
+        *cells(10, first=100),
+        new_cell(UUID(int=100), "BASE", 1, {"n": "another"}),
+        *cells(3),
+    ]
     outcomes = [result.outcome for result in engine.put(mixed)]
-    assert outcomes == [Outcome.STORED] * 40 + [Outcome.EXISTS] * 10 + [Outcome.CONFLICT] + [Outcome.EXISTS] * 3
+    assert (
+        outcomes
+        == [Outcome.STORED] * 40 + [Outcome.EXISTS] * 10 + [Outcome.CONFLICT] + [Outcome.EXISTS] * 3
+    )
     assert_log_is_whole(engine, 50)
 
 
 @pytest.mark.usefixtures("answered")
 @pytest.mark.parametrize("failing", range(SHARDS))
-def test_when_one_of_the_statements_fails_those_before_it_are_rolled_back(engine: MySqlEngine, direct: Connection[Any], failing: int) -> None:
+def test_when_one_of_the_statements_fails_those_before_it_are_rolled_back(
+    engine: MySqlEngine, direct: Connection[Any], failing: int
+) -> None:
     query(direct, f"RENAME TABLE trips_{failing:04d}.cell TO trips_{failing:04d}.away")
     with pytest.raises(StorageUnavailable, match="nothing written"):
         engine.put(cells(40))
@@ -242,7 +292,9 @@ def test_when_one_of_the_statements_fails_those_before_it_are_rolled_back(engine
 
 @pytest.mark.usefixtures("in_pieces")
 @pytest.mark.parametrize("action", [Action.CUT_BEFORE, Action.CUT_AFTER, Action.CUT_BLIND])
-def test_a_connection_lost_between_two_pieces_costs_the_caller_nothing(engine: MySqlEngine, proxy: TcpProxy, action: Action) -> None:
+def test_a_connection_lost_between_two_pieces_costs_the_caller_nothing(
+    engine: MySqlEngine, proxy: TcpProxy, action: Action
+) -> None:
     rule = proxy.on_query("INSERT INTO trips_0002", action)
     assert [result.outcome for result in engine.put(cells(40))] == [Outcome.STORED] * 40
     assert rule.happened.is_set()
@@ -251,8 +303,13 @@ def test_a_connection_lost_between_two_pieces_costs_the_caller_nothing(engine: M
 
 
 @pytest.mark.usefixtures("in_pieces")
-def test_the_commit_of_many_cells_is_sent_when_every_piece_is_answered(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
-    insert, commit = proxy.on_query("INSERT INTO trips_0001", Action.HOLD_ANSWER), proxy.on_query("COMMIT", Action.CUT_BEFORE)
+def test_the_commit_of_many_cells_is_sent_when_every_piece_is_answered(
+    engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
+) -> None:
+    insert, commit = (
+        proxy.on_query("INSERT INTO trips_0001", Action.HOLD_ANSWER),
+        proxy.on_query("COMMIT", Action.CUT_BEFORE),
+    )
     putting = _InThread(lambda: engine.put(cells(40)))
     assert insert.happened.wait(60)
     assert not commit.happened.wait(0.2)
@@ -263,25 +320,37 @@ def test_the_commit_of_many_cells_is_sent_when_every_piece_is_answered(engine: M
     assert [result.outcome for result in engine.put(cells(40))] == [Outcome.STORED] * 40
 
 
-# --- the server hangs --------------------------------------------------------------------------------------------------------
+# --- the server hangs -----------------------------------------------------------------------------
 
 
-def test_a_connection_to_a_server_that_says_nothing_is_given_up_long_before_a_statement_would_be(proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_to_a_server_that_says_nothing_is_given_up_long_before_a_statement_would_be(
+    proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proxy.stall()
-    with monkeypatch.context() as patched, closing(MySqlServer(f"mysql://root@127.0.0.1:{proxy.port}", 600)) as server:
+    with (
+        monkeypatch.context() as patched,
+        closing(MySqlServer(f"mysql://root@127.0.0.1:{proxy.port}", 600)) as server,
+    ):
         patched.setattr(connections, "GREETING_TIMEOUT_S", 0.2)
         with pytest.raises(StorageUnavailable, match="nothing written"):
             server.open_connection()
     assert proxy.connections == 1, "it was taken, and then nothing was said"
 
 
-def test_the_limit_for_the_greeting_is_none_for_statements(proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_for_the_greeting_is_none_for_statements(
+    proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "GREETING_TIMEOUT_S", 2.0)
-    with closing(MySqlServer(f"mysql://root@127.0.0.1:{proxy.port}")) as server, server.connection() as connection:
+    with (
+        closing(MySqlServer(f"mysql://root@127.0.0.1:{proxy.port}")) as server,
+        server.connection() as connection,
+    ):
         assert query(connection, "SELECT SLEEP(2.2)")[0][0] == "0"
 
 
-def test_an_answer_to_a_commit_that_does_not_come_in_time_is_unknown(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
+def test_an_answer_to_a_commit_that_does_not_come_in_time_is_unknown(
+    engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
+) -> None:
     rule = proxy.on_query("COMMIT", Action.HOLD_ANSWER)
     with closing(open_engine(proxy.port, timeout_s=TIMEOUT_S)) as impatient:
         with pytest.raises(OutcomeUnknown):
@@ -292,7 +361,9 @@ def test_an_answer_to_a_commit_that_does_not_come_in_time_is_unknown(engine: MyS
         assert [result.outcome for result in impatient.put(cells(10))] == [Outcome.EXISTS] * 10
 
 
-def test_a_server_that_does_not_answer_at_all_is_unavailable_after_one_time_out(engine: MySqlEngine, proxy: TcpProxy) -> None:
+def test_a_server_that_does_not_answer_at_all_is_unavailable_after_one_time_out(
+    engine: MySqlEngine, proxy: TcpProxy
+) -> None:
     with closing(open_engine(proxy.port, timeout_s=TIMEOUT_S)) as impatient:
         proxy.stall()
         began_s = time.monotonic()
@@ -305,10 +376,12 @@ def test_a_server_that_does_not_answer_at_all_is_unavailable_after_one_time_out(
         assert [result.outcome for result in impatient.put(cells(10))] == [Outcome.STORED] * 10
 
 
-# --- other transactions ------------------------------------------------------------------------------------------------------
+# --- other transactions ---------------------------------------------------------------------------
 
 
-def test_a_put_that_gives_way_in_a_deadlock_is_run_again(engine: MySqlEngine, direct: Connection[Any]) -> None:
+def test_a_put_that_gives_way_in_a_deadlock_is_run_again(
+    engine: MySqlEngine, direct: Connection[Any]
+) -> None:
     by_shard = {shard_of(cell.row_key, SHARDS): cell for cell in cells(50)}
     # The server lets the transaction give way that has changed less: this one has changed much.
     query(direct, "CREATE TABLE trips_meta.weight (n INT PRIMARY KEY)")
@@ -317,7 +390,9 @@ def test_a_put_that_gives_way_in_a_deadlock_is_run_again(engine: MySqlEngine, di
     query(direct, "SELECT * FROM trips_meta.shard_counter WHERE shard = 3 FOR UPDATE")
     put = _InThread(lambda: engine.put([by_shard[0], by_shard[3]]))
     _wait_for_lock_waits(direct, 1)
-    query(direct, "SELECT * FROM trips_meta.shard_counter WHERE shard = 0 FOR UPDATE")  # now each waits for the other
+    query(
+        direct, "SELECT * FROM trips_meta.shard_counter WHERE shard = 0 FOR UPDATE"
+    )  # now each waits for the other
     query(direct, "COMMIT")
     assert put.error() is None
     assert b"WE ROLL BACK TRANSACTION" in _innodb_status(direct)
@@ -327,7 +402,13 @@ def test_a_put_that_gives_way_in_a_deadlock_is_run_again(engine: MySqlEngine, di
 def test_a_counter_that_stays_locked_is_told_and_writes_nothing(
     engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_SESSION", connections._SESSION.replace("innodb_lock_wait_timeout = 10", "innodb_lock_wait_timeout = 1"))
+    monkeypatch.setattr(
+        connections,
+        "_SESSION",
+        connections._SESSION.replace(
+            "innodb_lock_wait_timeout = 10", "innodb_lock_wait_timeout = 1"
+        ),
+    )
     with closing(open_engine(proxy.port)) as impatient:
         query(direct, "BEGIN")
         query(direct, "SELECT * FROM trips_meta.shard_counter FOR UPDATE")
@@ -338,7 +419,9 @@ def test_a_counter_that_stays_locked_is_told_and_writes_nothing(
         assert [result.outcome for result in impatient.put(cells(10))] == [Outcome.STORED] * 10
 
 
-def test_a_commit_held_back_holds_the_next_of_its_shard_and_no_other(engine: MySqlEngine, proxy: TcpProxy) -> None:
+def test_a_commit_held_back_holds_the_next_of_its_shard_and_no_other(
+    engine: MySqlEngine, proxy: TcpProxy
+) -> None:
     mine = [cell for cell in cells(100) if shard_of(cell.row_key, SHARDS) == 2]
     others = [cell for cell in cells(100) if shard_of(cell.row_key, SHARDS) == 1]
     rule = proxy.on_query("COMMIT", Action.HOLD_QUERY)
@@ -351,7 +434,10 @@ def test_a_commit_held_back_holds_the_next_of_its_shard_and_no_other(engine: MyS
     threads = [threading.Thread(target=put, args=("first", mine[0]))]
     threads[0].start()
     assert rule.happened.wait(60)
-    threads += [threading.Thread(target=put, args=("same shard", mine[1])), threading.Thread(target=put, args=("another shard", others[0]))]
+    threads += [
+        threading.Thread(target=put, args=("same shard", mine[1])),
+        threading.Thread(target=put, args=("another shard", others[0])),
+    ]
     threads[1].start()
     threads[2].start()
     threads[2].join()
@@ -360,12 +446,20 @@ def test_a_commit_held_back_holds_the_next_of_its_shard_and_no_other(engine: MyS
     rule.release()
     for thread in threads:
         thread.join()
-    assert [(cell.added_id, cell.row_key) for cell in engine.scan(2, 0, 10)] == [(0, mine[0].row_key), (1, mine[1].row_key)]
+    assert [(cell.added_id, cell.row_key) for cell in engine.scan(2, 0, 10)] == [
+        (0, mine[0].row_key),
+        (1, mine[1].row_key),
+    ]
 
 
-def test_a_tailer_skips_nothing_while_commits_are_held_back_and_reordered(engine: MySqlEngine, proxy: TcpProxy) -> None:
+def test_a_tailer_skips_nothing_while_commits_are_held_back_and_reordered(
+    engine: MySqlEngine, proxy: TcpProxy
+) -> None:
     held = [proxy.on_query("COMMIT", Action.HOLD_QUERY) for _ in range(3)]
-    groups = [[cell for cell in cells(400) if shard_of(cell.row_key, SHARDS) == shard][:20] for shard in range(3)]
+    groups = [
+        [cell for cell in cells(400) if shard_of(cell.row_key, SHARDS) == shard][:20]
+        for shard in range(3)
+    ]
     done = threading.Event()
     seen: dict[int, list[int]] = {shard: [] for shard in range(SHARDS)}
 
@@ -373,7 +467,9 @@ def test_a_tailer_skips_nothing_while_commits_are_held_back_and_reordered(engine
         while True:
             ends = done.is_set()
             for shard, ids in seen.items():
-                ids += [cell.added_id for cell in engine.scan(shard, ids[-1] + 1 if ids else 0, 100)]
+                ids += [
+                    cell.added_id for cell in engine.scan(shard, ids[-1] + 1 if ids else 0, 100)
+                ]
             if ends:
                 return
 
@@ -396,10 +492,12 @@ def test_a_tailer_skips_nothing_while_commits_are_held_back_and_reordered(engine
     assert_log_is_whole(engine, 60)
 
 
-# --- the server refuses ------------------------------------------------------------------------------------------------------
+# --- the server refuses ---------------------------------------------------------------------------
 
 
-def test_a_read_only_server_writes_nothing_whatever_the_user_may(engine: MySqlEngine, direct: Connection[Any]) -> None:
+def test_a_read_only_server_writes_nothing_whatever_the_user_may(
+    engine: MySqlEngine, direct: Connection[Any]
+) -> None:
     query(direct, "SET GLOBAL read_only = 1")
     try:
         with pytest.raises(StorageUnavailable, match="read-only"):
@@ -411,8 +509,13 @@ def test_a_read_only_server_writes_nothing_whatever_the_user_may(engine: MySqlEn
     assert [result.outcome for result in engine.put(cells(10))] == [Outcome.STORED] * 10
 
 
-def test_a_server_that_becomes_read_only_under_a_put_writes_nothing(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
-    for statement in ("CREATE USER app@'127.0.0.1'", "GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO app@'127.0.0.1'"):
+def test_a_server_that_becomes_read_only_under_a_put_writes_nothing(
+    engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
+) -> None:
+    for statement in (
+        "CREATE USER app@'127.0.0.1'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO app@'127.0.0.1'",
+    ):
         query(direct, statement)
     try:
         with closing(open_engine(proxy.port, user="app")) as app:
@@ -435,7 +538,9 @@ def _take_connections(port: int, taken: ExitStack) -> None:
         taken.enter_context(closing(pymysql.connect(host="127.0.0.1", port=port, user="root")))
 
 
-def test_a_server_without_a_connection_left_is_unavailable_until_there_is_one(engine: MySqlEngine, empty_mariadb: MariaDB, direct: Connection[Any]) -> None:
+def test_a_server_without_a_connection_left_is_unavailable_until_there_is_one(
+    engine: MySqlEngine, empty_mariadb: MariaDB, direct: Connection[Any]
+) -> None:
     before = int(query(direct, "SELECT @@GLOBAL.max_connections")[0][0])
     query(direct, "SET GLOBAL max_connections = 10")
     with ExitStack() as taken:
@@ -448,11 +553,16 @@ def test_a_server_without_a_connection_left_is_unavailable_until_there_is_one(en
         assert [result.outcome for result in opened.put(cells(10))] == [Outcome.STORED] * 10
 
 
-def test_a_group_larger_than_any_packet_is_written_whole(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
+def test_a_group_larger_than_any_packet_is_written_whole(
+    engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
+) -> None:
     before = int(query(direct, "SELECT @@GLOBAL.max_allowed_packet")[0][0])
     query(direct, f"SET GLOBAL max_allowed_packet = {PACKET_BYTES_MIN}")
     try:
-        large = [new_cell(UUID(int=n), "BASE", 1, {"n": random.Random(n).randbytes(450_000).hex()}) for n in range(45)]
+        large = [
+            new_cell(UUID(int=n), "BASE", 1, {"n": random.Random(n).randbytes(450_000).hex()})
+            for n in range(45)
+        ]
         with closing(open_engine(proxy.port)) as opened:
             assert [result.outcome for result in opened.put(large)] == [Outcome.STORED] * 45
         assert proxy.passed[Direction.TO_SERVER] > PACKET_BYTES_MIN
@@ -461,12 +571,19 @@ def test_a_group_larger_than_any_packet_is_written_whole(engine: MySqlEngine, pr
         query(direct, f"SET GLOBAL max_allowed_packet = {before}")
 
 
-def test_rows_of_one_shard_are_cut_into_statements_of_a_packet_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_one_shard_are_cut_into_statements_of_a_packet_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mysql_cells, "PACKET_BYTES_MAX", 10)
-    assert list(mysql_cells.parts(["12345", "1234", "123", "1" * 50, "1"])) == [["12345", "1234"], ["123"], ["1" * 50], ["1"]]
+    assert list(mysql_cells.parts(["12345", "1234", "123", "1" * 50, "1"])) == [
+        ["12345", "1234"],
+        ["123"],
+        ["1" * 50],
+        ["1"],
+    ]
 
 
-# --- the machine -------------------------------------------------------------------------------------------------------------
+# --- the machine ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -479,7 +596,10 @@ def own_server() -> Iterator[MariaDB]:
 
 
 def test_what_a_killed_server_had_committed_is_there_when_it_is_back(own_server: MariaDB) -> None:
-    with TcpProxy(own_server.port, mysql=True) as proxy, closing(open_engine(proxy.port, create=True)) as engine:
+    with (
+        TcpProxy(own_server.port, mysql=True) as proxy,
+        closing(open_engine(proxy.port, create=True)) as engine,
+    ):
         acknowledged = engine.put(cells(50))
         rule = proxy.on_query("COMMIT", Action.HOLD_ANSWER)
         put = _InThread(lambda: engine.put(cells(50, first=50)))
@@ -495,12 +615,19 @@ def test_what_a_killed_server_had_committed_is_there_when_it_is_back(own_server:
         assert own_server.process.pid != killed
         again = engine.put(cells(100))
         assert [result.outcome for result in again] == [Outcome.EXISTS] * 100
-        assert [result.added_id for result in again[:50]] == [result.added_id for result in acknowledged]
+        assert [result.added_id for result in again[:50]] == [
+            result.added_id for result in acknowledged
+        ]
         assert_log_is_whole(engine, 100)
 
 
-def test_ids_of_a_put_that_a_killed_server_never_committed_go_to_the_next(own_server: MariaDB) -> None:
-    with TcpProxy(own_server.port, mysql=True) as proxy, closing(open_engine(proxy.port, create=True)) as engine:
+def test_ids_of_a_put_that_a_killed_server_never_committed_go_to_the_next(
+    own_server: MariaDB,
+) -> None:
+    with (
+        TcpProxy(own_server.port, mysql=True) as proxy,
+        closing(open_engine(proxy.port, create=True)) as engine,
+    ):
         engine.put(cells(50))
         rule = proxy.on_query("COMMIT", Action.HOLD_QUERY)
         put = _InThread(lambda: engine.put(cells(50, first=50)))
@@ -536,12 +663,17 @@ def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(disk: Path) ->
         impatient = stack.enter_context(closing(open_engine(server.port, timeout_s=TIMEOUT_S)))
         acknowledged = [cell for group in _groups(3) for cell in group if engine.put(group)]
         fill(disk)
-        refused = [error for group in _groups(30, first=3) if (error := _error_of(impatient, group)) is not None]
+        refused = [
+            error
+            for group in _groups(30, first=3)
+            if (error := _error_of(impatient, group)) is not None
+        ]
         assert refused
         assert all(isinstance(error, (StorageUnavailable, OutcomeUnknown)) for error in refused)
         assert shutil.disk_usage(disk).free < 1 << 20
         make_room(disk)
-        # What was refused is put again, as a client would: each is stored, or turns out to have been.
+        # What was refused is put again, as a client would: each is stored, or turns out to have
+        # been.
         groups = _groups(33)
         _until_stored(engine, groups, server)
         for cell in acknowledged:
@@ -553,7 +685,15 @@ def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(disk: Path) ->
 def _groups(count: int, first: int = 0) -> list[list[NewCell]]:
     """Groups of ten cells, a megabyte each."""
     return [
-        [new_cell(UUID(int=10 * n + i), "BASE", 1, {"n": random.Random(10 * n + i).randbytes(50_000).hex()}) for i in range(10)]
+        [
+            new_cell(
+                UUID(int=10 * n + i),
+                "BASE",
+                1,
+                {"n": random.Random(10 * n + i).randbytes(50_000).hex()},
+            )
+            for i in range(10)
+        ]
         for n in range(first, first + count)
     ]
 
@@ -572,19 +712,28 @@ def _until_stored(engine: MySqlEngine, groups: list[list[NewCell]], server: Mari
     for group in groups:
         while (error := _error_of(engine, group)) is not None:
             assert time.monotonic() < deadline_s, error
-            # InnoDB ends the server when it cannot write its own log, some time after the disk was full; one that goes on is well, too.
+            # InnoDB ends the server when it cannot write its own log, some time after the disk was
+            # full; one that goes on is well, too.
             if server.process is not None and server.process.poll() is not None:
                 server.start()
             time.sleep(0.5)
 
 
-# --- looking -----------------------------------------------------------------------------------------------------------------
+# --- looking --------------------------------------------------------------------------------------
 
 
 def _wait_for_lock_waits(connection: Connection[Any], count: int) -> None:
     deadline_s = time.monotonic() + 10
     while time.monotonic() < deadline_s:
-        if len(query(connection, "SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'")) >= count:
+        if (
+            len(
+                query(
+                    connection,
+                    "SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'",
+                )
+            )
+            >= count
+        ):
             return
         time.sleep(0.15)  # the server looks anew only when this was not read for 0.1 s
     raise AssertionError("nobody waits for a lock")

@@ -1,4 +1,5 @@
-"""Flipped bits in the files of a MariaDB server's tables: each answer is right or names the damage, the other shards are read, and a check finds it."""
+"""Flipped bits in the files of a MariaDB server's tables: each answer is right or names the damage,
+the other shards are read, and a check finds it."""
 
 from __future__ import annotations
 
@@ -40,10 +41,16 @@ def server() -> Iterator[MariaDB]:
 
 def pages(data: bytes) -> list[int]:
     """Those that hold something."""
-    return [page for page in range(len(data) // PAGE_BYTES) if any(data[page * PAGE_BYTES + 38 : (page + 1) * PAGE_BYTES - 100])]
+    return [
+        page
+        for page in range(len(data) // PAGE_BYTES)
+        if any(data[page * PAGE_BYTES + 38 : (page + 1) * PAGE_BYTES - 100])
+    ]
 
 
-def test_a_flipped_bit_of_a_page_is_named_by_every_read_that_meets_it_and_by_a_check(server: MariaDB) -> None:
+def test_a_flipped_bit_of_a_page_is_named_by_every_read_that_meets_it_and_by_a_check(
+    server: MariaDB,
+) -> None:
     with closing(MySqlEngine(MySqlServer(server.url), "trips", SHARDS)) as engine:
         logs = [engine.scan(shard, 0, 10_000) for shard in range(SHARDS)]
     path = server.directory / "data" / "trips_0000" / "cell.ibd"
@@ -60,7 +67,13 @@ def test_a_flipped_bit_of_a_page_is_named_by_every_read_that_meets_it_and_by_a_c
         with closing(MySqlEngine(MySqlServer(server.url), "trips", SHARDS)) as engine:
             asked: list[tuple[Callable[[], object], object]] = [
                 (lambda: engine.scan(0, 0, 10_000), logs[0]),
-                (lambda: [found and found.cell.row_key for found in engine.get([cell.triple for cell in CELLS])], [cell.row_key for cell in CELLS]),
+                (
+                    lambda: [
+                        found and found.cell.row_key
+                        for found in engine.get([cell.triple for cell in CELLS])
+                    ],
+                    [cell.row_key for cell in CELLS],
+                ),
             ]
             for ask, right in asked:
                 try:
@@ -82,5 +95,8 @@ def test_a_lost_file_of_a_table_is_damage_and_no_move(server: MariaDB) -> None:
     server.stop()
     path.rename(path.with_suffix(".away"))
     server.start()
-    with closing(MySqlEngine(MySqlServer(server.url), "trips", SHARDS)) as engine, pytest.raises(DataDamaged):
+    with (
+        closing(MySqlEngine(MySqlServer(server.url), "trips", SHARDS)) as engine,
+        pytest.raises(DataDamaged),
+    ):
         engine.scan(0, 0, 10)

@@ -1,4 +1,5 @@
-"""A put carries the leader epoch that its writer believes in; a shard of another epoch refuses it, though the server's role has that epoch."""
+"""A put carries the leader epoch that its writer believes in; a shard of another epoch refuses it,
+though the server's role has that epoch."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def engine(empty_mariadb: MariaDB) -> Iterator[MySqlEngine]:
 
 
 @pytest.mark.parametrize("epoch", [4, 6])
-def test_a_write_of_another_epoch_is_refused_and_nothing_is_written(engine: MySqlEngine, epoch: int) -> None:
+def test_a_write_of_another_epoch_is_refused_and_nothing_is_written(
+    engine: MySqlEngine, epoch: int
+) -> None:
     terms = WriteTerms(epoch, semi_sync=False)
     write_role(engine.state, Role("c1", "a", epoch))
     with pytest.raises(StaleWriter, match=f"is in leader epoch 5, the write came with {epoch}"):

@@ -1,4 +1,5 @@
-"""The operators' guide as it is written: the commands of its sections are run, one after the other, on instances of the test's own."""
+"""The operators' guide as it is written: the commands of its sections are run, one after the other,
+on instances of the test's own."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ GUIDE = Path(__file__).parents[2] / "docs" / "operators.md"
 
 def commands(section: str) -> list[list[str]]:
     """Blocks of command lines of a section of the guide."""
-    found = re.search(rf"^## {re.escape(section)}\n(.*?)^## ", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^## {re.escape(section)}\n(.*?)^## ", GUIDE.read_text(), re.MULTILINE | re.DOTALL
+    )
     assert found is not None, section
     blocks = re.findall(r"^```sh\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
     assert blocks, section
@@ -79,7 +82,9 @@ def put(run_dir: Path, first: int, count: int) -> None:
 
 
 def digests(run_dir: Path) -> list[object]:
-    done = CliRunner().invoke(command_line("verify"), ["verify", "--run-dir", str(run_dir), "--json"])
+    done = CliRunner().invoke(
+        command_line("verify"), ["verify", "--run-dir", str(run_dir), "--json"]
+    )
     assert done.exit_code == 0, done.output
     return [(shard["digests"], shard["cells"]) for shard in json.loads(done.output)["shards"]]
 
@@ -106,13 +111,17 @@ def test_an_embedded_datastore_is_trimmed_and_a_row_of_it_erased(srv: Path) -> N
     (srv / "cellfeed.yaml").write_text(EMBEDDED)
     run(["cellfeed up --detach --config /srv/cellfeed.yaml --run-dir /srv/cellfeed"], srv)
     [trimming] = commands("Trimming")
-    trimmed = run([line for line in trimming if "--shard" not in line], srv)  # those of all shards: none of them has so many cells
+    trimmed = run(
+        [line for line in trimming if "--shard" not in line], srv
+    )  # those of all shards: none of them has so many cells
     assert "nothing was done" in trimmed[0].output
     [(_, erasing), (_, scrubbing)] = commands("Erasing a row")
     with _client(srv / "cellfeed") as client:
         assert client.put_cell(ERASED_IN_GUIDE, "BASE", 1, {"name": "somebody"}).acknowledged
     assert "1 bodies erased" in run([erasing], srv)[0].output
-    assert "node-0.sqlite3" in run(["cellfeed down --run-dir /srv/cellfeed", scrubbing], srv)[1].output
+    assert (
+        "node-0.sqlite3" in run(["cellfeed down --run-dir /srv/cellfeed", scrubbing], srv)[1].output
+    )
 
 
 CLUSTERS = """
@@ -125,8 +134,13 @@ gateways: []
 """
 
 
-def test_clusters_are_restored_their_nodes_replaced_and_their_schema_upgraded(srv: Path, servers: list[MariaDB]) -> None:
-    nodes = ", ".join(f'{{name: c1-{node}, url: "{server.url}"}}' for node, server in zip("abc", servers, strict=True))
+def test_clusters_are_restored_their_nodes_replaced_and_their_schema_upgraded(
+    srv: Path, servers: list[MariaDB]
+) -> None:
+    nodes = ", ".join(
+        f'{{name: c1-{node}, url: "{server.url}"}}'
+        for node, server in zip("abc", servers, strict=True)
+    )
     (srv / "clusters.yaml").write_text(CLUSTERS.format(nodes=nodes))
     (srv / "cellfeed").mkdir()
     (srv / "cellfeed" / "config.yaml").write_text("datastore: {shards: 4}")
@@ -147,7 +161,12 @@ def test_clusters_are_restored_their_nodes_replaced_and_their_schema_upgraded(sr
         run([copied], srv)
         [upgrading] = commands("Upgrading")
         run(upgrading, srv)
-        wait_until(lambda: digests(srv / "cellfeed") == [(each["digests"], each["cells"]) for each in before], "all cells are shown")
+        wait_until(
+            lambda: (
+                digests(srv / "cellfeed") == [(each["digests"], each["cells"]) for each in before]
+            ),
+            "all cells are shown",
+        )
         put(srv / "cellfeed", 200, 10)
     finally:
         CliRunner().invoke(command_line("down"), ["down", "--run-dir", str(srv / "cellfeed")])
@@ -157,5 +176,7 @@ def _replaced(server: MariaDB) -> None:
     """A bare server takes its place, and its port."""
     server.kill()
     shutil.rmtree(server.directory)
-    local_mariadb.new_server(server.directory, server.server_id)  # its files; the port is the one that it had
+    local_mariadb.new_server(
+        server.directory, server.server_id
+    )  # its files; the port is the one that it had
     server.start()

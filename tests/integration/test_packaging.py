@@ -1,4 +1,5 @@
-"""The wheel: one name in site-packages, run from elsewhere beside modules that bear our folders' names; and the lock file."""
+"""The wheel: one name in site-packages, run from elsewhere beside modules that bear our folders'
+names; and the lock file."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ import cellfeed
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOLDERS = ("store", "bridge", "consumers", "schemas")
-"""Of the repository; ``cellfeed`` has a link to each, so that they are ``cellfeed.store`` and so on."""
+"""Of the repository; ``cellfeed`` has a link to each, so that they are ``cellfeed.store`` and so
+on."""
 pytestmark = pytest.mark.integration
 
 _LOOK = """
@@ -35,7 +37,7 @@ print(json.dumps({
     "trips": expected_figures().trips,
     "csv": str(shipped_csv()),
 }))
-"""
+"""  # noqa: E501
 
 _CONFIG = """
 datastore: {shards: 4}
@@ -47,7 +49,8 @@ triggers: [{name: service, app: "bridge:program"}]
 _OWN_MODULES = {
     "store.py": 'NAME = "the shop"\n',
     "schemas.py": 'FIELDS = ["shop", "row"]\n',
-    "bridge.py": """
+    "bridge.py": (
+        """
 from cellfeed import trigger
 from schemas import FIELDS
 from store import NAME
@@ -56,8 +59,10 @@ from store import NAME
 def program(row_key):
     with open("called.txt", "a") as called:
         called.write(dict(zip(FIELDS, [NAME, str(row_key)]))["shop"] + " " + str(row_key) + "\\n")
-""",
-    "consumers.py": """
+"""
+    ),
+    "consumers.py": (
+        """
 from confluent_kafka import Consumer
 
 def first_record(bootstrap):
@@ -66,8 +71,10 @@ def first_record(bootstrap):
     record = consumer.poll(30)
     consumer.close()
     return record.offset(), record.error()
-""",
-    "service.py": """
+"""  # noqa: E501
+    ),
+    "service.py": (
+        """
 import json, sys, time
 from pathlib import Path
 import consumers, schemas, store
@@ -85,13 +92,15 @@ for _ in range(300):
         sys.exit(0)
     time.sleep(0.1)
 sys.exit("the trigger was not called within 30 s")
-""",
+"""
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sdist of a copy of what is in the tree, so that no build directory is left in it."""
+    """The wheel, built from the sdist of a copy of what is in the tree, so that no build directory
+    is left in it."""
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
@@ -105,7 +114,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         elif (ROOT / name).is_file():
             (source / name).write_bytes((ROOT / name).read_bytes())
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(built), str(source)]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, cwd=source, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return next(built.glob("cellfeed-*.whl"))
 
@@ -116,18 +127,39 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = tmp_path_factory.mktemp("installed") / "venv"
     venv.create(environment, with_pip=False, symlinks=True)
     python = environment / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     done = subprocess.run(install, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
-    # The dependencies are this environment's. Its own editable install is not seen: a path's .pth files are not followed.
-    site = environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    # The dependencies are this environment's. Its own editable install is not seen: a path's .pth
+    # files are not followed.
+    site = (
+        environment
+        / "lib"
+        / f"python{sys.version_info.major}.{sys.version_info.minor}"
+        / "site-packages"
+    )
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return environment
 
 
 def _without_git() -> list[Path]:
     hidden = {".venv", ".git", "build", "dist"}
-    return [path for path in ROOT.rglob("*") if (path.is_file() or path.is_symlink()) and not hidden & set(path.relative_to(ROOT).parts)]
+    return [
+        path
+        for path in ROOT.rglob("*")
+        if (path.is_file() or path.is_symlink()) and not hidden & set(path.relative_to(ROOT).parts)
+    ]
 
 
 @pytest.mark.xdist_group("packaging")
@@ -155,24 +187,51 @@ def test_wheel_and_sdist_have_one_name_with_data_and_licence_and_nothing_else(wh
 
 @pytest.mark.xdist_group("packaging")
 def test_the_wheel_is_imported_and_run_from_elsewhere(installed: Path, tmp_path: Path) -> None:
-    looked = subprocess.run([installed / "bin" / "python", "-I", "-c", _LOOK], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    looked = subprocess.run(
+        [installed / "bin" / "python", "-I", "-c", _LOOK],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
     assert looked.returncode == 0, looked.stderr
     assert looked.stdout.count(str(installed)) == 6, looked.stdout
     assert str(ROOT) + "/" not in looked.stdout
     assert '"trips": 6433' in looked.stdout
-    version = subprocess.run([installed / "bin" / "cellfeed", "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (version.returncode, version.stdout) == (0, f"cellfeed {cellfeed.__version__}\n"), version.stderr
+    version = subprocess.run(
+        [installed / "bin" / "cellfeed", "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (version.returncode, version.stdout) == (
+        0,
+        f"cellfeed {cellfeed.__version__}\n",
+    ), version.stderr
 
 
 @pytest.mark.xdist_group("packaging")
-def test_a_service_may_have_modules_that_bear_our_folders_names(installed: Path, tmp_path: Path) -> None:
+def test_a_service_may_have_modules_that_bear_our_folders_names(
+    installed: Path, tmp_path: Path
+) -> None:
     for name, text in _OWN_MODULES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "cellfeed.yaml").write_text(_CONFIG)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
     def run(*command: str | Path) -> None:
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
     command = installed / "bin" / "cellfeed"
@@ -197,10 +256,21 @@ def test_the_lock_file_has_every_dependency_with_hashes_and_names_no_host() -> N
     lock = (ROOT / "requirements.lock").read_text()
     assert "://" not in lock
     assert "index-url" not in lock
-    locked = {_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==", lock, re.MULTILINE)}
-    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"], *PROJECT["optional-dependencies"]["testing"]]
+    locked = {
+        _normal(name)
+        for name in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==", lock, re.MULTILINE)
+    }
+    wanted = [
+        *PROJECT["dependencies"],
+        *PROJECT["optional-dependencies"]["dev"],
+        *PROJECT["optional-dependencies"]["testing"],
+    ]
     assert {_normal(re.split(r"[\[<>=;~! ]", each)[0]) for each in wanted} <= locked
-    assert all("--hash=sha256:" in entry for entry in re.split(r"\n(?=\S)", lock.strip()) if not entry.startswith("#"))
+    assert all(
+        "--hash=sha256:" in entry
+        for entry in re.split(r"\n(?=\S)", lock.strip())
+        if not entry.startswith("#")
+    )
 
 
 def _normal(name: str) -> str:

@@ -1,4 +1,5 @@
-"""Reads of many large bodies that compress well: each answer has a bound in decoded bytes, the whole comes in pages, and the worker's memory shows it."""
+"""Reads of many large bodies that compress well: each answer has a bound in decoded bytes, the
+whole comes in pages, and the worker's memory shows it."""
 
 from __future__ import annotations
 
@@ -56,12 +57,21 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Worker:
     def __init__(self, directory: Path) -> None:
         command = [sys.executable, "-c", _WORKER, str(directory)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        )
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{self._process.stdout.readline().strip()}"
 
     def peak_bytes(self) -> int:
-        [line] = [line for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
+        [line] = [
+            line
+            for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+            if line.startswith("VmHWM:")
+        ]
         return int(line.split()[1]) * 1024
 
     def end(self) -> None:
@@ -77,15 +87,23 @@ def worker(directory: Path) -> Iterator[Worker]:
 
 
 def read_cells(client: Client) -> int:
-    return sum(cell is not None and cell.body["n"] == number for number, cell in enumerate(client.get_cells([(row, "BASE", 1) for row in rows()])))
+    return sum(
+        cell is not None and cell.body["n"] == number
+        for number, cell in enumerate(client.get_cells([(row, "BASE", 1) for row in rows()]))
+    )
 
 
 def read_latest(client: Client) -> int:
-    return sum(cell is not None and cell.body["n"] == number for number, cell in enumerate(client.get_cells_latest([(row, "BASE") for row in rows()])))
+    return sum(
+        cell is not None and cell.body["n"] == number
+        for number, cell in enumerate(client.get_cells_latest([(row, "BASE") for row in rows()]))
+    )
 
 
 def read_rows(client: Client) -> int:
-    return sum(row["BASE"].body["n"] == number for number, row in enumerate(client.get_rows(rows())))
+    return sum(
+        row["BASE"].body["n"] == number for number, row in enumerate(client.get_rows(rows()))
+    )
 
 
 def read_row(client: Client) -> int:
@@ -114,8 +132,12 @@ def read_log(client: Client) -> int:
     return found - 40
 
 
-@pytest.mark.parametrize("read", [read_cells, read_latest, read_rows, read_row, read_logs, read_log])
-def test_many_large_bodies_are_read_whole_and_cost_the_worker_a_page(worker: Worker, read: object) -> None:
+@pytest.mark.parametrize(
+    "read", [read_cells, read_latest, read_rows, read_row, read_logs, read_log]
+)
+def test_many_large_bodies_are_read_whole_and_cost_the_worker_a_page(
+    worker: Worker, read: object
+) -> None:
     with Client(worker.url, "trips") as client:
         client.get_cell(rows()[0], "BASE", 1)
         before = worker.peak_bytes()
@@ -128,14 +150,31 @@ def test_many_large_bodies_are_read_whole_and_cost_the_worker_a_page(worker: Wor
     ("route", "asked"),
     [
         ("/rows", {"row_keys": [str(row) for row in rows()]}),
-        ("/cells/get", {"keys": [{"row_key": str(row), "column_name": "BASE", "ref_key": 1} for row in rows()]}),
-        ("/cells/latest", {"keys": [{"row_key": str(row), "column_name": "BASE"} for row in rows()]}),
+        (
+            "/cells/get",
+            {
+                "keys": [
+                    {"row_key": str(row), "column_name": "BASE", "ref_key": 1} for row in rows()
+                ]
+            },
+        ),
+        (
+            "/cells/latest",
+            {"keys": [{"row_key": str(row), "column_name": "BASE"} for row in rows()]},
+        ),
         (f"/row?row_key={ONE_ROW}", None),
     ],
 )
-def test_a_caller_who_reads_no_pages_is_told_instead_of_given_a_part(worker: Worker, route: str, asked: dict[str, object] | None) -> None:
+def test_a_caller_who_reads_no_pages_is_told_instead_of_given_a_part(
+    worker: Worker, route: str, asked: dict[str, object] | None
+) -> None:
     connection = http.client.HTTPConnection(urlsplit(worker.url).netloc, timeout=30)
-    connection.request("GET" if asked is None else "POST", f"/v1/trips{route}", json.dumps(asked), {"content-type": "application/json"})
+    connection.request(
+        "GET" if asked is None else "POST",
+        f"/v1/trips{route}",
+        json.dumps(asked),
+        {"content-type": "application/json"},
+    )
     answer = connection.getresponse()
     told = json.loads(answer.read())
     connection.close()
@@ -146,6 +185,10 @@ def test_a_caller_who_reads_no_pages_is_told_instead_of_given_a_part(worker: Wor
 def test_rows_and_columns_are_whole_in_process(directory: Path) -> None:
     with Datastore.open_embedded(directory, "trips", 4) as store:
         [small, one, last] = store.get_rows([rows()[0], ONE_ROW, rows()[1]])
-        assert ([*small], [*one], [*last]) == (["BASE"], [f"C{number:02}" for number in range(40)], ["BASE"])
+        assert ([*small], [*one], [*last]) == (
+            ["BASE"],
+            [f"C{number:02}" for number in range(40)],
+            ["BASE"],
+        )
         page = store.get_rows_page([ONE_ROW])
         assert (len(page.rows[0]), page.next_row, page.after_column) == (17, 0, "C16")

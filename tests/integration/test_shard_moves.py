@@ -1,4 +1,5 @@
-"""Moves of shards between two clusters of real MariaDB servers, under everybody who writes and reads; killed, paused and promoted in the middle."""
+"""Moves of shards between two clusters of real MariaDB servers, under everybody who writes and
+reads; killed, paused and promoted in the middle."""
 
 from __future__ import annotations
 
@@ -23,8 +24,21 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.indexes import IndexTable
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.engines.mysql.state import MySqlState
-from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable
-from cellfeed.store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
+from cellfeed.store.errors import (
+    InvalidRequest,
+    NotFound,
+    ProtectData,
+    ShardMoving,
+    StorageUnavailable,
+)
+from cellfeed.store.failpoints import (
+    FailpointReached,
+    clear_failpoints,
+    passes,
+    set_failpoint,
+    unwatch_failpoint,
+    watch_failpoint,
+)
 from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.version import IndexVersion
 from tests.integration.move_steps import (
@@ -50,7 +64,11 @@ from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, DATASTORE, SHARDS, 
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import Recorder, working
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("mariadb-cluster"),
+    pytest.mark.timeout(240),
+]
 
 
 @pytest.fixture
@@ -59,7 +77,7 @@ def engine(clusters: dict[str, TestCluster]) -> Iterator[ClusteredEngine]:
         yield opened
 
 
-def test_a_moved_shard_goes_on_with_its_ids_times_epochs_and_start_for_those_who_were_there_and_those_who_come(
+def test_a_moved_shard_goes_on_with_its_ids_times_epochs_and_start_for_those_who_were_there_and_those_who_come(  # noqa: E501
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     written = cells(1, 300)
@@ -77,11 +95,18 @@ def test_a_moved_shard_goes_on_with_its_ids_times_epochs_and_start_for_those_who
             assert reader.leader_epochs(SHARD) == [(0, 0), (1, 300)]
             assert reader.get([written[30].triple])[0] is not None
             assert reader.commit_group(SHARD) == "c2"
-    assert [result.outcome for result in engine.put(written[20:22])] == [Outcome.EXISTS, Outcome.EXISTS]
+    assert [result.outcome for result in engine.put(written[20:22])] == [
+        Outcome.EXISTS,
+        Outcome.EXISTS,
+    ]
     [new] = engine.put(cells(2, 1))
     assert (new.outcome, new.added_id) == (Outcome.STORED, 300)
     shown(engine, 301)
-    assert [cell.added_id for cell in engine.scan_many([LogRange(SHARD, 298, 10)])[0]] == [298, 299, 300]
+    assert [cell.added_id for cell in engine.scan_many([LogRange(SHARD, 298, 10)])[0]] == [
+        298,
+        299,
+        300,
+    ]
     assert move(clusters, engine, "c2").was_there
     # And back, where the old rows were kept.
     assert move(clusters, engine, "c1").cells == 281
@@ -123,18 +148,18 @@ def test_a_mover_that_dies_anywhere_under_writes_is_resumed_or_taken_back_and_no
         datastore.close()
 
 
-INDEX = parse_definition(
-    """
+INDEX = parse_definition("""
 table: cells_by_n
 datastore: trips
 column_defs:
   - column_key: BASE
     fields: [{field: n, type: int}]
-"""
-)
+""")
 
 
-def test_readers_of_every_kind_go_on_over_moves_there_and_back(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_readers_of_every_kind_go_on_over_moves_there_and_back(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
     recorder = Recorder()
     assigned, grouped, stop = list[tuple[int, int]](), list[tuple[int, int]](), threading.Event()
     with ExitStack() as stack:
@@ -147,7 +172,9 @@ def test_readers_of_every_kind_go_on_over_moves_there_and_back(clusters: dict[st
         stack.enter_context(working(reading, coordinator, recorder))
         bootstrap = stack.enter_context(gateway(reading, coordinator))
         by_hand, member = kafka_consumer(bootstrap, "by-hand"), kafka_consumer(bootstrap, "members")
-        by_hand.assign([confluent_kafka.TopicPartition("trips", shard, 0) for shard in range(SHARDS)])
+        by_hand.assign(
+            [confluent_kafka.TopicPartition("trips", shard, 0) for shard in range(SHARDS)]
+        )
         member.subscribe(["trips"])
         threads = [polled(by_hand, assigned, stop), polled(member, grouped, stop)]
         with tailing(clusters) as tailer, writing(datastore) as writer:
@@ -160,19 +187,28 @@ def test_readers_of_every_kind_go_on_over_moves_there_and_back(clusters: dict[st
             check(clusters, writer, tailer)
         ends = {shard: head.next_added_id for shard, head in engine.heads().items()}
         wanted = {(shard, added_id) for shard, end in ends.items() for added_id in range(end)}
-        wait_until(lambda: wanted <= set(assigned) and wanted <= set(grouped) and wanted <= set(recorder.cells), "everybody has come to the ends")
+        wait_until(
+            lambda: (
+                wanted <= set(assigned) and wanted <= set(grouped) and wanted <= set(recorder.cells)
+            ),
+            "everybody has come to the ends",
+        )
         stop.set()
         for thread in threads:
             thread.join()
         for read in (assigned, grouped, recorder.cells):
             for shard, end in ends.items():
-                assert [added_id for number, added_id in read if number == shard] == list(range(end))
+                assert [added_id for number, added_id in read if number == shard] == list(
+                    range(end)
+                )
         assert differences(reading, version) == []
         by_hand.close()
         member.close()
 
 
-def test_an_index_of_a_shard_that_moves_goes_with_it_whatever_is_written_meanwhile(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_an_index_of_a_shard_that_moves_goes_with_it_whatever_is_written_meanwhile(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
     with Datastore(open_engine(clusters)) as datastore, index_worker(datastore):
         version = made_index(datastore, INDEX)
         datastore.put_new_cells([each for shard in range(SHARDS) for each in cells(1, 200, shard)])
@@ -180,7 +216,11 @@ def test_an_index_of_a_shard_that_moves_goes_with_it_whatever_is_written_meanwhi
         table = version.table.name
         before = clusters["c1"].servers["a"].sql(f"SELECT COUNT(*) FROM trips_0001.{table}")
         move(clusters, engine, "c2")
-        assert clusters["c2"].servers["a"].sql(f"SELECT COUNT(*) FROM trips_0001.{table}") == before != [(0,)]
+        assert (
+            clusters["c2"].servers["a"].sql(f"SELECT COUNT(*) FROM trips_0001.{table}")
+            == before
+            != [(0,)]
+        )
         assert differences(datastore, version) == []
         other = made_index(datastore, parse_definition(INDEX_TEXT_2))
         assert differences(datastore, other) == []
@@ -191,8 +231,14 @@ def test_an_index_that_is_made_or_dropped_behind_a_fence_is_so_in_the_shard_that
 ) -> None:
     def having(table: IndexTable) -> list[int]:
         """The shards that have it, on the cluster that serves them."""
-        served = {shard: clusters[name].servers["a"] for shard, name in owners(admins(clusters)).items()}
-        return [shard for shard, server in served.items() if server.sql(f"SHOW TABLES IN trips_{shard:04d} LIKE '{table.name}'")]
+        served = {
+            shard: clusters[name].servers["a"] for shard, name in owners(admins(clusters)).items()
+        }
+        return [
+            shard
+            for shard, server in served.items()
+            if server.sql(f"SHOW TABLES IN trips_{shard:04d} LIKE '{table.name}'")
+        ]
 
     first, second = (IndexVersion(INDEX, number, SHARDS).table for number in (1, 2))
     engine.indexes.create(first)
@@ -201,11 +247,15 @@ def test_an_index_that_is_made_or_dropped_behind_a_fence_is_so_in_the_shard_that
 
         def fence() -> None:
             if not paused:
-                go_on, ended = stack.enter_context(paused_mover(clusters, engine, "move.after_hide"))
+                go_on, ended = stack.enter_context(
+                    paused_mover(clusters, engine, "move.after_hide")
+                )
                 paused.append(go_on)
                 stack.callback(lambda: wait_until(lambda: bool(ended), "the move is over"))
 
-        watch_failpoint("mysql.index.listed", fence)  # when it is known which shards are served: one of them is not any more
+        watch_failpoint(
+            "mysql.index.listed", fence
+        )  # when it is known which shards are served: one of them is not any more
         with monkeypatch.context() as patched:
             patched.setattr(placement, "MOVE_WAIT_S", 0.1)
             with pytest.raises(ShardMoving, match="shard 1 has no table"):
@@ -237,7 +287,13 @@ def test_a_process_with_a_map_from_before_two_moves_does_not_take_half_a_copy_fo
                 move(clusters, engine, "c1")
             clear_failpoints()
             # It knows of neither move, and asks the cluster that had the shard before both of them.
-            answers = asleep.clusters["c1"].read(lambda each: (each.get([written[5].triple]), each.latest(keys)))[0] if holds(asleep, written[5]) else None
+            answers = (
+                asleep.clusters["c1"].read(
+                    lambda each: (each.get([written[5].triple]), each.latest(keys))
+                )[0]
+                if holds(asleep, written[5])
+                else None
+            )
             assert answers is None or None not in (*answers[0], *answers[1])
             mover.roll_back(admins(clusters), SHARD)
         move(clusters, engine, "c1")
@@ -262,9 +318,17 @@ column_defs:
 """
 
 
-def test_a_promotion_in_the_middle_of_a_move_changes_nothing_on_its_source_or_its_target(clusters: dict[str, TestCluster]) -> None:
-    # Only c1 has a minion to promote: it is the source of the moves to c2, and the target of those back.
-    for to, point in (("c2", "move.inside_copy"), ("c1", "move.before_switch"), ("c2", "move.after_fence"), ("c1", "move.after_switch")):
+def test_a_promotion_in_the_middle_of_a_move_changes_nothing_on_its_source_or_its_target(
+    clusters: dict[str, TestCluster],
+) -> None:
+    # Only c1 has a minion to promote: it is the source of the moves to c2, and the target of those
+    # back.
+    for to, point in (
+        ("c2", "move.inside_copy"),
+        ("c1", "move.before_switch"),
+        ("c2", "move.after_fence"),
+        ("c1", "move.after_switch"),
+    ):
         with (
             closing(open_engine(clusters)) as engine,
             Datastore(open_engine(clusters)) as datastore,
@@ -278,7 +342,10 @@ def test_a_promotion_in_the_middle_of_a_move_changes_nothing_on_its_source_or_it
                     promoted.append("under way")
                     done = promote(clusters["c1"].admin)
                     promoted[0] = done.master
-                    wait_until(lambda: follows_again(clusters["c1"], done.old_master), "the old master is a minion")
+                    wait_until(
+                        lambda: follows_again(clusters["c1"], done.old_master),
+                        "the old master is a minion",
+                    )
 
             watch_failpoint(point, once)
             try:
@@ -292,7 +359,9 @@ def test_a_promotion_in_the_middle_of_a_move_changes_nothing_on_its_source_or_it
             check(clusters, writer, tailer)
 
 
-def test_a_mover_that_is_paused_is_alone_and_one_that_was_cut_off_can_do_nothing_more(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_a_mover_that_is_paused_is_alone_and_one_that_was_cut_off_can_do_nothing_more(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
     engine.put(cells(1, 50))
     reached, go_on, ended = threading.Event(), threading.Event(), list[BaseException]()
 
@@ -316,7 +385,9 @@ def test_a_mover_that_is_paused_is_alone_and_one_that_was_cut_off_can_do_nothing
         with pytest.raises(ShardMoving):
             engine.clusters["c1"].put(cells(2, 1))
         for each in clusters.values():
-            for thread, user in each.servers["a"].sql("SELECT ID, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"):
+            for thread, user in each.servers["a"].sql(
+                "SELECT ID, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"
+            ):
                 if user != "system user":
                     with suppress(Exception):
                         each.servers["a"].sql(f"KILL {thread}")
@@ -332,8 +403,9 @@ def test_a_mover_that_is_paused_is_alone_and_one_that_was_cut_off_can_do_nothing
 
 
 def follows_again(cluster: TestCluster, node: str) -> bool:
-    """Whether it could be written down that the node is a minion again, which on a busy machine takes more than one attempt. What it was about to commit when
-    it was fenced is nobody's: the writer puts it again."""
+    """Whether it could be written down that the node is a minion again, which on a busy machine
+    takes more than one attempt. What it was about to commit when it was fenced is nobody's: the
+    writer puts it again."""
     with suppress(StorageUnavailable):
         try:
             follow_again(cluster.admin, node)
@@ -356,12 +428,17 @@ def stored(engine: ClusteredEngine, first: int) -> bool:
     return False
 
 
-def test_what_was_buffered_for_a_cluster_goes_where_its_shard_is_now(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_what_was_buffered_for_a_cluster_goes_where_its_shard_is_now(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
     with closing(open_engine(clusters, copies=1)) as buffering:
         written = cells(1, 20)
         engine.put(written[:10])
         buffering._puts._buffered._copy("c1", written)  # type: ignore[union-attr]
-        away = [PutResult(Outcome.FAILED, SHARD, error=StorageUnavailable("c1 is away")) for _ in written]
+        away = [
+            PutResult(Outcome.FAILED, SHARD, error=StorageUnavailable("c1 is away"))
+            for _ in written
+        ]
         buffering._puts._buffered._accept("c1", ["c2"], written, away)  # type: ignore[union-attr]
         assert {result.outcome for result in away} == {Outcome.BUFFERED}
         move(clusters, engine, "c2")
@@ -374,20 +451,30 @@ def test_what_was_buffered_for_a_cluster_goes_where_its_shard_is_now(clusters: d
         assert {result.outcome for result in buffering.put(written)} == {Outcome.EXISTS}
 
 
-def test_a_process_that_does_not_know_the_new_cluster_refuses_and_serves_the_other_shards(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_a_process_that_does_not_know_the_new_cluster_refuses_and_serves_the_other_shards(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
     everything = {name: each.openers() for name, each in clusters.items()}
-    with closing(ClusteredEngine(DATASTORE, SHARDS, {name: everything[name] for name in ("c1", "c2")})) as ordinary:
+    with closing(
+        ClusteredEngine(DATASTORE, SHARDS, {name: everything[name] for name in ("c1", "c2")})
+    ) as ordinary:
         ordinary.put(cells(1, 5))
-        ordinary.placement._clusters = {"c1": ordinary.clusters["c1"]}  # as one that was started before c2 was made
+        ordinary.placement._clusters = {
+            "c1": ordinary.clusters["c1"]
+        }  # as one that was started before c2 was made
         move(clusters, engine, "c2")
-        with pytest.raises(StorageUnavailable, match="moved to cluster 'c2', which the configuration"):
+        with pytest.raises(
+            StorageUnavailable, match="moved to cluster 'c2', which the configuration"
+        ):
             ordinary.put(cells(2, 1))
         with pytest.raises(StorageUnavailable, match="start the process again"):
             ordinary.scan(SHARD, 0, 10)
         assert ordinary.put(cells(3, 1, 0))[0].outcome is Outcome.STORED
 
 
-def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
     engine.put(cells(1, 30))
     with pytest.raises(NotFound, match="keeps anything"):
         mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)
@@ -410,7 +497,10 @@ def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(clusters
     assert mover.clean(admins(clusters), SHARD, engine.dictionaries.complete) == "c1"
     assert underway(admins(clusters)) == []
     for server in clusters["c1"].servers.values():
-        wait_until(lambda server=server: not server.sql("SHOW DATABASES LIKE 'trips_0001'"), "nothing is kept")  # type: ignore[misc]
+        wait_until(
+            lambda server=server: not server.sql("SHOW DATABASES LIKE 'trips_0001'"),
+            "nothing is kept",
+        )  # type: ignore[misc]
     assert len(log(engine)) == 30
     states = [MySqlState(each.admin.server("a"), each.admin.meta) for each in clusters.values()]
     assert {told.by_shard()[SHARD] for state in states if (told := read_map(state))} == {"c2"}
@@ -434,10 +524,14 @@ def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_goes_on(
         writer.goes_on()
 
 
-def test_ids_that_a_restore_left_out_stay_left_out(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_ids_that_a_restore_left_out_stay_left_out(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
     engine.put(cells(1, 10))
     shown(engine, 10)
-    clusters["c1"].servers["a"].sql(f"UPDATE trips_meta.shard_counter SET next_added_id = 5000 WHERE shard = {SHARD}")
+    clusters["c1"].servers["a"].sql(
+        f"UPDATE trips_meta.shard_counter SET next_added_id = 5000 WHERE shard = {SHARD}"
+    )
     engine.put([cells(2, 1)[0]._replace(column_name=RESTORED_COLUMN)])
     shown(engine, 5_001)
     before = [*log(engine), *log(engine, 10)]  # a scan ends where ids are left out

@@ -1,4 +1,5 @@
-"""Checkpoints and commits of SQLite files never overlap, in any process, and the WAL stays bounded."""
+"""Checkpoints and commits of SQLite files never overlap, in any process, and the WAL stays
+bounded."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_the_wal_stays_bounded_while_two_write(path: Path, monkeypatch: pytest.M
         file.close()
 
 
-def test_nobody_commits_while_a_checkpoint_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_commits_while_a_checkpoint_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_files, "_CHECKPOINT_BYTES", 0)
     mine, other = SqliteFile(path), sqlite3.connect(path, isolation_level=None, timeout=0)
     set_failpoint("sqlite.checkpoint.inside", "sleep:1.0")
@@ -72,7 +75,9 @@ def test_nobody_commits_while_a_checkpoint_runs(path: Path, monkeypatch: pytest.
     mine.close()
 
 
-def test_a_checkpoint_that_cannot_run_costs_no_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_run_costs_no_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_files, "_CHECKPOINT_BYTES", 0)
     file = SqliteFile(path)
     fill(file, 1)

@@ -1,4 +1,5 @@
-"""A commit of an embedded store that fails, or is followed by something that fails: what the caller is told is what is in the store."""
+"""A commit of an embedded store that fails, or is followed by something that fails: what the caller
+is told is what is in the store."""
 
 from __future__ import annotations
 
@@ -48,26 +49,50 @@ except OSError as error:
 """
 
 CALLS = {
-    "put": "print([str(r.outcome) for r in store.put_cells([(UUID(int=n), 'BASE', 1, {'n': n}) for n in range(4)])])",
+    "put": (
+        "print([str(r.outcome) for r in store.put_cells([(UUID(int=n), 'BASE', 1, {'n': n}) for n"
+        " in range(4)])])"
+    ),
     "erase": "print(store.engine.erase(UUID(int=9).bytes).cells)",
     "trim": "print(store.engine.trim(store.shard_of(UUID(int=9)), 1))",
     "state": "print(store.state.commit({'key': b'value'}))",
-    "dictionary": "store.engine.dictionaries.add(Dictionary('BASE', b'x' * 5000, 1, 1)); print('added')",
-    "index": "store.engine.indexes.apply(table, {0: [Entry(b'r' * 16, True, (1,), (1,))]}); print('applied')",
+    "dictionary": (
+        "store.engine.dictionaries.add(Dictionary('BASE', b'x' * 5000, 1, 1)); print('added')"
+    ),
+    "index": (
+        "store.engine.indexes.apply(table, {0: [Entry(b'r' * 16, True, (1,), (1,))]});"
+        " print('applied')"
+    ),
 }
-TOLD = {"put": "['stored', 'stored', 'stored', 'stored']", "erase": "1", "trim": "1", "state": "1", "dictionary": "added", "index": "applied"}
+TOLD = {
+    "put": "['stored', 'stored', 'stored', 'stored']",
+    "erase": "1",
+    "trim": "1",
+    "state": "1",
+    "dictionary": "added",
+    "index": "applied",
+}
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_write_at_the_descriptor_limit_is_answered_as_it_went(tmp_path: Path, call: str) -> None:
     program = AT_THE_DESCRIPTOR_LIMIT + CALLS[call]
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stdout.splitlines() == ["24", TOLD[call]], done.stderr
     assert "no checkpoint just now" in done.stderr, "none was tried: nothing was at stake"
 
 
 @pytest.mark.parametrize("broken", ["connect", "checkpoint"])
-def test_whatever_fails_behind_the_commit_fails_no_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str) -> None:
+def test_whatever_fails_behind_the_commit_fails_no_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
     with Datastore.open_embedded(tmp_path, shards=SHARDS) as store:
         monkeypatch.setattr(sqlite_files, "_CHECKPOINT_BYTES", 0)
 
@@ -99,13 +124,19 @@ for line in sys.stdin:
         except CellfeedError as error:
             print(number, "failed" if error.definite else "unknown", flush=True)
     print("done", flush=True)
-"""
+"""  # noqa: E501
 
 
 def test_puts_on_a_full_disk_have_certainly_failed_and_none_is_there_afterwards() -> None:
     try:
         with small_disk(SMALL_DISK_BYTES) as disk:
-            writer = subprocess.Popen([sys.executable, "-c", WRITER, str(disk)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            writer = subprocess.Popen(
+                [sys.executable, "-c", WRITER, str(disk)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             assert writer.stdin is not None
             assert writer.stdout is not None
 
@@ -114,7 +145,12 @@ def test_puts_on_a_full_disk_have_certainly_failed_and_none_is_there_afterwards(
                 assert writer.stdout is not None
                 writer.stdin.write(" ".join(map(str, numbers)) + "\n")
                 writer.stdin.flush()
-                return {int(number): outcome for number, outcome in (line.split() for line in iter(writer.stdout.readline, "done\n"))}
+                return {
+                    int(number): outcome
+                    for number, outcome in (
+                        line.split() for line in iter(writer.stdout.readline, "done\n")
+                    )
+                }
 
             assert writer.stdout.readline() == "open\n"
             outcomes = put(range(50))
@@ -128,7 +164,11 @@ def test_puts_on_a_full_disk_have_certainly_failed_and_none_is_there_afterwards(
             assert "unknown" not in full.values(), "what certainly was not written is told as such"
             assert {outcomes[number] for number in (*range(50), *range(120, 150))} == {"stored"}
             with Datastore.open_embedded(disk, shards=SHARDS) as store:
-                there = {number for number in outcomes if store.get_cell(UUID(int=number), "BASE", 1) is not None}
+                there = {
+                    number
+                    for number in outcomes
+                    if store.get_cell(UUID(int=number), "BASE", 1) is not None
+                }
             assert there == {number for number, outcome in outcomes.items() if outcome == "stored"}
     except NoSmallDisk as reason:
         pytest.skip(str(reason))

@@ -1,4 +1,5 @@
-"""Damage of an embedded file is an error that names the place: no answer is shorter, or another one, and no error is one of Python's or SQLite's own."""
+"""Damage of an embedded file is an error that names the place: no answer is shorter, or another
+one, and no error is one of Python's or SQLite's own."""
 
 from __future__ import annotations
 
@@ -48,14 +49,26 @@ def log(engine: SqliteEngine, shard: int = 0) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "change", ["row_key = zeroblob(16)", "column_name = 'OTHER'", "ref_key = ref_key + 1", "created_at_us = created_at_us + 1", "body = x'04'"]
+    "change",
+    [
+        "row_key = zeroblob(16)",
+        "column_name = 'OTHER'",
+        "ref_key = ref_key + 1",
+        "created_at_us = created_at_us + 1",
+        "body = x'04'",
+    ],
 )
-def test_a_cell_that_is_not_the_one_that_was_written_is_named_on_every_path(place: Path, change: str) -> None:
+def test_a_cell_that_is_not_the_one_that_was_written_is_named_on_every_path(
+    place: Path, change: str
+) -> None:
     with closing(opened(place)) as engine:
         cell = engine.scan(0, 5, 1)[0]
     run(place, f"UPDATE cell SET {change} WHERE position = 5")
     with closing(opened(place)) as engine:
-        ways: list[Callable[[], object]] = [lambda: engine.scan(0, 0, 100), lambda: engine.scan(0, 5, 1)]
+        ways: list[Callable[[], object]] = [
+            lambda: engine.scan(0, 0, 100),
+            lambda: engine.scan(0, 5, 1),
+        ]
         if "row_key" not in change:
             ways += [lambda: engine.row([cell.row_key]), lambda: engine.row_cells(cell.row_key)]
             ways += [lambda: engine.indexes.current({0: [cell.row_key]}, None)]
@@ -73,13 +86,22 @@ def test_a_damaged_cell_fails_its_own_put_alone(place: Path) -> None:
     run(place, "UPDATE cell SET created_at_us = 0 WHERE position = 5")
     with closing(opened(place)) as engine:
         results = engine.put([*CELLS, *rides(300, 5)])
-        failed = [cell.row_key for cell, result in zip(CELLS, results, strict=False) if result.outcome is Outcome.FAILED]
+        failed = [
+            cell.row_key
+            for cell, result in zip(CELLS, results, strict=False)
+            if result.outcome is Outcome.FAILED
+        ]
         assert failed == [damaged.row_key]
         assert [result.outcome for result in results[300:]] == [Outcome.STORED] * 5
 
 
-@pytest.mark.parametrize(("gone", "told"), [("= 0", "0 to 0"), ("BETWEEN 40 AND 44", "40 to 44"), ("BETWEEN 100 AND 1000", "100 to ")])
-def test_cells_that_are_lost_from_a_log_are_no_shorter_log(place: Path, gone: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [("= 0", "0 to 0"), ("BETWEEN 40 AND 44", "40 to 44"), ("BETWEEN 100 AND 1000", "100 to ")],
+)
+def test_cells_that_are_lost_from_a_log_are_no_shorter_log(
+    place: Path, gone: str, told: str
+) -> None:
     run(place, f"DELETE FROM cell WHERE position {gone}")
     with closing(opened(place)) as engine:
         with pytest.raises(DataDamaged, match=f"shard 0 has no cells from added_id {told}"):
@@ -117,7 +139,9 @@ def test_cells_of_the_version_before_are_read_and_get_a_checksum_from_a_scrub(pl
         log(engine)
 
 
-def test_one_flipped_bit_is_an_error_of_ours_or_changes_nothing(place: Path, tmp_path: Path) -> None:
+def test_one_flipped_bit_is_an_error_of_ours_or_changes_nothing(
+    place: Path, tmp_path: Path
+) -> None:
     with closing(opened(place)) as engine:
         whole = [log(engine, shard) for shard in range(SHARDS)]
     data = (place / CELLS_FILE).read_bytes()
@@ -136,8 +160,11 @@ def test_one_flipped_bit_is_an_error_of_ours_or_changes_nothing(place: Path, tmp
                     assert log(engine, shard) == whole[shard], f"bit {bit}: another log"
                 for cell in chance.sample(CELLS, 20):
                     [found] = engine.get([cell.triple])
-                    # A search of a damaged index may find nothing: only a check of the whole file tells.
-                    assert found is None or decode_body(found.cell.body) == cell.body_json, f"bit {bit}: another cell"
+                    # A search of a damaged index may find nothing: only a check of the whole file
+                    # tells.
+                    assert found is None or decode_body(found.cell.body) == cell.body_json, (
+                        f"bit {bit}: another cell"
+                    )
                 Datastore(engine).heads()
         except CellfeedError:
             refused += 1
@@ -145,7 +172,8 @@ def test_one_flipped_bit_is_an_error_of_ours_or_changes_nothing(place: Path, tmp
 
 
 def test_no_flipped_bit_of_an_entry_in_the_index_of_keys_hides_its_cell(place: Path) -> None:
-    """A search by key that ends beside an entry which is not its row's is an error, and never "not there"."""
+    """A search by key that ends beside an entry which is not its row's is an error, and never "not
+    there"."""
     cell = CELLS[77]
     with closing(sqlite3.connect(place / CELLS_FILE)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -176,7 +204,12 @@ def test_no_flipped_bit_of_an_entry_in_the_index_of_keys_hides_its_cell(place: P
 def test_a_body_that_has_become_a_number_is_an_error_of_ours(place: Path) -> None:
     with closing(sqlite3.connect(place / CELLS_FILE)) as connection, connection:
         connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_schema SET sql = replace(sql, 'STRICT', '') WHERE name = 'cell'")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, 'STRICT', '') WHERE name = 'cell'"
+        )
     run(place, "UPDATE cell SET body = 7 WHERE position = 5")
-    with closing(opened(place)) as engine, pytest.raises(DataDamaged, match="added_id 5 of shard 0"):
+    with (
+        closing(opened(place)) as engine,
+        pytest.raises(DataDamaged, match="added_id 5 of shard 0"),
+    ):
         log(engine)

@@ -1,4 +1,5 @@
-"""The files of an embedded store belong together: a lost or foreign one is refused, one that a kill left behind is completed."""
+"""The files of an embedded store belong together: a lost or foreign one is refused, one that a kill
+left behind is completed."""
 
 from __future__ import annotations
 
@@ -25,14 +26,22 @@ from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock, lock_pat
 from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
 from cellfeed.store.engines.sqlite.scrub import scrub_files
 from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, ProtectData, StorageUnavailable
-from cellfeed.store.failpoints import FailpointReached, set_failpoint, unwatch_failpoint, watch_failpoint
+from cellfeed.store.failpoints import (
+    FailpointReached,
+    set_failpoint,
+    unwatch_failpoint,
+    watch_failpoint,
+)
 from cellfeed.store.histories import History
 from cellfeed.store.indexes.definition import parse_definition
 from tests.services.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SHARDS = 4
-INDEX = parse_definition("table: by_n\ndatastore: trips\ncolumn_defs:\n  - column_key: BASE\n    fields: [{field: n, type: int}]\n")
+INDEX = parse_definition(
+    "table: by_n\ndatastore: trips\ncolumn_defs:\n  - column_key: BASE\n    fields: [{field: n,"
+    " type: int}]\n"
+)
 
 
 def filled(directory: Path, *, first: int = 0, index: bool = True) -> str:
@@ -41,7 +50,9 @@ def filled(directory: Path, *, first: int = 0, index: bool = True) -> str:
         store.put_cells([(UUID(int=first + n), "BASE", 1, {"n": n}) for n in range(50)])
         store.state.commit({"offset": b"50"})
         if index:
-            store.engine.indexes.create(store.indexes.version(store.indexes.catalog.create(INDEX)).table)
+            store.engine.indexes.create(
+                store.indexes.version(store.indexes.catalog.create(INDEX)).table
+            )
         return store.history_id
 
 
@@ -105,7 +116,9 @@ def test_an_empty_file_in_the_place_of_the_cells_is_refused(place: Path) -> None
 
 @pytest.mark.parametrize("name", [STATE_FILE, INDEX_FILE])
 @pytest.mark.parametrize("what", ["of another store", "of an older version", "empty"])
-def test_a_foreign_file_is_refused_with_both_identities(place: Path, tmp_path: Path, name: str, what: str) -> None:
+def test_a_foreign_file_is_refused_with_both_identities(
+    place: Path, tmp_path: Path, name: str, what: str
+) -> None:
     other = filled(tmp_path / "other")
     if what == "of an older version":
         as_before_identities(tmp_path / "other" / "trips")
@@ -117,12 +130,17 @@ def test_a_foreign_file_is_refused_with_both_identities(place: Path, tmp_path: P
     with pytest.raises(ProtectData) as caught, closing(opened(place)) as engine:
         _ = engine.indexes
     [mine] = identities_of_cells(place)
-    assert all(told in str(caught.value) for told in (name, mine, *([other] if what == "of another store" else [])))
+    assert all(
+        told in str(caught.value)
+        for told in (name, mine, *([other] if what == "of another store" else []))
+    )
 
 
 def identities_of_cells(place: Path) -> list[str]:
     with closing(sqlite3.connect(place / CELLS_FILE)) as connection:
-        return [history_id for (history_id,) in connection.execute("SELECT history_id FROM history")]
+        return [
+            history_id for (history_id,) in connection.execute("SELECT history_id FROM history")
+        ]
 
 
 def test_a_lost_index_is_refused_until_it_is_renewed(place: Path) -> None:
@@ -138,8 +156,12 @@ def test_a_lost_index_is_refused_until_it_is_renewed(place: Path) -> None:
         assert engine.indexes is not None
 
 
-@pytest.mark.parametrize("killed_at", [None, "index.rebuild.marked", "index.rebuild.renewed", "index.rebuild.created"])
-def test_a_rebuilt_index_has_every_row_again_and_is_not_asked_before(place: Path, killed_at: str | None) -> None:
+@pytest.mark.parametrize(
+    "killed_at", [None, "index.rebuild.marked", "index.rebuild.renewed", "index.rebuild.created"]
+)
+def test_a_rebuilt_index_has_every_row_again_and_is_not_asked_before(
+    place: Path, killed_at: str | None
+) -> None:
     with Datastore(opened(place)) as store, closing(StoreCoordinator(store.state)) as coordinator:
         kept_to_the_end(store, coordinator)
         assert len(store.query_index("by_n", 7).rows) == 1
@@ -161,7 +183,9 @@ def test_a_rebuilt_index_has_every_row_again_and_is_not_asked_before(place: Path
 
 def kept_to_the_end(store: Datastore, coordinator: StoreCoordinator) -> None:
     stop = threading.Event()
-    thread = threading.Thread(target=IndexWorker(store, coordinator, "index-worker").run, args=(stop,))
+    thread = threading.Thread(
+        target=IndexWorker(store, coordinator, "index-worker").run, args=(stop,)
+    )
     thread.start()
     try:
         wait_until(lambda: store.indexes.catalog.get("by_n").building is None, "the index is built")
@@ -170,22 +194,27 @@ def kept_to_the_end(store: Datastore, coordinator: StoreCoordinator) -> None:
         thread.join()
 
 
-# --- kills and stores of the version before ------------------------------------------------------------------------------------
+# --- kills and stores of the version before -------------------------------------------------------
 
 
 @pytest.mark.parametrize("failpoint", ["sqlite.open.after_cells", "sqlite.open.after_adoption"])
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("at_pass", [1, 2])
-def test_a_kill_while_the_files_are_made_or_adopted_is_completed(tmp_path: Path, failpoint: str, old: bool, at_pass: int) -> None:
+def test_a_kill_while_the_files_are_made_or_adopted_is_completed(
+    tmp_path: Path, failpoint: str, old: bool, at_pass: int
+) -> None:
     if old:
         filled(tmp_path)
         as_before_identities(tmp_path / "trips")
     program = (
-        "from pathlib import Path; from cellfeed.store.engines.sqlite.engine import SqliteEngine\n"
-        f"while True:\n    engine = SqliteEngine(Path({str(tmp_path / 'trips')!r}), 'trips', {SHARDS}); engine.indexes; engine.close()"
+        "from pathlib import Path; from cellfeed.store.engines.sqlite.engine import"
+        f" SqliteEngine\nwhile True:\n    engine = SqliteEngine(Path({str(tmp_path / 'trips')!r}),"
+        f" 'trips', {SHARDS}); engine.indexes; engine.close()"
     )
     environment = {**os.environ, "CELLFEED_FAILPOINTS": f"{failpoint}=kill@{at_pass}"}
-    killed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, timeout=60, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, timeout=60, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     with closing(opened(tmp_path / "trips")) as engine:
         assert engine.indexes is not None
@@ -213,7 +242,7 @@ def test_a_store_of_the_version_before_without_an_index_needs_no_file_of_it(tmp_
         assert engine.indexes is not None
 
 
-# --- files under a running process -----------------------------------------------------------------------------------------------
+# --- files under a running process ----------------------------------------------------------------
 
 
 def move_away(place: Path) -> Callable[[], object]:
@@ -245,7 +274,13 @@ def deleted(place: Path) -> Callable[[], object]:
     return lambda: [(kept / part.name).rename(part) for part in parts]
 
 
-FAULTS = {"moved": move_away, "deleted": deleted, "copied": replaced("", "-wal", "-shm"), "wal copied": replaced("-wal"), "shm copied": replaced("-shm")}
+FAULTS = {
+    "moved": move_away,
+    "deleted": deleted,
+    "copied": replaced("", "-wal", "-shm"),
+    "wal copied": replaced("-wal"),
+    "shm copied": replaced("-shm"),
+}
 
 
 @pytest.fixture(params=FAULTS)
@@ -253,7 +288,9 @@ def fault(request: pytest.FixtureRequest) -> Callable[[Path], Callable[[], objec
     return FAULTS[request.param]
 
 
-def test_nothing_is_acknowledged_nor_shown_once_the_files_are_others(place: Path, fault: Callable[[Path], Callable[[], object]]) -> None:
+def test_nothing_is_acknowledged_nor_shown_once_the_files_are_others(
+    place: Path, fault: Callable[[Path], Callable[[], object]]
+) -> None:
     with Datastore(opened(place)) as store:
         store.put_cell(UUID(int=100), "BASE", 1, {})
         heal = fault(place)
@@ -299,11 +336,15 @@ def test_a_replaced_state_file_takes_no_commit_and_the_heads_say_so(place: Path)
         assert entry.value == b"1"
 
 
-# --- the lock --------------------------------------------------------------------------------------------------------------------
+# --- the lock -------------------------------------------------------------------------------------
 
 
 def test_processes_share_the_lock_and_a_scrub_has_it_alone(place: Path) -> None:
-    with closing(opened(place)), closing(opened(place)), pytest.raises(ProtectData, match="a process has the datastore"):
+    with (
+        closing(opened(place)),
+        closing(opened(place)),
+        pytest.raises(ProtectData, match="a process has the datastore"),
+    ):
         scrub_files(place)
     with exclusive_lock(place, "a scrub"):
         with pytest.raises(StorageUnavailable, match="restored or scrubbed"):
@@ -346,8 +387,16 @@ def test_a_fork_keeps_the_lock_until_both_have_ended(place: Path) -> None:
 
 def test_a_killed_process_holds_nothing(place: Path) -> None:
     opening = f"SqliteEngine(Path({str(place)!r}), 'trips', {SHARDS})"
-    program = f"import os; from pathlib import Path; from cellfeed.store.engines.sqlite.engine import SqliteEngine; {opening}; os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == -signal.SIGKILL
+    program = (
+        "import os; from pathlib import Path; from cellfeed.store.engines.sqlite.engine import"
+        f" SqliteEngine; {opening}; os.kill(os.getpid(), 9)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False
+        ).returncode
+        == -signal.SIGKILL
+    )
     assert scrub_files(place)
 
 

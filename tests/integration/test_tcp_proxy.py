@@ -1,4 +1,5 @@
-"""The tests' own proxy does what it says: every fault is made where it was asked for, counted, and ended."""
+"""The tests' own proxy does what it says: every fault is made where it was asked for, counted, and
+ended."""
 
 from __future__ import annotations
 
@@ -114,12 +115,17 @@ def test_a_stall_keeps_connections_open_and_loses_nothing(echo: TcpProxy) -> Non
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-def test_a_silence_keeps_back_one_direction_and_loses_nothing(echo: TcpProxy, direction: Direction) -> None:
+def test_a_silence_keeps_back_one_direction_and_loses_nothing(
+    echo: TcpProxy, direction: Direction
+) -> None:
     with client_of(echo) as client:
         echo.silence(direction)
         client.sendall(b"late")
         wait_until(lambda: echo.held[direction] == 4, "the bytes are kept back")
-        assert echo.passed == {Direction.TO_SERVER: 0 if direction is Direction.TO_SERVER else 4, Direction.TO_CLIENT: 0}
+        assert echo.passed == {
+            Direction.TO_SERVER: 0 if direction is Direction.TO_SERVER else 4,
+            Direction.TO_CLIENT: 0,
+        }
         echo.resume()
         assert received(client, 4) == b"late"
 
@@ -131,7 +137,10 @@ def test_what_a_client_sent_into_a_silence_arrives_although_it_has_gone(echo: Tc
         wait_until(lambda: echo.held[Direction.TO_SERVER] == 4, "the bytes are kept back")
     assert echo.open_now == 1
     echo.resume()
-    wait_until(lambda: echo.passed[Direction.TO_SERVER] == 4 and echo.open_now == 0, "the bytes and then the end have arrived")
+    wait_until(
+        lambda: echo.passed[Direction.TO_SERVER] == 4 and echo.open_now == 0,
+        "the bytes and then the end have arrived",
+    )
 
 
 def test_a_delay_holds_back_each_way(echo: TcpProxy) -> None:
@@ -156,7 +165,7 @@ def test_a_connection_is_cut_behind_the_chosen_byte(echo: TcpProxy, direction: D
     assert (echo.passed[direction], echo.dropped[direction]) == (7, 3)
 
 
-# --- statements --------------------------------------------------------------------------------------------------------------
+# --- statements -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -169,7 +178,13 @@ def mysql(empty_mariadb: MariaDB) -> Iterator[TcpProxy]:
 
 
 def _connect(port: int) -> Connection[Any]:
-    return pymysql.connect(host="127.0.0.1", port=port, user="root", client_flag=CLIENT.MULTI_STATEMENTS, read_timeout=20)
+    return pymysql.connect(
+        host="127.0.0.1",
+        port=port,
+        user="root",
+        client_flag=CLIENT.MULTI_STATEMENTS,
+        read_timeout=20,
+    )
 
 
 def _numbers(proxy: TcpProxy) -> list[int]:
@@ -182,7 +197,9 @@ SCRIPT = "BEGIN; INSERT INTO t.n (n) VALUES (1); SELECT * FROM t.n; COMMIT"
 
 
 @pytest.mark.parametrize(("action", "written"), [(Action.CUT_BEFORE, []), (Action.CUT_AFTER, [1])])
-def test_a_statement_is_cut_before_or_after_the_server_runs_it(mysql: TcpProxy, action: Action, written: list[int]) -> None:
+def test_a_statement_is_cut_before_or_after_the_server_runs_it(
+    mysql: TcpProxy, action: Action, written: list[int]
+) -> None:
     rule = mysql.on_query("COMMIT", action)
     client = _connect(mysql.port)
     with pytest.raises(pymysql.err.OperationalError) as lost:
@@ -217,7 +234,9 @@ def test_an_answer_is_held_back_while_its_commit_is_there_for_others(mysql: TcpP
     assert done.is_set()
 
 
-@pytest.mark.parametrize(("action", "written"), [(Action.HOLD_QUERY, []), (Action.HOLD_ANSWER, [1])])
+@pytest.mark.parametrize(
+    ("action", "written"), [(Action.HOLD_QUERY, []), (Action.HOLD_ANSWER, [1])]
+)
 def test_what_is_held_when_its_connection_is_cut_is_not_let_through_by_the_cut(
     mysql: TcpProxy, monkeypatch: pytest.MonkeyPatch, action: Action, written: list[int]
 ) -> None:
@@ -232,7 +251,10 @@ def test_what_is_held_when_its_connection_is_cut_is_not_let_through_by_the_cut(
     errors: list[pymysql.err.OperationalError] = []
 
     def write() -> None:
-        with pytest.raises(pymysql.err.OperationalError) as lost, closing(_connect(mysql.port)) as client:
+        with (
+            pytest.raises(pymysql.err.OperationalError) as lost,
+            closing(_connect(mysql.port)) as client,
+        ):
             client.query(SCRIPT)
         errors.append(lost.value)
 
@@ -246,7 +268,10 @@ def test_what_is_held_when_its_connection_is_cut_is_not_let_through_by_the_cut(
 
 
 def test_commits_are_let_through_in_another_order_than_they_came(mysql: TcpProxy) -> None:
-    first, second = mysql.on_query("COMMIT", Action.HOLD_QUERY), mysql.on_query("COMMIT", Action.HOLD_QUERY)
+    first, second = (
+        mysql.on_query("COMMIT", Action.HOLD_QUERY),
+        mysql.on_query("COMMIT", Action.HOLD_QUERY),
+    )
 
     def write(n: int) -> None:
         with closing(_connect(mysql.port)) as client:

@@ -1,4 +1,5 @@
-"""Trigger workers as processes: shares, take-over, order, parking, the threshold, a drain without a second run; I14 and I16 after every kill."""
+"""Trigger workers as processes: shares, take-over, order, parking, the threshold, a drain without a
+second run; I14 and I16 after every kill."""
 
 from __future__ import annotations
 
@@ -47,11 +48,29 @@ def start(tmp_path: Path, store: Datastore) -> Iterator[Start]:
     processes: list[subprocess.Popen[str]] = []
 
     def start_one(
-        name: str, source: str = "tests.integration.trigger_programs:recording", *, failpoints: str = "", lease_s: float = 1.0, **settings: object
+        name: str,
+        source: str = "tests.integration.trigger_programs:recording",
+        *,
+        failpoints: str = "",
+        lease_s: float = 1.0,
+        **settings: object,
     ) -> subprocess.Popen[str]:
-        settings = {"path": str(tmp_path / "runs"), "billing_dir": str(tmp_path / "billing"), **settings}
+        settings = {
+            "path": str(tmp_path / "runs"),
+            "billing_dir": str(tmp_path / "billing"),
+            **settings,
+        }
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.trigger_process", str(tmp_path / "store"), name, str(lease_s), source, json.dumps(settings)],
+            [
+                sys.executable,
+                "-m",
+                "tests.integration.trigger_process",
+                str(tmp_path / "store"),
+                name,
+                str(lease_s),
+                source,
+                json.dumps(settings),
+            ],
             cwd=ROOT,
             env={**os.environ, "CELLFEED_FAILPOINTS": failpoints},
             stdout=subprocess.PIPE,
@@ -72,21 +91,37 @@ def start(tmp_path: Path, store: Datastore) -> Iterator[Start]:
 
 def runs(tmp_path: Path) -> list[tuple[int, int, int]]:
     path = tmp_path / "runs"
-    return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []  # type: ignore[misc]
+    return (
+        [tuple(map(int, line.split())) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )  # type: ignore[misc]
 
 
 def put(store: Datastore, numbers: range, **extra: object) -> None:
-    store.put_cells([(uuid5(NAMESPACE, str(n)), "BASE" if n % 3 else "NOTES", 1, {"n": n, **extra}) for n in numbers])
+    store.put_cells(
+        [
+            (uuid5(NAMESPACE, str(n)), "BASE" if n % 3 else "NOTES", 1, {"n": n, **extra})
+            for n in numbers
+        ]
+    )
 
 
 def base_cells(store: Datastore) -> list[tuple[int, int]]:
-    cells = [cell for shard in range(SHARDS) for cell in store.get_cells_for_shard(shard, 0, 10_000).cells]
+    cells = [
+        cell
+        for shard in range(SHARDS)
+        for cell in store.get_cells_for_shard(shard, 0, 10_000).cells
+    ]
     return [(cell.shard, cell.added_id) for cell in cells if cell.column_name == "BASE"]
 
 
 def behind(store: Datastore, group: str) -> int:
     offsets = StoreCoordinator(store.state).fetch_offsets(group)
-    return sum(head.watermark - (offsets[("trips", shard)].offset if ("trips", shard) in offsets else 0) for shard, head in store.heads().items())
+    return sum(
+        head.watermark - (offsets[("trips", shard)].offset if ("trips", shard) in offsets else 0)
+        for shard, head in store.heads().items()
+    )
 
 
 def names(cells: list[tuple[int, int]]) -> list[str]:
@@ -99,10 +134,17 @@ def assert_run_or_parked(store: Datastore, tmp_path: Path) -> None:
     assert check_run_or_parked(names(base_cells(store)), done, parked) == {"I14": []}
 
 
-def test_workers_divide_the_shards_and_run_each_cell_once_in_order(store: Datastore, start: Start, tmp_path: Path) -> None:
+def test_workers_divide_the_shards_and_run_each_cell_once_in_order(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
     for name in "abc":
         start(name)
-    wait_until(lambda: set(StoreCoordinator(store.state).owners("recorder", "trips").values()) == set("abc"), "all have shards")
+    wait_until(
+        lambda: (
+            set(StoreCoordinator(store.state).owners("recorder", "trips").values()) == set("abc")
+        ),
+        "all have shards",
+    )
     for chunk in range(10):
         put(store, range(chunk * 60, chunk * 60 + 60))
     wait_until(lambda: behind(store, "recorder") == 0, "all cells run")
@@ -114,9 +156,16 @@ def test_workers_divide_the_shards_and_run_each_cell_once_in_order(store: Datast
     assert len({pid for _, _, pid in done}) == 3
 
 
-def test_kill_9_of_a_worker_moves_its_shards_and_skips_nothing(store: Datastore, start: Start, tmp_path: Path) -> None:
+def test_kill_9_of_a_worker_moves_its_shards_and_skips_nothing(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
     workers = {name: start(name, run_s=0.002) for name in "ab"}
-    wait_until(lambda: set(StoreCoordinator(store.state).owners("recorder", "trips").values()) == {"a", "b"}, "both have shards")
+    wait_until(
+        lambda: (
+            set(StoreCoordinator(store.state).owners("recorder", "trips").values()) == {"a", "b"}
+        ),
+        "both have shards",
+    )
     put(store, range(900))
     wait_until(lambda: workers["a"].pid in {pid for _, _, pid in runs(tmp_path)}, "the first works")
     workers["a"].kill()
@@ -124,13 +173,20 @@ def test_kill_9_of_a_worker_moves_its_shards_and_skips_nothing(store: Datastore,
     put(store, range(900, 1200))
     wait_until(lambda: behind(store, "recorder") == 0, "the other one takes over")
     assert workers["a"].returncode == -signal.SIGKILL
-    assert workers["a"].pid in {pid for _, _, pid in runs(tmp_path)}, "the killed worker had run nothing"
+    assert workers["a"].pid in {pid for _, _, pid in runs(tmp_path)}, (
+        "the killed worker had run nothing"
+    )
     assert_run_or_parked(store, tmp_path)
 
 
-def test_a_paused_worker_cannot_move_the_offsets_when_it_wakes_up(store: Datastore, start: Start, tmp_path: Path) -> None:
+def test_a_paused_worker_cannot_move_the_offsets_when_it_wakes_up(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
     zombie = start("zombie", run_s=0.02)
-    wait_until(lambda: len(StoreCoordinator(store.state).owners("recorder", "trips")) == SHARDS, "the first worker owns all")
+    wait_until(
+        lambda: len(StoreCoordinator(store.state).owners("recorder", "trips")) == SHARDS,
+        "the first worker owns all",
+    )
     put(store, range(300))
     wait_until(lambda: len(runs(tmp_path)) > 5, "work under way")
     zombie.send_signal(signal.SIGSTOP)
@@ -141,13 +197,17 @@ def test_a_paused_worker_cannot_move_the_offsets_when_it_wakes_up(store: Datasto
     offsets = StoreCoordinator(store.state).fetch_offsets("recorder")
     zombie.send_signal(signal.SIGCONT)
     time.sleep(1.0)
-    assert {k: v.offset for k, v in StoreCoordinator(store.state).fetch_offsets("recorder").items()} == {k: v.offset for k, v in offsets.items()}
+    assert {
+        k: v.offset for k, v in StoreCoordinator(store.state).fetch_offsets("recorder").items()
+    } == {k: v.offset for k, v in offsets.items()}
     put(store, range(300, 360))
     wait_until(lambda: behind(store, "recorder") == 0, "both go on")
     assert_run_or_parked(store, tmp_path)
 
 
-def test_a_worker_that_slept_past_its_lease_runs_nothing_more_of_what_another_has_taken(store: Datastore, start: Start, tmp_path: Path) -> None:
+def test_a_worker_that_slept_past_its_lease_runs_nothing_more_of_what_another_has_taken(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
     zombie = start("zombie", run_s=0.02)
     put(store, range(400))
     wait_until(lambda: len(runs(tmp_path)) > 5, "work under way")
@@ -156,13 +216,17 @@ def test_a_worker_that_slept_past_its_lease_runs_nothing_more_of_what_another_ha
     wait_until(lambda: behind(store, "recorder") == 0, "the heir has done it all")
     before = len(runs(tmp_path))
     zombie.send_signal(signal.SIGCONT)
-    wait_until(lambda: len(StoreCoordinator(store.state).members("recorder")) == 2, "the zombie is back")
+    wait_until(
+        lambda: len(StoreCoordinator(store.state).members("recorder")) == 2, "the zombie is back"
+    )
     time.sleep(0.5)
     # Cells that were under way in its threads when it was stopped may end; no further one is begun.
     assert len(runs(tmp_path)) - before <= SHARDS
 
 
-def test_a_worker_whose_name_another_process_takes_ends_with_the_reason(store: Datastore, start: Start, tmp_path: Path) -> None:
+def test_a_worker_whose_name_another_process_takes_ends_with_the_reason(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
     first = start("same")
     put(store, range(30))
     wait_until(lambda: behind(store, "recorder") == 0, "the first works")
@@ -173,12 +237,18 @@ def test_a_worker_whose_name_another_process_takes_ends_with_the_reason(store: D
     assert_run_or_parked(store, tmp_path)
 
 
-def test_a_function_that_never_returns_keeps_neither_its_lease_from_being_renewed_nor_its_worker_from_ending(
+def test_a_function_that_never_returns_keeps_neither_its_lease_from_being_renewed_nor_its_worker_from_ending(  # noqa: E501
     store: Datastore, start: Start, tmp_path: Path
 ) -> None:
     hung = start("hung", run_s=3600, drain_s=0.5)
     put(store, range(3))
-    wait_until(lambda: behind(store, "recorder") > 0 and StoreCoordinator(store.state).members("recorder") == ["hung"], "it hangs")
+    wait_until(
+        lambda: (
+            behind(store, "recorder") > 0
+            and StoreCoordinator(store.state).members("recorder") == ["hung"]
+        ),
+        "it hangs",
+    )
     time.sleep(2.5)  # more than two leases
     assert StoreCoordinator(store.state).members("recorder") == ["hung"]
     hung.terminate()
@@ -188,8 +258,11 @@ def test_a_function_that_never_returns_keeps_neither_its_lease_from_being_renewe
     assert_run_or_parked(store, tmp_path)
 
 
-def test_a_rolling_restart_runs_no_cell_twice(store: Datastore, start: Start, tmp_path: Path) -> None:
-    # With leases that no busy machine lets run out: what is looked at is the hand-over, not a take-over.
+def test_a_rolling_restart_runs_no_cell_twice(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
+    # With leases that no busy machine lets run out: what is looked at is the hand-over, not a
+    # take-over.
     first = start("a", run_s=0.002, lease_s=20)
     put(store, range(600))
     wait_until(lambda: len(runs(tmp_path)) > 20, "work under way")
@@ -200,10 +273,14 @@ def test_a_rolling_restart_runs_no_cell_twice(store: Datastore, start: Start, tm
     wait_until(lambda: behind(store, "recorder") == 0, "all cells run")
     second.terminate()
     assert second.wait(20) == 0
-    assert Counter((shard, added_id) for shard, added_id, _ in runs(tmp_path)) == Counter(base_cells(store))
+    assert Counter((shard, added_id) for shard, added_id, _ in runs(tmp_path)) == Counter(
+        base_cells(store)
+    )
 
 
-def test_poison_is_parked_the_rest_goes_on_and_a_retry_takes_it_off(store: Datastore, start: Start, tmp_path: Path) -> None:
+def test_poison_is_parked_the_rest_goes_on_and_a_retry_takes_it_off(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
     put(store, range(60))
     put(store, range(60, 66), poison=True)
     put(store, range(66, 120))
@@ -225,7 +302,9 @@ def test_poison_is_parked_the_rest_goes_on_and_a_retry_takes_it_off(store: Datas
     assert set(base_cells(store)) - set(done) == {(one.partition, one.added_id)}
 
 
-def test_parked_cells_are_tried_again_by_themselves(store: Datastore, start: Start, tmp_path: Path) -> None:
+def test_parked_cells_are_tried_again_by_themselves(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
     put(store, range(1, 3), poison=True)
     start("a", parked_retry_s=0.3)
     parked = ParkedCells(store.state)
@@ -240,10 +319,14 @@ def test_a_store_that_is_away_parks_nothing(store: Datastore, start: Start, tmp_
     start("a")
     wait_until(lambda: behind(store, "recorder") == 0, "all cells run")
     assert ParkedCells(store.state).all() == []
-    assert Counter((shard, added_id) for shard, added_id, _ in runs(tmp_path)) == Counter(base_cells(store))
+    assert Counter((shard, added_id) for shard, added_id, _ in runs(tmp_path)) == Counter(
+        base_cells(store)
+    )
 
 
-def test_too_many_parked_cells_stop_the_trigger_until_it_is_resumed(store: Datastore, start: Start, tmp_path: Path) -> None:
+def test_too_many_parked_cells_stop_the_trigger_until_it_is_resumed(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
     start("a", parked_max=3)
     put(store, range(1, 2))
     wait_until(lambda: len(runs(tmp_path)) == 1, "running")
@@ -264,33 +347,64 @@ def test_a_chunk_is_small_enough_to_give_a_shard_back_soon() -> None:
     assert CHUNK_CELLS <= 1000
 
 
-TRIGGER_FAILPOINTS = sorted(name for name in FAILPOINTS if name.startswith(("trigger.", "billing.")))
+TRIGGER_FAILPOINTS = sorted(
+    name for name in FAILPOINTS if name.startswith(("trigger.", "billing."))
+)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("failpoint", TRIGGER_FAILPOINTS)
-def test_billing_charges_each_trip_once_whatever_it_is_killed_at(store: Datastore, start: Start, tmp_path: Path, failpoint: str) -> None:
+def test_billing_charges_each_trip_once_whatever_it_is_killed_at(
+    store: Datastore, start: Start, tmp_path: Path, failpoint: str
+) -> None:
     trips = 60
     store.put_cells([(uuid5(NAMESPACE, str(n)), "BASE", 1, trip_body(n)) for n in range(trips)])
     # Something that billing must park, so that parking is a crash point too.
-    store.put_cells([(uuid5(NAMESPACE, "odd"), "BASE", 1, {**trip_body(1), "payment": "seashells"})])
-    victim = start("victim", "cellfeed.consumers.billing.app:program", failpoints=f"{failpoint}=kill@{1 if 'park' in failpoint else 7}", lease_s=0.5)
+    store.put_cells(
+        [(uuid5(NAMESPACE, "odd"), "BASE", 1, {**trip_body(1), "payment": "seashells"})]
+    )
+    victim = start(
+        "victim",
+        "cellfeed.consumers.billing.app:program",
+        failpoints=f"{failpoint}=kill@{1 if 'park' in failpoint else 7}",
+        lease_s=0.5,
+    )
     assert victim.wait(30) == -signal.SIGKILL, "the fault did not happen"
     start("heir", "cellfeed.consumers.billing.app:program", lease_s=0.5)
     wait_until(lambda: behind(store, GROUP) == 0, "all trips are settled")
-    cells = [cell for shard in range(SHARDS) for cell in store.get_cells_for_shard(shard, 0, 10_000).cells]
-    cards = [cell for cell in cells if cell.column_name == "BASE" and cell.body["payment"] == "credit card"]
+    cells = [
+        cell
+        for shard in range(SHARDS)
+        for cell in store.get_cells_for_shard(shard, 0, 10_000).cells
+    ]
+    cards = [
+        cell
+        for cell in cells
+        if cell.column_name == "BASE" and cell.body["payment"] == "credit card"
+    ]
     charges = SandboxCardProvider(tmp_path / "billing" / "charges.sqlite3").charges()
     keys = ChargeKeys()
-    assert check_once_per_cell([keys.of(cell, store) for cell in cards], [charge.idempotency_key for charge in charges], "charge") == {"I16": []}
-    assert sum(charge.amount_cents for charge in charges) == sum(cell.body["total_cents"] for cell in cards)
+    assert check_once_per_cell(
+        [keys.of(cell, store) for cell in cards],
+        [charge.idempotency_key for charge in charges],
+        "charge",
+    ) == {"I16": []}
+    assert sum(charge.amount_cents for charge in charges) == sum(
+        cell.body["total_cents"] for cell in cards
+    )
     statuses = [cell for cell in cells if cell.column_name == "STATUS"]
-    assert sorted(cell.row_key for cell in statuses) == sorted(uuid5(NAMESPACE, str(n)) for n in range(trips))
-    assert {cell.body["charge_id"] for cell in statuses if cell.body["status"] == "charged"} == {charge.charge_id for charge in charges}
+    assert sorted(cell.row_key for cell in statuses) == sorted(
+        uuid5(NAMESPACE, str(n)) for n in range(trips)
+    )
+    assert {cell.body["charge_id"] for cell in statuses if cell.body["status"] == "charged"} == {
+        charge.charge_id for charge in charges
+    }
     assert [parked.column_name for parked in ParkedCells(store.state).all(GROUP)] == ["BASE"]
 
 
-def test_the_sandbox_declines_a_known_share_first_and_never_charges_a_key_twice(tmp_path: Path) -> None:
+def test_the_sandbox_declines_a_known_share_first_and_never_charges_a_key_twice(
+    tmp_path: Path,
+) -> None:
     declined = [n for n in range(2000) if declines_first(f"card-{n}")]
     assert 60 <= len(declined) <= 140
     provider = SandboxCardProvider(tmp_path / "charges.sqlite3")

@@ -1,4 +1,5 @@
-"""``cellfeed triggers``: workers as real processes, drained, killed and replaced; and what operators do to them from another process."""
+"""``cellfeed triggers``: workers as real processes, drained, killed and replaced; and what
+operators do to them from another process."""
 
 from __future__ import annotations
 
@@ -41,18 +42,35 @@ class Instance:
         self.directory = directory
         self.run_dir = directory / "run"
         self.run_dir.mkdir()
-        (self.run_dir / "config.yaml").write_text(yaml.safe_dump({"datastore": {"shards": SHARDS}, "coordination": coordination}))
+        (self.run_dir / "config.yaml").write_text(
+            yaml.safe_dump({"datastore": {"shards": SHARDS}, "coordination": coordination})
+        )
         self.datastore = Datastore.open_embedded(self.run_dir / "store", shards=SHARDS)
         self.coordinator: Coordinator = open_coordinator(coordination, self.datastore.state)
         self.started: list[subprocess.Popen[str]] = []
 
-    def run(self, *options: str, program: str = PROGRAM, **settings: object) -> subprocess.Popen[str]:
+    def run(
+        self, *options: str, program: str = PROGRAM, **settings: object
+    ) -> subprocess.Popen[str]:
         """Starts ``cellfeed triggers run``; its log is a file of its own."""
         given = {"path": self.directory / "runs", **settings}
         sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
         with self.log(len(self.started)).open("wb") as log:
             process = subprocess.Popen(
-                [*CELLFEED, "triggers", "run", program, "--run-dir", str(self.run_dir), *options, *sets], cwd=ROOT, stdout=log, stderr=log, text=True
+                [
+                    *CELLFEED,
+                    "triggers",
+                    "run",
+                    program,
+                    "--run-dir",
+                    str(self.run_dir),
+                    *options,
+                    *sets,
+                ],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                text=True,
             )
         self.started.append(process)
         return process
@@ -67,14 +85,27 @@ class Instance:
         return [json.loads(line) for line in ended.stdout.splitlines()]
 
     def put(self, numbers: range, **extra: object) -> None:
-        self.datastore.put_cells([(uuid5(NAMESPACE, str(number)), "BASE", 1, {"n": number, **extra}) for number in numbers])
+        self.datastore.put_cells(
+            [
+                (uuid5(NAMESPACE, str(number)), "BASE", 1, {"n": number, **extra})
+                for number in numbers
+            ]
+        )
 
     def cells(self) -> list[tuple[int, int]]:
-        return [(shard, added_id) for shard, head in self.datastore.heads().items() for added_id in range(head.watermark)]
+        return [
+            (shard, added_id)
+            for shard, head in self.datastore.heads().items()
+            for added_id in range(head.watermark)
+        ]
 
     def runs(self) -> list[tuple[int, int, int]]:
         path = self.directory / "runs"
-        return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []  # type: ignore[misc]
+        return (
+            [tuple(map(int, line.split())) for line in path.read_text().splitlines()]
+            if path.exists()
+            else []
+        )  # type: ignore[misc]
 
     def cells_run(self) -> Counter[tuple[int, int]]:
         return Counter((shard, added_id) for shard, added_id, _ in self.runs())
@@ -92,7 +123,10 @@ class Instance:
 
     def caught_up(self) -> bool:
         try:
-            saved = {shard: offset.offset for (_, shard), offset in self.coordinator.fetch_offsets(GROUP).items()}
+            saved = {
+                shard: offset.offset
+                for (_, shard), offset in self.coordinator.fetch_offsets(GROUP).items()
+            }
         except Unavailable:
             return False
         return saved == {shard: head.watermark for shard, head in self.datastore.heads().items()}
@@ -109,7 +143,11 @@ class Instance:
 
 @pytest.fixture(params=["store", "zookeeper"])
 def coordination(request: pytest.FixtureRequest) -> str:
-    return "store" if request.param == "store" else f"{request.getfixturevalue('zookeeper_server').url}/run-{uuid4()}"
+    return (
+        "store"
+        if request.param == "store"
+        else f"{request.getfixturevalue('zookeeper_server').url}/run-{uuid4()}"
+    )
 
 
 @pytest.fixture
@@ -130,7 +168,8 @@ def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def test_a_rolling_restart_of_three_under_load_runs_no_cell_twice(anywhere: Instance) -> None:
-    # With leases that no busy machine lets run out: what is looked at is the hand-over, not a take-over.
+    # With leases that no busy machine lets run out: what is looked at is the hand-over, not a
+    # take-over.
     group = [anywhere.run("--lease-s", "20", run_s=0.02) for _ in range(3)]
     wait_until(lambda: anywhere.is_settled(3), "three share the shards", 60)
     loaded, enough = threading.Event(), threading.Event()
@@ -141,7 +180,9 @@ def test_a_rolling_restart_of_three_under_load_runs_no_cell_twice(anywhere: Inst
             anywhere.put(range(number, number + 10))
             number += 10
             loaded.set()
-            enough.wait(0.1)  # less than they can run, so that they are in cells all the time and never far behind
+            enough.wait(
+                0.1
+            )  # less than they can run, so that they are in cells all the time and never far behind
 
     loader = threading.Thread(target=load)
     loader.start()
@@ -167,16 +208,24 @@ def test_a_rolling_restart_of_three_under_load_runs_no_cell_twice(anywhere: Inst
     assert anywhere.members() == []
 
 
-def test_processes_of_one_run_share_the_work_and_a_killed_one_takes_its_own_place_again(instance: Instance) -> None:
+def test_processes_of_one_run_share_the_work_and_a_killed_one_takes_its_own_place_again(
+    instance: Instance,
+) -> None:
     run = instance.run("--processes", "2", "--name-prefix", "bills", "--lease-s", "20")
     wait_until(lambda: instance.is_settled(2), "two share the shards", 60)
     names = instance.members()
-    assert [name.startswith("bills-") and name.endswith(f"-{run.pid}-{number}") for number, name in enumerate(names, 1)] == [True, True]
+    assert [
+        name.startswith("bills-") and name.endswith(f"-{run.pid}-{number}")
+        for number, name in enumerate(names, 1)
+    ] == [True, True]
     victim = workers(run)[0]
     owners = instance.owners()
     victim.kill()
-    wait_until(lambda: len(workers(run)) == 2 and victim not in workers(run), "another one is started")
-    # Long before the lease of the killed one is over its shards are worked on: the new one has its name.
+    wait_until(
+        lambda: len(workers(run)) == 2 and victim not in workers(run), "another one is started"
+    )
+    # Long before the lease of the killed one is over its shards are worked on: the new one has its
+    # name.
     instance.put(range(100))
     wait_until(instance.caught_up, "all cells are run")
     assert instance.members() == names
@@ -197,7 +246,11 @@ def test_a_ctrl_c_ends_the_cells_under_way_and_no_others(instance: Instance) -> 
     assert set(ran.values()) == {1}
     assert len(ran) < 60
     offsets = instance.coordinator.fetch_offsets(GROUP)
-    assert sorted(ran) == [(shard, added_id) for shard, added_id in instance.cells() if added_id < offsets["trips", shard].offset]
+    assert sorted(ran) == [
+        (shard, added_id)
+        for shard, added_id in instance.cells()
+        if added_id < offsets["trips", shard].offset
+    ]
 
 
 def test_workers_end_when_their_run_was_killed(instance: Instance) -> None:
@@ -207,7 +260,15 @@ def test_workers_end_when_their_run_was_killed(instance: Instance) -> None:
     run.kill()
     run.wait(10)
     wait_until(lambda: instance.members() == [], "they left the group")
-    wait_until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in left), "and ended")
+    wait_until(
+        lambda: (
+            not any(
+                process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+                for process in left
+            )
+        ),
+        "and ended",
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +282,9 @@ def test_workers_end_when_their_run_was_killed(instance: Instance) -> None:
         (("--config", "/nowhere.yaml"), PROGRAM, "config file /nowhere.yaml: No such file"),
     ],
 )
-def test_what_cannot_be_run_is_said_once_with_what_is_wrong(instance: Instance, options: tuple[str, ...], program: str, says: str) -> None:
+def test_what_cannot_be_run_is_said_once_with_what_is_wrong(
+    instance: Instance, options: tuple[str, ...], program: str, says: str
+) -> None:
     run = instance.run("--processes", "3", *options, program=program)
     assert run.wait(60) == 2
     said = instance.log(0).read_text()
@@ -232,18 +295,37 @@ def test_what_cannot_be_run_is_said_once_with_what_is_wrong(instance: Instance, 
 def test_a_run_directory_without_an_instance_is_not_made_by_mistake(tmp_path: Path) -> None:
     ended = cellfeed("triggers", "run", PROGRAM, "--run-dir", str(tmp_path / "nowhere"))
     assert ended.returncode == 1
-    assert "is not the run directory of an instance; name it with --run-dir, or a configuration with --config" in ended.stderr
+    assert (
+        "is not the run directory of an instance; name it with --run-dir, or a configuration with"
+        " --config" in ended.stderr
+    )
     assert not (tmp_path / "nowhere").exists()
     (tmp_path / "config.yaml").write_text("{}")
-    ended = cellfeed("triggers", "list", "--config", str(tmp_path / "config.yaml"), "--run-dir", str(tmp_path / "nowhere"))
+    ended = cellfeed(
+        "triggers",
+        "list",
+        "--config",
+        str(tmp_path / "config.yaml"),
+        "--run-dir",
+        str(tmp_path / "nowhere"),
+    )
     assert ended.returncode == 1
     assert "there is no datastore in" in ended.stderr
 
 
 def test_an_entry_of_the_configuration_can_be_run_by_its_name(instance: Instance) -> None:
-    entry = {"name": "bills", "app": PROGRAM, "processes": 2, "settings": {"path": "{run_dir}/../runs"}}
-    (instance.run_dir / "config.yaml").write_text(yaml.safe_dump({"datastore": {"shards": SHARDS}, "triggers": [entry]}))
-    process = subprocess.Popen([*CELLFEED, "triggers", "run", "bills", "--run-dir", str(instance.run_dir)], cwd=ROOT)
+    entry = {
+        "name": "bills",
+        "app": PROGRAM,
+        "processes": 2,
+        "settings": {"path": "{run_dir}/../runs"},
+    }
+    (instance.run_dir / "config.yaml").write_text(
+        yaml.safe_dump({"datastore": {"shards": SHARDS}, "triggers": [entry]})
+    )
+    process = subprocess.Popen(
+        [*CELLFEED, "triggers", "run", "bills", "--run-dir", str(instance.run_dir)], cwd=ROOT
+    )
     instance.started.append(process)  # type: ignore[arg-type]
     instance.put(range(30))
     wait_until(lambda: len(instance.runs()) == 30, "it works", 60)
@@ -252,16 +334,27 @@ def test_an_entry_of_the_configuration_can_be_run_by_its_name(instance: Instance
     assert process.wait(60) == 0
 
 
-def test_pause_reset_and_resume_reach_workers_of_another_process_and_are_kept(anywhere: Instance) -> None:
+def test_pause_reset_and_resume_reach_workers_of_another_process_and_are_kept(
+    anywhere: Instance,
+) -> None:
     run = anywhere.run("--processes", "2")
     anywhere.put(range(80))
     wait_until(anywhere.caught_up, "all cells are run", 60)
-    assert anywhere.ask("pause", GROUP, "--reason", "a look") == [{"paused": GROUP, "still_at_work": {}}]
+    assert anywhere.ask("pause", GROUP, "--reason", "a look") == [
+        {"paused": GROUP, "still_at_work": {}}
+    ]
     anywhere.put(range(80, 100))
     [lag] = anywhere.ask("lag", GROUP)
-    assert (lag["cells_behind"], len(lag["workers"]), lag["shards_without_worker"]) == (20, 2, SHARDS)
+    assert (lag["cells_behind"], len(lag["workers"]), lag["shards_without_worker"]) == (
+        20,
+        2,
+        SHARDS,
+    )
     assert lag["seconds_behind"] > 0
-    assert all("paused by " in each["because"] and each["because"].endswith("because a look") for each in lag["shards"])
+    assert all(
+        "paused by " in each["because"] and each["because"].endswith("because a look")
+        for each in lag["shards"]
+    )
     [deed] = anywhere.ask("reset", GROUP, "--to", "earliest", "--reason", "all of it anew")
     assert set(deed["after"].values()) == {0}
     assert sum(deed["before"].values()) == 80
@@ -282,7 +375,12 @@ def test_pause_reset_and_resume_reach_workers_of_another_process_and_are_kept(an
     run.terminate()
     assert run.wait(60) == 0
     [told] = anywhere.ask("list")
-    assert (told["group"], told["column"], told["cells_behind"], told["workers"]) == (GROUP, "BASE", 0, [])
+    assert (told["group"], told["column"], told["cells_behind"], told["workers"]) == (
+        GROUP,
+        "BASE",
+        0,
+        [],
+    )
     status = json.loads(cellfeed("status", "--run-dir", str(anywhere.run_dir), "--json").stdout)
     assert status["triggers"] == [told]
 
@@ -301,9 +399,17 @@ triggers: [{{app: "{PROGRAM}", settings: {{path: "{tmp_path / "runs"}"}}}}]
             with urlopen(url, timeout=30) as answer:
                 return str(answer.read().decode())
 
-        wait_until(lambda: f'cellfeed_trigger_workers{{group="{GROUP}"}} 1.0' in told(), "its worker is there", 60)
+        wait_until(
+            lambda: f'cellfeed_trigger_workers{{group="{GROUP}"}} 1.0' in told(),
+            "its worker is there",
+            60,
+        )
         assert "cellfeed_triggers_known 1.0" in told()
-        wait_until(lambda: f'cellfeed_trigger_shards_without_worker{{group="{GROUP}"}} 0.0' in told(), "it has its shards", 60)
+        wait_until(
+            lambda: f'cellfeed_trigger_shards_without_worker{{group="{GROUP}"}} 0.0' in told(),
+            "it has its shards",
+            60,
+        )
         assert f'cellfeed_trigger_cells_behind{{group="{GROUP}"}} 0.0' in told()
 
 
@@ -314,12 +420,25 @@ def test_a_trigger_with_a_slip_in_its_name_is_neither_paused_nor_reset(instance:
         assert "no trigger 'recoder' has ever run here; there are none" in ended.stderr
 
 
-def test_a_reset_that_is_killed_before_it_is_decided_lets_the_workers_go_on(instance: Instance) -> None:
+def test_a_reset_that_is_killed_before_it_is_decided_lets_the_workers_go_on(
+    instance: Instance,
+) -> None:
     run = instance.run("--lease-s", "1")
     instance.put(range(40))
     wait_until(instance.caught_up, "all cells are run", 60)
     killed = subprocess.run(
-        [*CELLFEED, "triggers", "reset", GROUP, "--to", "earliest", "--reason", "x", "--run-dir", str(instance.run_dir)],
+        [
+            *CELLFEED,
+            "triggers",
+            "reset",
+            GROUP,
+            "--to",
+            "earliest",
+            "--reason",
+            "x",
+            "--run-dir",
+            str(instance.run_dir),
+        ],
         cwd=ROOT,
         env={**os.environ, "CELLFEED_FAILPOINTS": "reset.after_claims=kill@1"},
         timeout=60,
@@ -345,10 +464,13 @@ def test_a_worker_stopped_in_its_sleep_cannot_undo_a_reset(anywhere: Instance) -
         ran = len(anywhere.runs())
     finally:
         zombie.resume()
-    wait_until(lambda: len(anywhere.members()) == 1 and len(anywhere.owners()) == SHARDS, "it is back", 60)
+    wait_until(
+        lambda: len(anywhere.members()) == 1 and len(anywhere.owners()) == SHARDS, "it is back", 60
+    )
     anywhere.put(range(400, 420))
     wait_until(anywhere.caught_up, "it goes on")
-    # What was under way in its threads when it was stopped may end; no other cell from before the reset is run.
+    # What was under way in its threads when it was stopped may end; no other cell from before the
+    # reset is run.
     new = [cell for cell in anywhere.cells() if cell[1] >= deed["after"][str(cell[0])]]
     assert len(new) == 20
     assert set(new) <= set(anywhere.cells_run())
@@ -359,7 +481,13 @@ def test_a_worker_stopped_in_its_sleep_cannot_undo_a_reset(anywhere: Instance) -
 
 def test_a_trigger_that_stopped_is_resumed_with_an_entry_in_its_history(instance: Instance) -> None:
     ParkedCells(instance.datastore.state).stop(GROUP, "3 cells are parked")
-    ended = cellfeed("parked", "resume", GROUP, "--reason", "mended", "--run-dir", str(instance.run_dir))
+    ended = cellfeed(
+        "parked", "resume", GROUP, "--reason", "mended", "--run-dir", str(instance.run_dir)
+    )
     assert ended.returncode == 0, ended.stderr
     [deed] = instance.ask("history", GROUP)
-    assert (deed["action"], deed["because"], deed["to"]) == ("parked resume", "mended", "it was stopped: 3 cells are parked")
+    assert (deed["action"], deed["because"], deed["to"]) == (
+        "parked resume",
+        "mended",
+        "it was stopped: 3 cells are parked",
+    )

@@ -1,4 +1,5 @@
-"""Workers as processes that begin at the end of the log: whatever moment the first one is killed at, nothing that is put afterwards is left out."""
+"""Workers as processes that begin at the end of the log: whatever moment the first one is killed
+at, nothing that is put afterwards is left out."""
 
 from __future__ import annotations
 
@@ -34,7 +35,13 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
 
 def start(tmp_path: Path, coordination: str, failpoints: str = "") -> subprocess.Popen[bytes]:
     settings = {"path": str(tmp_path / "runs"), "coordination": coordination, "start": "latest"}
-    arguments = [str(tmp_path / "store"), "w", "2.0", "tests.integration.trigger_programs:recording", json.dumps(settings)]
+    arguments = [
+        str(tmp_path / "store"),
+        "w",
+        "2.0",
+        "tests.integration.trigger_programs:recording",
+        json.dumps(settings),
+    ]
     with (tmp_path / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.integration.trigger_process", *arguments],
@@ -46,16 +53,34 @@ def start(tmp_path: Path, coordination: str, failpoints: str = "") -> subprocess
 
 
 def put(store: Datastore, numbers: range) -> set[tuple[int, int]]:
-    results = store.put_cells([(uuid5(NAMESPACE, str(number)), "BASE", 1, {}) for number in numbers])
+    results = store.put_cells(
+        [(uuid5(NAMESPACE, str(number)), "BASE", 1, {}) for number in numbers]
+    )
     return {(result.shard or 0, result.added_id or 0) for result in results}
 
 
 def runs(tmp_path: Path) -> list[tuple[int, int]]:
     path = tmp_path / "runs"
-    return [(int(shard), int(added_id)) for shard, added_id, _ in map(str.split, path.read_text().splitlines())] if path.exists() else []
+    return (
+        [
+            (int(shard), int(added_id))
+            for shard, added_id, _ in map(str.split, path.read_text().splitlines())
+        ]
+        if path.exists()
+        else []
+    )
 
 
-@pytest.mark.parametrize("failpoint", [BEFORE_IT_BEGAN, "start.after_settled", "start.before_first_offsets", "start.after_first_offsets", "trigger.before_run"])
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        BEFORE_IT_BEGAN,
+        "start.after_settled",
+        "start.before_first_offsets",
+        "start.after_first_offsets",
+        "trigger.before_run",
+    ],
+)
 def test_latest_does_not_slide_when_the_first_worker_is_killed(
     store: Datastore, coordinator: Coordinator, coordination: str, tmp_path: Path, failpoint: str
 ) -> None:
@@ -64,16 +89,22 @@ def test_latest_does_not_slide_when_the_first_worker_is_killed(
     first = start(tmp_path, coordination, f"{failpoint}=kill")
     later: set[tuple[int, int]] = set()
     if failpoint == "trigger.before_run":
-        wait_until(lambda: len(coordinator.fetch_offsets(GROUP)) == SHARDS, "it has begun on all shards")
+        wait_until(
+            lambda: len(coordinator.fetch_offsets(GROUP)) == SHARDS, "it has begun on all shards"
+        )
         later |= put(store, range(100, 150))
     assert first.wait(30) == -signal.SIGKILL, "the fault did not happen"
     while_it_was_dead = put(store, range(150, 200))
     heir = start(tmp_path, coordination)
     try:
-        wait_until(lambda: len(coordinator.fetch_offsets(GROUP)) == SHARDS, "it has begun on all shards")
+        wait_until(
+            lambda: len(coordinator.fetch_offsets(GROUP)) == SHARDS, "it has begun on all shards"
+        )
         later |= put(store, range(200, 250))
         expected = later if failpoint == BEFORE_IT_BEGAN else later | while_it_was_dead
-        wait_until(lambda: expected <= set(runs(tmp_path)), "all that came after the group began are run")
+        wait_until(
+            lambda: expected <= set(runs(tmp_path)), "all that came after the group began are run"
+        )
     finally:
         heir.terminate()
         assert heir.wait(30) == 0

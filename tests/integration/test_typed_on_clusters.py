@@ -1,5 +1,6 @@
-"""Typed topics of a datastore on MariaDB, a master with two minions: the schemas' commands, the cells that fit no version, a gateway, and all of it on the
-minion that is promoted when the master was killed."""
+"""Typed topics of a datastore on MariaDB, a master with two minions: the schemas' commands, the
+cells that fit no version, a gateway, and all of it on the minion that is promoted when the master
+was killed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ from tests.services.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster")]
 
 NAMESPACE = UUID("0b0f5c0e-6a3c-5d0a-9d2f-3f6b7b0a1c11")
-BODIES: list[dict[str, Any]] = [*({"fare": number} for number in range(20)), *({"fare": number, "tip": 1} for number in range(3)), {"fare": 4.5}]
+BODIES: list[dict[str, Any]] = [
+    *({"fare": number} for number in range(20)),
+    *({"fare": number, "tip": 1} for number in range(3)),
+    {"fare": 4.5},
+]
 """Of them the first version takes twenty, the second three more, and none the last."""
 
 TOPIC = "trips.BASE"
@@ -42,16 +47,31 @@ TOPIC = "trips.BASE"
 
 @pytest.fixture
 def run_dir(cluster: TestCluster, tmp_path: Path) -> Path:
-    """Of an instance on the cluster, whose store has the cells and whose schema is in ``trip.avsc``."""
+    """Of an instance on the cluster, whose store has the cells and whose schema is in
+    ``trip.avsc``."""
     nodes = [{"name": name, "url": server.url} for name, server in cluster.servers.items()]
     schema = {"column": "BASE", "schema": "trip.avsc", "unfit": "park"}
-    datastore = {"name": DATASTORE, "shards": SHARDS, "clusters": [{"name": cluster.name, "nodes": nodes}], "schemas": [schema]}
+    datastore = {
+        "name": DATASTORE,
+        "shards": SHARDS,
+        "clusters": [{"name": cluster.name, "nodes": nodes}],
+        "schemas": [schema],
+    }
     port, registry_port = free_ports(2)
     gateways = [{"port": port, "registry_port": registry_port}]
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"datastore": datastore, "gateways": gateways}))
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump({"datastore": datastore, "gateways": gateways})
+    )
     write_schema(tmp_path, FARE)
-    with Datastore(storage.open_clusters(load_config(tmp_path / "config.yaml").datastore)) as opened:
-        opened.put_new_cells([new_cell(uuid5(NAMESPACE, str(number)), "BASE", 1, body) for number, body in enumerate(BODIES)])
+    with Datastore(
+        storage.open_clusters(load_config(tmp_path / "config.yaml").datastore)
+    ) as opened:
+        opened.put_new_cells(
+            [
+                new_cell(uuid5(NAMESPACE, str(number)), "BASE", 1, body)
+                for number, body in enumerate(BODIES)
+            ]
+        )
     return tmp_path
 
 
@@ -60,9 +80,18 @@ def gateway(run_dir: Path) -> Iterator[tuple[int, int]]:
     """The instance's gateway as a process; its ports."""
     [told] = load_config(run_dir / "config.yaml").gateways
     with (run_dir / "gateway.log").open("ab") as log:
-        process = subprocess.Popen([*CELLFEED, "run", "--run-dir", str(run_dir), "gateway"], cwd=ROOT, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [*CELLFEED, "run", "--run-dir", str(run_dir), "gateway"],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+        )
     try:
-        wait_until(lambda: accepts(told.port), f"the gateway serves: {(run_dir / 'gateway.log').read_text()}", timeout_s=60)
+        wait_until(
+            lambda: accepts(told.port),
+            f"the gateway serves: {(run_dir / 'gateway.log').read_text()}",
+            timeout_s=60,
+        )
         yield told.port, told.registry_port
     finally:
         process.terminate()
@@ -71,13 +100,20 @@ def gateway(run_dir: Path) -> Iterator[tuple[int, int]]:
 
 def read(port: int, registry_port: int, count: int) -> list[tuple[Received, dict[str, Any]]]:
     """The topic's records with what Confluent's deserialiser makes of them."""
-    records = DRIVERS["confluent-kafka"].read(f"127.0.0.1:{port}", TOPIC, dict.fromkeys(range(SHARDS), 0), count)
+    records = DRIVERS["confluent-kafka"].read(
+        f"127.0.0.1:{port}", TOPIC, dict.fromkeys(range(SHARDS), 0), count
+    )
     with SchemaRegistryClient({"url": f"http://127.0.0.1:{registry_port}"}) as client:
         typed = AvroDeserializer(client)
-        return [(record, typed(record.value, SerializationContext(TOPIC, MessageField.VALUE))["body"]) for record in sorted(records)]  # type: ignore[index]
+        return [
+            (record, typed(record.value, SerializationContext(TOPIC, MessageField.VALUE))["body"])
+            for record in sorted(records)
+        ]  # type: ignore[index]
 
 
-def test_typed_topics_on_a_cluster_and_on_the_minion_that_is_promoted(cluster: TestCluster, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_typed_topics_on_a_cluster_and_on_the_minion_that_is_promoted(
+    cluster: TestCluster, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(verbs, "HEARD_S", 0.0)
     [told] = invoke(run_dir, "check", str(run_dir / "trip.avsc"), "--column", "BASE", code=1)
     assert (told["registered"], told["tried"], told["unfit"]) == (False, 24, 4)
@@ -96,7 +132,9 @@ def test_typed_topics_on_a_cluster_and_on_the_minion_that_is_promoted(cluster: T
         assert [each["version"] for each in versions] == [1, 2]
         assert versions[0] == version, "as it was registered on the old master"
         then = read(*ports, 23)
-        assert [each for each in then if "tip" not in each[1]] == first, "what was typed is the same, to the byte"
+        assert [each for each in then if "tip" not in each[1]] == first, (
+            "what was typed is the same, to the byte"
+        )
         assert sorted(body["fare"] for _, body in then if body.get("tip") == 1) == [0, 1, 2]
     done = invoke(run_dir, "unfit", "--retry")[0]
     assert (done["fit"], done["still_unfit"]) == (3, 1)

@@ -1,4 +1,5 @@
-"""Coordination on a real ZooKeeper beyond the contract: its layout, credentials, deadlines, and what is set by hand."""
+"""Coordination on a real ZooKeeper beyond the contract: its layout, credentials, deadlines, and
+what is set by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +31,16 @@ from cellfeed.cli.status import status
 from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, write_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, ProtectData, Refused, StaleWriter, Unavailable
+from cellfeed.store.errors import (
+    DataDamaged,
+    InvalidLocation,
+    InvalidRequest,
+    NotFound,
+    ProtectData,
+    Refused,
+    StaleWriter,
+    Unavailable,
+)
 from cellfeed.store.histories import NO_HISTORY, History, new_history
 from tests.services import local_zookeeper
 from tests.services.free_ports import free_port
@@ -46,8 +56,14 @@ def chroot() -> str:
 
 
 @pytest.fixture
-def coordinator(zookeeper_server: ZooKeeper, datastore: Datastore, chroot: str) -> Iterator[ZooKeeperCoordinator]:
-    with closing(ZooKeeperCoordinator(parse_zookeeper_url(f"{zookeeper_server.url}{chroot}"), datastore.state)) as opened:
+def coordinator(
+    zookeeper_server: ZooKeeper, datastore: Datastore, chroot: str
+) -> Iterator[ZooKeeperCoordinator]:
+    with closing(
+        ZooKeeperCoordinator(
+            parse_zookeeper_url(f"{zookeeper_server.url}{chroot}"), datastore.state
+        )
+    ) as opened:
         yield opened
 
 
@@ -61,16 +77,25 @@ def by_hand(zookeeper_server: ZooKeeper) -> Iterator[KazooClient]:
     client.close()
 
 
-def test_offsets_are_decimal_text_where_kafkas_tools_look_for_them(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
+def test_offsets_are_decimal_text_where_kafkas_tools_look_for_them(
+    coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str
+) -> None:
     coordinator.commit_offsets("billing", {("trips", 3): CommittedOffset(4711, 2, "by a consumer")})
     path = f"{chroot}/consumers/billing/offsets/trips/3"
     value, stat = by_hand.get(path)
     assert value == b"4711"
     [read] = coordinator.fetch_offsets("billing").values()
-    assert (read.offset, read.leader_epoch, read.metadata, read.committed_at_us) == (4711, 2, "by a consumer", stat.mtime * 1000)
+    assert (read.offset, read.leader_epoch, read.metadata, read.committed_at_us) == (
+        4711,
+        2,
+        "by a consumer",
+        stat.mtime * 1000,
+    )
 
 
-def test_an_offset_set_by_hand_counts_and_has_no_epoch_of_an_earlier_one(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
+def test_an_offset_set_by_hand_counts_and_has_no_epoch_of_an_earlier_one(
+    coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str
+) -> None:
     coordinator.commit_offsets("billing", {("trips", 3): CommittedOffset(4711, 2, "by a consumer")})
     by_hand.set(f"{chroot}/consumers/billing/offsets/trips/3", b"12\n")
     [read] = coordinator.fetch_offsets("billing").values()
@@ -83,16 +108,24 @@ def test_an_offset_set_by_hand_counts_and_has_no_epoch_of_an_earlier_one(coordin
         coordinator.fetch_offsets("other")
 
 
-def test_an_offset_deleted_by_hand_is_written_again_by_the_next_commit(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
-    coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(7), ("trips", 4): CommittedOffset(8)})
+def test_an_offset_deleted_by_hand_is_written_again_by_the_next_commit(
+    coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str
+) -> None:
+    coordinator.commit_offsets(
+        "g", {("trips", 3): CommittedOffset(7), ("trips", 4): CommittedOffset(8)}
+    )
     before = coordinator.lineage("g")
     by_hand.delete(f"{chroot}/consumers/g", recursive=True)
     coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(9)})
-    assert {key: offset.offset for key, offset in coordinator.fetch_offsets("g").items()} == {("trips", 3): 9}
+    assert {key: offset.offset for key, offset in coordinator.fetch_offsets("g").items()} == {
+        ("trips", 3): 9
+    }
     assert coordinator.lineage("g") != before, "nobody could tell that an offset was lost"
 
 
-def test_what_was_claimed_before_the_group_was_wiped_is_void(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
+def test_what_was_claimed_before_the_group_was_wiped_is_void(
+    coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str
+) -> None:
     old = coordinator.join("g", "a", 10)
     claim = coordinator.claim(old, "trips", [0])[0]
     by_hand.delete(f"{chroot}/cellfeed", recursive=True)
@@ -105,14 +138,20 @@ def test_what_was_claimed_before_the_group_was_wiped_is_void(coordinator: ZooKee
         coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[claim])
 
 
-def test_a_chroot_is_of_one_history_and_of_the_first_restore_of_it(zookeeper_server: ZooKeeper, chroot: str, tmp_path: Path) -> None:
-    """Stores of one name: staging's in production's configuration, and one backup that was restored twice."""
+def test_a_chroot_is_of_one_history_and_of_the_first_restore_of_it(
+    zookeeper_server: ZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    """Stores of one name: staging's in production's configuration, and one backup that was restored
+    twice."""
     first = new_history()
     one, other, foreign = new_history(first), new_history(first), new_history()
     url = f"{zookeeper_server.url}{chroot}"
 
     def joins(name: str, history: History) -> None:
-        with Datastore.open_embedded(tmp_path / name, "trips", 4) as store, closing(open_coordinator(url, store.state, lambda: history)) as coordinator:
+        with (
+            Datastore.open_embedded(tmp_path / name, "trips", 4) as store,
+            closing(open_coordinator(url, store.state, lambda: history)) as coordinator,
+        ):
             coordinator.join("billing", name, 10)
 
     def is_refused(name: str, history: History, owner: History) -> None:
@@ -137,10 +176,16 @@ def test_entries_need_a_claim(coordinator: ZooKeeperCoordinator) -> None:
         coordinator.commit_offsets("g", {}, entries={"x": b"1"})
 
 
-def test_entries_are_in_the_state_table_when_the_commit_returns(coordinator: ZooKeeperCoordinator, datastore: Datastore) -> None:
+def test_entries_are_in_the_state_table_when_the_commit_returns(
+    coordinator: ZooKeeperCoordinator, datastore: Datastore
+) -> None:
     claim = coordinator.claim(coordinator.join("g", "a", 10), "trips", [0])[0]
-    coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[claim], entries={"x": b"1", "y": b"2"})
-    coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(2)}, claims=[claim], entries={"x": None})
+    coordinator.commit_offsets(
+        "g", {("trips", 0): CommittedOffset(1)}, claims=[claim], entries={"x": b"1", "y": b"2"}
+    )
+    coordinator.commit_offsets(
+        "g", {("trips", 0): CommittedOffset(2)}, claims=[claim], entries={"x": None}
+    )
     assert datastore.state.get("x") is None
     entry = datastore.state.get("y")
     assert entry is not None
@@ -156,11 +201,20 @@ def test_with_credentials_nobody_else_reads_or_writes_and_they_are_shown_nowhere
     with closing(open_coordinator(url, datastore.state)) as ours:
         ours.commit_offsets("g", {("trips", 0): CommittedOffset(1)})
         with (
-            closing(open_coordinator(f"zookeeper://cell:wrong@{zookeeper_server.hosts}{chroot}", datastore.state)) as theirs,
+            closing(
+                open_coordinator(
+                    f"zookeeper://cell:wrong@{zookeeper_server.hosts}{chroot}", datastore.state
+                )
+            ) as theirs,
             pytest.raises(Refused, match="does not allow cell to use") as refused,
         ):
             theirs.fetch_offsets("g")
-        with closing(open_coordinator(f"{zookeeper_server.url}{chroot}", datastore.state)) as anybody, pytest.raises(Refused):
+        with (
+            closing(
+                open_coordinator(f"{zookeeper_server.url}{chroot}", datastore.state)
+            ) as anybody,
+            pytest.raises(Refused),
+        ):
             anybody.commit_offsets("g", {("trips", 0): CommittedOffset(2)})
         assert ours.fetch_offsets("g")[("trips", 0)].offset == 1
     assert "sec/ret" not in caplog.text
@@ -178,13 +232,17 @@ def joined(coordinator: Coordinator) -> Session:
             assert time.monotonic() < deadline_s
 
 
-def test_every_call_ends_in_time_when_zookeeper_hangs_or_is_gone(tmp_path: Path, datastore: Datastore) -> None:
+def test_every_call_ends_in_time_when_zookeeper_hangs_or_is_gone(
+    tmp_path: Path, datastore: Datastore
+) -> None:
     if reason := local_zookeeper.why_not():
         pytest.skip(reason)
     server = ZooKeeper(tmp_path / "zookeeper")
     server.start()
     try:
-        with closing(open_coordinator(f"{server.url}?timeout_s=0.5", datastore.state)) as coordinator:
+        with closing(
+            open_coordinator(f"{server.url}?timeout_s=0.5", datastore.state)
+        ) as coordinator:
             session = joined(coordinator)
             for fault in (server.pause, server.kill):
                 fault()
@@ -200,7 +258,9 @@ def test_every_call_ends_in_time_when_zookeeper_hangs_or_is_gone(tmp_path: Path,
         server.kill()
 
 
-def test_a_host_that_is_gone_without_a_word_takes_its_share_of_a_session_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_gone_without_a_word_takes_its_share_of_a_session_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     waits: list[float] = []
 
     def gone(_: object, *, timeout: float, **_more: object) -> None:
@@ -208,7 +268,9 @@ def test_a_host_that_is_gone_without_a_word_takes_its_share_of_a_session_and_no_
         raise OSError("no answer")
 
     monkeypatch.setattr("kazoo.handlers.utils.create_tcp_connection", gone)
-    with closing(Connection(ZooKeeperAddress("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", timeout_s=0.1), 6.0)):
+    with closing(
+        Connection(ZooKeeperAddress("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", timeout_s=0.1), 6.0)
+    ):
         wait_until(lambda: len(waits) >= 3, "each host was tried")
     assert set(waits) == {2.0}
 
@@ -231,7 +293,9 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
         datastore.put_cells([(uuid4(), "BASE", 1, {"n": n}) for n in range(20)])
         ends = {str(shard): head.watermark for shard, head in datastore.heads().items()}
         # The group worked while coordination was in the store.
-        StoreCoordinator(datastore.state).commit_offsets("billing", {("trips", 0): CommittedOffset(1), ("trips", 1): CommittedOffset(2)})
+        StoreCoordinator(datastore.state).commit_offsets(
+            "billing", {("trips", 0): CommittedOffset(1), ("trips", 1): CommittedOffset(2)}
+        )
 
     def lines(call: Callable[[], None]) -> dict[str, Any]:
         capsys.readouterr()
@@ -242,29 +306,55 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
     assert shown["offsets"] == {"0": None, "1": None}
     assert shown["kept"] == {"0": 1, "1": 2}
     assert "another memory" in shown["lost_because"]
-    assert lines(lambda: offsets.set_offsets("billing", "kept", run_dir=tmp_path, as_json=True))["offsets"] == {"0": 1, "1": 2}
+    assert lines(lambda: offsets.set_offsets("billing", "kept", run_dir=tmp_path, as_json=True))[
+        "offsets"
+    ] == {"0": 1, "1": 2}
     shown = lines(lambda: offsets.show("billing", run_dir=tmp_path, as_json=True))
     assert (shown["offsets"], shown["lost_because"]) == ({"0": 1, "1": 2}, None)
-    assert lines(lambda: offsets.set_offsets("billing", "1:0", run_dir=tmp_path, as_json=True))["offsets"] == {"0": 1, "1": 0}
-    assert lines(lambda: offsets.set_offsets("billing", "latest", run_dir=tmp_path, as_json=True))["offsets"] == ends
-    assert lines(lambda: offsets.set_offsets("billing", "earliest", run_dir=tmp_path, as_json=True))["offsets"] == {"0": 0, "1": 0}
+    assert lines(lambda: offsets.set_offsets("billing", "1:0", run_dir=tmp_path, as_json=True))[
+        "offsets"
+    ] == {"0": 1, "1": 0}
+    assert (
+        lines(lambda: offsets.set_offsets("billing", "latest", run_dir=tmp_path, as_json=True))[
+            "offsets"
+        ]
+        == ends
+    )
+    assert lines(
+        lambda: offsets.set_offsets("billing", "earliest", run_dir=tmp_path, as_json=True)
+    )["offsets"] == {"0": 0, "1": 0}
     assert lines(lambda: status(tmp_path, True))["coordination_away"] is None
     for wrong in ("1", "x:1", "1:999999", "7:0", "newest"):
         with pytest.raises(InvalidLocation if wrong != "7:0" else NotFound):
             offsets.set_offsets("billing", wrong, run_dir=tmp_path, as_json=True)
-    with open_datastore(RunDir(tmp_path), config) as datastore, closing(open_coordinator(url, datastore.state)) as coordinator:
+    with (
+        open_datastore(RunDir(tmp_path), config) as datastore,
+        closing(open_coordinator(url, datastore.state)) as coordinator,
+    ):
         coordinator.join("billing", "a", 10)
         with pytest.raises(Refused, match="is at work"):
             offsets.set_offsets("billing", "latest", run_dir=tmp_path, as_json=True)
-    write_config(Config(datastore=DatastoreConfig(shards=2), coordination="zookeeper://127.0.0.1:1?timeout_s=0.2"), tmp_path / "config.yaml")
+    write_config(
+        Config(
+            datastore=DatastoreConfig(shards=2),
+            coordination="zookeeper://127.0.0.1:1?timeout_s=0.2",
+        ),
+        tmp_path / "config.yaml",
+    )
     assert "cannot be reached" in lines(lambda: status(tmp_path, True))["coordination_away"]
 
 
 def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_command_line(
-    zookeeper_server: ZooKeeper, by_hand: KazooClient, tmp_path: Path, chroot: str, capsys: pytest.CaptureFixture[str]
+    zookeeper_server: ZooKeeper,
+    by_hand: KazooClient,
+    tmp_path: Path,
+    chroot: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = f"{zookeeper_server.url}{chroot}"
-    config = Config(datastore=DatastoreConfig(shards=2), coordination=url, gateways=[GatewayProcessConfig()])
+    config = Config(
+        datastore=DatastoreConfig(shards=2), coordination=url, gateways=[GatewayProcessConfig()]
+    )
     write_config(config, tmp_path / "config.yaml")
 
     def lines(call: Callable[[], None]) -> dict[str, Any]:
@@ -272,7 +362,10 @@ def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_c
         call()
         return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 
-    with open_datastore(RunDir(tmp_path), config) as datastore, closing(open_coordinator(url, datastore.state)) as coordinator:
+    with (
+        open_datastore(RunDir(tmp_path), config) as datastore,
+        closing(open_coordinator(url, datastore.state)) as coordinator,
+    ):
         assert why_stopped(datastore.state, coordinator) is None
         coordinator.join("__gateways", "gateway", 10)
     assert lines(lambda: status(tmp_path, True))["consumers_wait"] is None
@@ -282,30 +375,86 @@ def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_c
     waits = lines(lambda: status(tmp_path, True))["consumers_wait"]
     assert "it came back empty" in waits
     assert "cellfeed offsets accept" in waits
-    assert lines(lambda: offsets.accept(reason="it was restored", run_dir=tmp_path, as_json=True)) == {"accepted": waits}
+    assert lines(
+        lambda: offsets.accept(reason="it was restored", run_dir=tmp_path, as_json=True)
+    ) == {"accepted": waits}
     assert lines(lambda: status(tmp_path, True))["consumers_wait"] is None
 
 
 def refused_by_tls(url: str) -> str:
-    """What a process of its own says when TLS is refused. kazoo leaves the socket of a handshake that failed to the garbage collector, which would warn."""
-    code = f"from cellfeed.bridge.coordination.open import open_coordinator\nopen_coordinator({url!r}, None).fetch_offsets('g')"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    """What a process of its own says when TLS is refused. kazoo leaves the socket of a handshake
+    that failed to the garbage collector, which would warn."""
+    code = (
+        f"from cellfeed.bridge.coordination.open import open_coordinator\nopen_coordinator({url!r},"
+        " None).fetch_offsets('g')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert ended.returncode == 1
     assert "Unavailable: ZooKeeper at 127.0.0.1" in ended.stderr
     return ended.stderr
 
 
-def test_with_tls_each_side_verifies_the_others_certificate(tmp_path: Path, datastore: Datastore) -> None:
-    if reason := local_zookeeper.why_not() or next((f"no {name} here" for name in ("openssl", "keytool") if shutil.which(name) is None), None):
+def test_with_tls_each_side_verifies_the_others_certificate(
+    tmp_path: Path, datastore: Datastore
+) -> None:
+    if reason := local_zookeeper.why_not() or next(
+        (f"no {name} here" for name in ("openssl", "keytool") if shutil.which(name) is None), None
+    ):
         pytest.skip(reason)
     if not (jars := sorted(Path("/usr/share/java").glob("netty-*.jar"))):
-        pytest.skip("no Netty on this machine (Debian: libnetty-java), which ZooKeeper serves TLS with")
-    certificate, key, keys, trusted = (str(tmp_path / name) for name in ("certificate.pem", "key.pem", "keys.p12", "trusted.p12"))
+        pytest.skip(
+            "no Netty on this machine (Debian: libnetty-java), which ZooKeeper serves TLS with"
+        )
+    certificate, key, keys, trusted = (
+        str(tmp_path / name) for name in ("certificate.pem", "key.pem", "keys.p12", "trusted.p12")
+    )
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     for command in (
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2", *subject],
-        ["openssl", "pkcs12", "-export", "-in", certificate, "-inkey", key, "-out", keys, "-passout", "pass:changeit"],
-        ["keytool", "-importcert", "-noprompt", "-alias", "ca", "-file", certificate, "-keystore", trusted, "-storetype", "PKCS12", "-storepass", "changeit"],
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-days",
+            "2",
+            *subject,
+        ],
+        [
+            "openssl",
+            "pkcs12",
+            "-export",
+            "-in",
+            certificate,
+            "-inkey",
+            key,
+            "-out",
+            keys,
+            "-passout",
+            "pass:changeit",
+        ],
+        [
+            "keytool",
+            "-importcert",
+            "-noprompt",
+            "-alias",
+            "ca",
+            "-file",
+            certificate,
+            "-keystore",
+            trusted,
+            "-storetype",
+            "PKCS12",
+            "-storepass",
+            "changeit",
+        ],
     ):
         subprocess.run(command, check=True, capture_output=True, timeout=60)
     port = free_port()
@@ -319,15 +468,27 @@ def test_with_tls_each_side_verifies_the_others_certificate(tmp_path: Path, data
         "ssl.trustStore.location": trusted,
         "ssl.trustStore.password": "changeit",
     }
-    server = ZooKeeper(tmp_path / "zookeeper", settings=settings, java_options=(f"-Xbootclasspath/a:{':'.join(map(str, jars))}",))
+    server = ZooKeeper(
+        tmp_path / "zookeeper",
+        settings=settings,
+        java_options=(f"-Xbootclasspath/a:{':'.join(map(str, jars))}",),
+    )
     server.start()
     try:
         ours = f"&ca={certificate}&certificate={certificate}&key={key}"
-        with closing(open_coordinator(f"zookeeper://127.0.0.1:{port}?timeout_s=20&tls=true{ours}", datastore.state)) as verified:
+        with closing(
+            open_coordinator(
+                f"zookeeper://127.0.0.1:{port}?timeout_s=20&tls=true{ours}", datastore.state
+            )
+        ) as verified:
             verified.commit_offsets("g", {("trips", 0): CommittedOffset(5)})
             assert verified.fetch_offsets("g")[("trips", 0)].offset == 5
-        without_ca = refused_by_tls(f"zookeeper://127.0.0.1:{port}?timeout_s=2&tls=true&certificate={certificate}&key={key}")
+        without_ca = refused_by_tls(
+            f"zookeeper://127.0.0.1:{port}?timeout_s=2&tls=true&certificate={certificate}&key={key}"
+        )
         assert "CERTIFICATE_VERIFY_FAILED" in without_ca
-        assert "CERTIFICATE_VERIFY_FAILED" not in refused_by_tls(f"zookeeper://127.0.0.1:{port}?timeout_s=2&tls=true&ca={certificate}")
+        assert "CERTIFICATE_VERIFY_FAILED" not in refused_by_tls(
+            f"zookeeper://127.0.0.1:{port}?timeout_s=2&tls=true&ca={certificate}"
+        )
     finally:
         server.kill()

@@ -1,4 +1,5 @@
-"""A trigger worker as a process: python -m tests.integration.trigger_process STORE_DIR NAME LEASE_S SOURCE SETTINGS_JSON. SIGTERM drains.
+"""A trigger worker as a process: python -m tests.integration.trigger_process STORE_DIR NAME LEASE_S
+SOURCE SETTINGS_JSON. SIGTERM drains.
 
 The setting ``coordination`` says where the workers meet.
 """
@@ -28,8 +29,18 @@ def main() -> None:
     with Datastore.open_embedded(Path(directory), shards=4) as datastore:
         triggers = load_program(source, settings)
         print("started", flush=True)
-        with closing(open_coordinator(settings.get("coordination", "store"), datastore.state)) as coordinator:
-            run_trigger_worker(triggers, datastore, coordinator, name, stop, lease_s=float(lease_s), drain_s=settings.get("drain_s", DRAIN_S))
+        with closing(
+            open_coordinator(settings.get("coordination", "store"), datastore.state)
+        ) as coordinator:
+            run_trigger_worker(
+                triggers,
+                datastore,
+                coordinator,
+                name,
+                stop,
+                lease_s=float(lease_s),
+                drain_s=settings.get("drain_s", DRAIN_S),
+            )
     print("drained", flush=True)
 
 

@@ -1,4 +1,5 @@
-"""Trigger programs for the tests: each run is one line appended to a file, so that every run of every process is seen."""
+"""Trigger programs for the tests: each run is one line appended to a file, so that every run of
+every process is seen."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from cellfeed.store.errors import StorageUnavailable
 
 
 def recording(settings: Mapping[str, Any]) -> list[Trigger]:
-    """Records ``<shard> <added_id> <pid>``; fails for bodies with ``poison``, waits ``run_s`` in each cell."""
+    """Records ``<shard> <added_id> <pid>``; fails for bodies with ``poison``, waits ``run_s`` in
+    each cell."""
     path, run_s = Path(settings["path"]), float(settings.get("run_s", 0))
 
     tries: dict[UUID, int] = {}

@@ -1,7 +1,8 @@
-"""A process that writes cells until it is killed or told to stop: python writer_process.py DIRECTORY WRITER_NUMBER CELLS THREADS.
+"""A process that writes cells until it is killed or told to stop: python writer_process.py
+DIRECTORY WRITER_NUMBER CELLS THREADS.
 
-Prints ``begin <n>`` before and ``ack <n> <shard> <added_id>`` after each put, so that whoever started it knows what was acknowledged (and what may
-have happened) when it was killed.
+Prints ``begin <n>`` before and ``ack <n> <shard> <added_id>`` after each put, so that whoever
+started it knows what was acknowledged (and what may have happened) when it was killed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ def body_of(writer: int, number: int) -> dict[str, object]:
 
 
 def main() -> None:
-    directory, writer, cells, threads = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    directory, writer, cells, threads = (
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
     store = Datastore.open_embedded(directory, shards=4)
     out = threading.Lock()
 

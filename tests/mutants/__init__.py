@@ -1,1 +1,2 @@
-"""Mutation testing: bugs are planted one at a time, and the tests that should find each must fail (``make mutants``)."""
+"""Mutation testing: bugs are planted one at a time, and the tests that should find each must fail
+(``make mutants``)."""

@@ -1,4 +1,5 @@
-"""``python -m tests.mutants [--area store/engines] [--name NAME]``: exit 0 when every bug is killed or accepted, else 1."""
+"""``python -m tests.mutants [--area store/engines] [--name NAME]``: exit 0 when every bug is killed
+or accepted, else 1."""
 
 from __future__ import annotations
 
@@ -14,11 +15,27 @@ ROOT = Path(__file__).parents[2]
 
 def main(arguments: list[str]) -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Plants known bugs one at a time; the tests of each must fail.")
-    parser.add_argument("--area", choices=sorted({each.area for each in mutants()}), help="only the bugs of one area")
-    parser.add_argument("--name", action="append", help="only this bug (may be given several times)")
-    parser.add_argument("--time-limit-s", type=float, default=TIME_LIMIT_S, help="for the tests of one bug (default: %(default)s)")
-    parser.add_argument("--unproven", action="store_true", help="do not run the tests without any bug first")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description="Plants known bugs one at a time; the tests of each must fail.",
+    )
+    parser.add_argument(
+        "--area",
+        choices=sorted({each.area for each in mutants()}),
+        help="only the bugs of one area",
+    )
+    parser.add_argument(
+        "--name", action="append", help="only this bug (may be given several times)"
+    )
+    parser.add_argument(
+        "--time-limit-s",
+        type=float,
+        default=TIME_LIMIT_S,
+        help="for the tests of one bug (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--unproven", action="store_true", help="do not run the tests without any bug first"
+    )
     asked = parser.parse_args(arguments)
     if wrong := list(mistakes(mutants(), ROOT)):
         print("\n".join(wrong), file=sys.stderr)
@@ -32,12 +49,20 @@ def main(arguments: list[str]) -> int:
             tests = sorted({test for each in chosen for test in each.tests})
             sound = run_tests(copy, tests, asked.time_limit_s * len(tests))
             if sound.verdict is not Verdict.SURVIVED:
-                print(f"the tests do not pass without a planted bug, so they prove nothing: {sound.by}", file=sys.stderr)
+                print(
+                    "the tests do not pass without a planted bug, so they prove nothing:"
+                    f" {sound.by}",
+                    file=sys.stderr,
+                )
                 return 1
         outcomes = {}
         for each in chosen:
             outcomes[each] = outcome = run_mutant(copy, each, asked.time_limit_s)
-            print(f"{outcome.verdict:9}{outcome.seconds:6.1f} s  {each.area}  {each.name}  ({outcome.by})", flush=True)
+            print(
+                f"{outcome.verdict:9}{outcome.seconds:6.1f} s  {each.area}  {each.name} "
+                f" ({outcome.by})",
+                flush=True,
+            )
     return _conclude(outcomes)
 
 
@@ -54,7 +79,10 @@ def _conclude(outcomes: dict[Mutant, Outcome]) -> int:
         if outcome.verdict is Verdict.SURVIVED and each.accepted is not None:
             print(f"accepted survivor {each.name}: {each.accepted}")
         elif outcome.verdict is Verdict.KILLED and each.accepted is not None:
-            print(f"{each.name} is on the list of accepted survivors, and a test finds it: take the reason out")
+            print(
+                f"{each.name} is on the list of accepted survivors, and a test finds it: take the"
+                " reason out"
+            )
             bad += 1
         elif outcome.verdict is not Verdict.KILLED:
             print(f"{outcome.verdict.upper()} {each.name}: {each.why} ({outcome.by})")

@@ -11,7 +11,8 @@
     why = "the promise that it breaks"
     accepted = "why no test can find it"    # only of a survivor that is accepted
 
-An entry whose ``old`` is not found exactly once is an error: the code changed, so the entry must follow or go.
+An entry whose ``old`` is not found exactly once is an error: the code changed, so the entry must
+follow or go.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ LISTS: Final = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted bug. ``tests`` are pytest's ids; ``accepted`` is the reason why no test finds it."""
+    """One planted bug. ``tests`` are pytest's ids; ``accepted`` is the reason why no test finds
+    it."""
 
     area: str
     name: str
@@ -48,7 +50,10 @@ def mutants(area: str | None = None, lists: Path = LISTS) -> list[Mutant]:
     found = []
     for path in sorted(lists.glob("*.toml")):
         content = tomllib.loads(path.read_text())
-        found += [Mutant(content["area"], **{**each, "tests": tuple(each["tests"])}) for each in content["mutant"]]
+        found += [
+            Mutant(content["area"], **{**each, "tests": tuple(each["tests"])})
+            for each in content["mutant"]
+        ]
     return [each for each in found if area in (None, each.area)]
 
 
@@ -58,14 +63,24 @@ def mistakes(listed: list[Mutant], root: Path) -> Iterator[str]:
     for each in listed:
         if names.count(each.name) > 1:
             yield f"{each.name}: another entry has that name"
-        if not each.why.strip() or not each.tests or (each.accepted is not None and not each.accepted.strip()):
+        if (
+            not each.why.strip()
+            or not each.tests
+            or (each.accepted is not None and not each.accepted.strip())
+        ):
             yield f"{each.name}: an entry needs a why and a test, and an accepted one its reason"
         path = root / each.file
         count = path.read_text().count(each.old) if path.is_file() else 0
         if count != 1 or each.old == each.new:
-            yield f"{each.name}: {each.file} holds the old text {count} times, not once, or the new text is the same: {each.old!r}"
+            yield (
+                f"{each.name}: {each.file} holds the old text {count} times, not once, or the new"
+                f" text is the same: {each.old!r}"
+            )
         for test in each.tests:
             file, _, function = test.partition("::")
             name = function.partition("[")[0].rpartition("::")[2]
-            if not (root / file).is_file() or f"def {name or 'test_'}" not in (root / file).read_text():
+            if (
+                not (root / file).is_file()
+                or f"def {name or 'test_'}" not in (root / file).read_text()
+            ):
                 yield f"{each.name}: there is no test {test}"

@@ -1,4 +1,5 @@
-"""What two actors do at once, over coordination in the store and in ZooKeeper. Each has a coordinator of its own, as two processes have."""
+"""What two actors do at once, over coordination in the store and in ZooKeeper. Each has a
+coordinator of its own, as two processes have."""
 
 from __future__ import annotations
 
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
 TTL_S: Final = 600.0
 GROUP, TOPIC = "g", "trips"
 STATE: Final = ("cas.state.before", "cas.state.after")
-POINTS: Final = {"in the store": STATE, "in ZooKeeper": (*STATE, "cas.zookeeper.before", "cas.zookeeper.after")}
+POINTS: Final = {
+    "in the store": STATE,
+    "in ZooKeeper": (*STATE, "cas.zookeeper.before", "cas.zookeeper.after"),
+}
 """By kind of coordination, where turns change."""
 
 FEW_POINTS: Final = {"in the store": STATE, "in ZooKeeper": ("cas.zookeeper.before",)}
-"""The same for every order: a step in ZooKeeper is announced in the state table, so there are too many with those."""
+"""The same for every order: a step in ZooKeeper is announced in the state table, so there are too
+many with those."""
 
 
 class Place:
@@ -60,7 +65,11 @@ class Place:
         if self._kind == "in the store":
             return StoreCoordinator(self.state)
         address = ZooKeeperAddress("in memory")
-        self._opened.append(ZooKeeperCoordinator(address, self.state, connect=lambda _, timeout_s: self._tree.begin(timeout_s)))
+        self._opened.append(
+            ZooKeeperCoordinator(
+                address, self.state, connect=lambda _, timeout_s: self._tree.begin(timeout_s)
+            )
+        )
         return self._opened[-1]
 
     def close(self) -> None:
@@ -94,11 +103,14 @@ def two_claim(kind: str) -> Case:
         assert sorted(holds(both[0], claims[0]) + holds(both[1], claims[1])) == [0, 1]
         assert sorted([*claims[0], *claims[1]]) == [0, 1]
 
-    return Case([lambda n=n: both[n].claim(sessions[n], TOPIC, [0, 1]) for n in (0, 1)], check, place.close)  # type: ignore[misc]
+    return Case(
+        [lambda n=n: both[n].claim(sessions[n], TOPIC, [0, 1]) for n in (0, 1)], check, place.close
+    )  # type: ignore[misc]
 
 
 def ended_session_claims(kind: str) -> Case:
-    """A member claims while another process joins under its name: from then on the first one's session takes nothing."""
+    """A member claims while another process joins under its name: from then on the first one's
+    session takes nothing."""
     place = Place(kind)
     first, second = place.coordinator(), place.coordinator()
     session = first.join(GROUP, "a", TTL_S)
@@ -111,11 +123,16 @@ def ended_session_claims(kind: str) -> Case:
         if claims.result and taken > renamed:
             raise AssertionError(f"a session that had ended claimed {claims.result}")
 
-    return Case([lambda: first.claim(session, TOPIC, [0]), lambda: second.join(GROUP, "a", TTL_S)], check, place.close)
+    return Case(
+        [lambda: first.claim(session, TOPIC, [0]), lambda: second.join(GROUP, "a", TTL_S)],
+        check,
+        place.close,
+    )
 
 
 def offsets_beside_a_takeover(kind: str, *, by_gateway: bool = False) -> Case:
-    """An owner saves an offset while the partition becomes another one's, which reads it and goes on: no work is taken back, none is skipped."""
+    """An owner saves an offset while the partition becomes another one's, which reads it and goes
+    on: no work is taken back, none is skipped."""
     place = Place(kind)
     old, new = place.coordinator(), place.coordinator()
     session, next_session = old.join(GROUP, "a", TTL_S), new.join(GROUP, "b", TTL_S)
@@ -126,8 +143,14 @@ def offsets_beside_a_takeover(kind: str, *, by_gateway: bool = False) -> Case:
 
     def save() -> None:
         if by_gateway:
-            gateway = SimpleNamespace(cluster=SimpleNamespace(claim=lambda _: claims[0]), offsets=old, in_coordination=now)
-            answer = asyncio.run(api_08_offset_commit._save(cast("GatewayContext", gateway), GROUP, {(TOPIC, 0): CommittedOffset(5)}))
+            gateway = SimpleNamespace(
+                cluster=SimpleNamespace(claim=lambda _: claims[0]), offsets=old, in_coordination=now
+            )
+            answer = asyncio.run(
+                api_08_offset_commit._save(
+                    cast("GatewayContext", gateway), GROUP, {(TOPIC, 0): CommittedOffset(5)}
+                )
+            )
             if answer is not ErrorCode.none:
                 raise StaleWriter(str(answer))
             return
@@ -147,17 +170,31 @@ def offsets_beside_a_takeover(kind: str, *, by_gateway: bool = False) -> Case:
         assert isinstance(saved.error, StaleWriter | None)
         assert taken.error is None
         if taken.result[0]:
-            assert new.fetch_offsets(GROUP)[(TOPIC, 0)].offset == 9, "the old owner moved the offset back"
-            assert taken.result[1] == (5 if saved.error is None else None), "an offset that was saved was not shown to the next owner"
+            assert new.fetch_offsets(GROUP)[(TOPIC, 0)].offset == 9, (
+                "the old owner moved the offset back"
+            )
+            assert taken.result[1] == (5 if saved.error is None else None), (
+                "an offset that was saved was not shown to the next owner"
+            )
 
     return Case([save, take_over], check, place.close)
 
 
 def a_gateway_loses_its_slots(kind: str) -> Case:
-    """A gateway is told its slots while its session ends and another one takes them: no generation is both's."""
+    """A gateway is told its slots while its session ends and another one takes them: no generation
+    is both's."""
     place = Place(kind)
     address = ("127.0.0.1", 9092)
-    old, new = [SlotClaims(place.coordinator(), place.state, name, register(place.state, name, {"": address}, address), TTL_S) for name in "ab"]
+    old, new = [
+        SlotClaims(
+            place.coordinator(),
+            place.state,
+            name,
+            register(place.state, name, {"": address}, address),
+            TTL_S,
+        )
+        for name in "ab"
+    ]
     admin = place.coordinator()
     for gateway in (old, new):
         gateway._renew()
@@ -171,7 +208,11 @@ def a_gateway_loses_its_slots(kind: str) -> Case:
         assert isinstance(told.error, StaleWriter | Unavailable | None)
         assert isinstance(taken.error, StaleWriter | Unavailable | None)
         before, after = old.step_without_coordination(), new.step_without_coordination()
-        both = [slot for slot in set(before) & set(after) if before[slot].first < after[slot].end and after[slot].first < before[slot].end]
+        both = [
+            slot
+            for slot in set(before) & set(after)
+            if before[slot].first < after[slot].end and after[slot].first < before[slot].end
+        ]
         assert not both, f"generations of {len(both)} slots are two gateways'"
 
     return Case([lambda: old.step({}).slots, take_all], check, place.close)
@@ -181,16 +222,32 @@ def two_gateways_take_slots(kind: str) -> Case:
     """Two gateways begin at once: every slot has one, and no generation is reserved twice."""
     place = Place(kind)
     address = ("127.0.0.1", 9092)
-    gateways = [SlotClaims(place.coordinator(), place.state, name, register(place.state, name, {"": address}, address), TTL_S) for name in "ab"]
+    gateways = [
+        SlotClaims(
+            place.coordinator(),
+            place.state,
+            name,
+            register(place.state, name, {"": address}, address),
+            TTL_S,
+        )
+        for name in "ab"
+    ]
 
     def check(done: Run) -> None:
         looks = [gateway.step_without_coordination() for gateway in gateways]
         assert done.ended
         shared = set(looks[0]) & set(looks[1])
-        assert not [slot for slot in shared if looks[0][slot].first < looks[1][slot].end and looks[1][slot].first < looks[0][slot].end], "reserved twice"
+        assert not [
+            slot
+            for slot in shared
+            if looks[0][slot].first < looks[1][slot].end
+            and looks[1][slot].first < looks[0][slot].end
+        ], "reserved twice"
         assert set(looks[0]) | set(looks[1]) <= set(range(SLOTS))
 
-    return Case([lambda gateway=gateway: gateway.step({}).slots for gateway in gateways], check, place.close)  # type: ignore[misc]
+    return Case(
+        [lambda gateway=gateway: gateway.step({}).slots for gateway in gateways], check, place.close
+    )  # type: ignore[misc]
 
 
 CELL = ParkedCell(
@@ -209,7 +266,8 @@ CELL = ParkedCell(
 
 
 def retry_beside_a_skip(ran: bool) -> Case:
-    """A parked cell runs again (or fails again) while somebody skips it: it is one of both, never both, and a skip that was told stays."""
+    """A parked cell runs again (or fails again) while somebody skips it: it is one of both, never
+    both, and a skip that was told stays."""
     place = Place("in the store")
     parked = ParkedCells(place.state)
     place.state.commit(parked.entry(CELL))
@@ -234,7 +292,8 @@ def retry_beside_a_skip(ran: bool) -> Case:
 
 
 def retry_asked_beside_a_run() -> Case:
-    """Somebody asks for a retry of a cell that runs just now: it does not come back on the queue."""
+    """Somebody asks for a retry of a cell that runs just now: it does not come back on the
+    queue."""
     place = Place("in the store")
     parked = ParkedCells(place.state)
     place.state.commit(parked.entry(CELL))
@@ -246,7 +305,11 @@ def retry_asked_beside_a_run() -> Case:
         assert isinstance(asked.error, NotFound | InvalidRequest | None)
         assert parked.all() == [], "a cell that has run is parked again"
 
-    return Case([lambda: parked.resolved(CELL), lambda: parked.ask_retry(GROUP, CELL.cell_id)], check, place.close)
+    return Case(
+        [lambda: parked.resolved(CELL), lambda: parked.ask_retry(GROUP, CELL.cell_id)],
+        check,
+        place.close,
+    )
 
 
 def two_change_the_role() -> Case:
@@ -261,11 +324,14 @@ def two_change_the_role() -> Case:
         assert sorted(told) == [False, True], f"both, or neither: {told}"
         assert read_role(place.state) == changed[told.index(True)]
 
-    return Case([lambda new=new: change_role(place.state, role, new) for new in changed], check, place.close)  # type: ignore[misc]
+    return Case(
+        [lambda new=new: change_role(place.state, role, new) for new in changed], check, place.close
+    )  # type: ignore[misc]
 
 
 def erasure_beside(what: str) -> Case:
-    """A row is erased while it is put to, or erased by another one: afterwards it has no body, and the log tells of it once."""
+    """A row is erased while it is put to, or erased by another one: afterwards it has no body, and
+    the log tells of it once."""
     folder = Path(tempfile.mkdtemp(prefix="cellfeed-races-"))
     store = Datastore.open_embedded(folder, shards=1)
     row = UUID(int=5)
@@ -295,14 +361,20 @@ def erasure_beside(what: str) -> Case:
         store.close()
         shutil.rmtree(folder)
 
-    return Case([lambda: store.erase_row(row), put if what == "a put" else lambda: store.erase_row(row)], check, close)
+    return Case(
+        [lambda: store.erase_row(row), put if what == "a put" else lambda: store.erase_row(row)],
+        check,
+        close,
+    )
 
 
 OF_COORDINATION: Final[Mapping[str, Callable[[str], Case]]] = {
     "two claim": two_claim,
     "an ended session claims": ended_session_claims,
     "offsets beside a takeover": offsets_beside_a_takeover,
-    "group offsets of a gateway beside a takeover": partial(offsets_beside_a_takeover, by_gateway=True),
+    "group offsets of a gateway beside a takeover": partial(
+        offsets_beside_a_takeover, by_gateway=True
+    ),
     "two gateways take slots": two_gateways_take_slots,
     "a gateway loses its slots": a_gateway_loses_its_slots,
 }

@@ -1,7 +1,10 @@
-"""Runs two actors in turns that change only at failpoints, in every order (:func:`every_order`) or in orders of a seed (:func:`some_orders`).
+"""Runs two actors in turns that change only at failpoints, in every order (:func:`every_order`) or
+in orders of a seed (:func:`some_orders`).
 
-An actor is a function in a thread of its own. It stops at each pass of the points given, before it does anything, and when it has ended; the schedule says
-which of them goes on. Between two stops one actor runs alone, so an order is the whole story of a run, and the same order gives the same run again.
+An actor is a function in a thread of its own. It stops at each pass of the points given, before it
+does anything, and when it has ended; the schedule says which of them goes on. Between two stops one
+actor runs alone, so an order is the whole story of a run, and the same order gives the same run
+again.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ class Ended:
 
 @dataclass
 class Run:
-    """One order of one case. ``order``: the actor of each step; ``passed``: actor and point of each stop that was left."""
+    """One order of one case. ``order``: the actor of each step; ``passed``: actor and point of each
+    stop that was left."""
 
     order: list[int] = field(default_factory=list)
     passed: list[tuple[int, str]] = field(default_factory=list)
@@ -39,12 +43,16 @@ class Run:
 
     def last(self, actor: int, point: str) -> int:
         """The place of the actor's last pass of a point among all; -1 when there was none."""
-        return max((place for place, passed in enumerate(self.passed) if passed == (actor, point)), default=-1)
+        return max(
+            (place for place, passed in enumerate(self.passed) if passed == (actor, point)),
+            default=-1,
+        )
 
 
 @dataclass(frozen=True)
 class Case:
-    """Two actors over things of their own, and what must hold of every run; ``close`` is called after it."""
+    """Two actors over things of their own, and what must hold of every run; ``close`` is called
+    after it."""
 
     actors: Sequence[Callable[[], Any]]
     check: Callable[[Run], None]
@@ -84,11 +92,19 @@ class _Actor:
 
 
 def run(case: Case, points: Collection[str], choose: Callable[[int, Sequence[int]], int]) -> Run:
-    """``choose(step, ready)`` says which of the actors that have not ended goes on. The case is checked and closed. Raises what the check raises."""
+    """``choose(step, ready)`` says which of the actors that have not ended goes on. The case is
+    checked and closed. Raises what the check raises."""
     actors = [_Actor(number, call) for number, call in enumerate(case.actors)]
     by_thread = {actor.thread: actor for actor in actors}
     for point in points:
-        watch_failpoint(point, lambda point=point: by_thread[threading.current_thread()].stop_at(point) if threading.current_thread() in by_thread else None)  # type: ignore[misc]
+        watch_failpoint(
+            point,
+            lambda point=point: (
+                by_thread[threading.current_thread()].stop_at(point)
+                if threading.current_thread() in by_thread
+                else None
+            ),
+        )  # type: ignore[misc]
     done = Run()
     try:
         while ready := [number for number, actor in enumerate(actors) if actor.ended is None]:
@@ -99,7 +115,9 @@ def run(case: Case, points: Collection[str], choose: Callable[[int, Sequence[int
         done.ended = [actor.ended for actor in actors if actor.ended is not None]
         case.check(done)
     except AssertionError as error:
-        raise AssertionError(f"{error}\nin the order {done.order}: {done.passed}; ended: {str(done.ended)[:2_000]}") from error
+        raise AssertionError(
+            f"{error}\nin the order {done.order}: {done.passed}; ended: {str(done.ended)[:2_000]}"
+        ) from error
     finally:
         for point in points:
             unwatch_failpoint(point)
@@ -107,8 +125,11 @@ def run(case: Case, points: Collection[str], choose: Callable[[int, Sequence[int
     return done
 
 
-def every_order(make: Callable[[], Case], points: Collection[str], *, runs_max: int = 2_000) -> Iterator[Run]:
-    """Every order of the steps of a case, the first actor's first. Fails when there are more than ``runs_max``: nobody should take a part for all."""
+def every_order(
+    make: Callable[[], Case], points: Collection[str], *, runs_max: int = 2_000
+) -> Iterator[Run]:
+    """Every order of the steps of a case, the first actor's first. Fails when there are more than
+    ``runs_max``: nobody should take a part for all."""
     prefix: list[int] = []
     for _ in range(runs_max):
         choices: list[tuple[int, Sequence[int]]] = []
@@ -128,9 +149,12 @@ def every_order(make: Callable[[], Case], points: Collection[str], *, runs_max: 
     raise AssertionError(f"the case has more than {runs_max} orders: take some of a seed")
 
 
-def some_orders(make: Callable[[], Case], points: Collection[str], seed: int, runs: int) -> Iterator[Run]:
-    """So many orders by chance: of every second one each step, of the others only where one actor is paused for the other one. Most races need a pause or two
-    that last long, which steps by chance seldom make."""
+def some_orders(
+    make: Callable[[], Case], points: Collection[str], seed: int, runs: int
+) -> Iterator[Run]:
+    """So many orders by chance: of every second one each step, of the others only where one actor
+    is paused for the other one. Most races need a pause or two that last long, which steps by
+    chance seldom make."""
     chance = Random(seed)
     for number in range(runs):
         turns = set(chance.sample(range(_STEPS_WITH_TURNS), chance.randint(0, 3)))
@@ -138,4 +162,10 @@ def some_orders(make: Callable[[], Case], points: Collection[str], seed: int, ru
         if number % 2:
             yield run(make(), points, lambda _, ready: chance.choice(ready))
         else:
-            yield run(make(), points, lambda step, ready: ready[(first + sum(turn <= step for turn in turns)) % 2 % len(ready)])  # noqa: B023 (of this run)
+            yield run(
+                make(),
+                points,
+                lambda step, ready: ready[
+                    (first + sum(turn <= step for turn in turns)) % 2 % len(ready)  # noqa: B023
+                ],
+            )

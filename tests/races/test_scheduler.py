@@ -1,4 +1,5 @@
-"""The scheduler itself: it comes to every order, to each once, and finds the one that loses an update."""
+"""The scheduler itself: it comes to every order, to each once, and finds the one that loses an
+update."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_it_finds_a_lost_update_and_tells_the_order() -> None:
 
 
 def test_a_seed_repeats_its_orders() -> None:
-    first, again = ([done.order for done in some_orders(lambda: counting(5), [POINT], 7, 10)] for _ in range(2))
+    first, again = (
+        [done.order for done in some_orders(lambda: counting(5), [POINT], 7, 10)] for _ in range(2)
+    )
     assert first == again
     assert len({tuple(order) for order in first}) > 1
 

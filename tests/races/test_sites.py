@@ -1,4 +1,5 @@
-"""Where one of two actors wins: each place has a failpoint before and after it, so that races can be tried there. A new place fails until it has them."""
+"""Where one of two actors wins: each place has a failpoint before and after it, so that races can
+be tried there. A new place fails until it has them."""
 
 from __future__ import annotations
 
@@ -37,18 +38,40 @@ OTHERS: Final = {
     "store/engines/contract/engine.py:NodeStateTable.commit": "a protocol",
     "bridge/coordination/open.py:_NoStorage.commit": "refuses",
     "bridge/coordination/zookeeper/client.py:ZooKeeperClient.commit": "abstract",
-    "bridge/export/unit_producer.py:UnitProducer.commit": "a Kafka transaction: failpoints export.before_commit and export.after_commit",
-    "cellfeed/testing/zookeeper_tree.py:ZooKeeperTree.commit": "the server in memory, called by its connections alone",
+    "bridge/export/unit_producer.py:UnitProducer.commit": (
+        "a Kafka transaction: failpoints export.before_commit and export.after_commit"
+    ),
+    "cellfeed/testing/zookeeper_tree.py:ZooKeeperTree.commit": (
+        "the server in memory, called by its connections alone"
+    ),
 }
 
-RECEIVERS: Final = {"state", "_state", "_base", "_history", "client", "self", "_guard", "_tree", "_consumer", "_producer_at_work"}
-"""Whom code asks to commit: state tables, ZooKeeper's clients, the guard of a MySQL server, and Kafka's clients."""
+RECEIVERS: Final = {
+    "state",
+    "_state",
+    "_base",
+    "_history",
+    "client",
+    "self",
+    "_guard",
+    "_tree",
+    "_consumer",
+    "_producer_at_work",
+}
+"""Whom code asks to commit: state tables, ZooKeeper's clients, the guard of a MySQL server, and
+Kafka's clients."""
 
-SQL_OF_ROLES: Final = ("SET GLOBAL read_only = 1", "state_entry (entry_key, value, version) VALUES", "SET leader_epoch = {")
+SQL_OF_ROLES: Final = (
+    "SET GLOBAL read_only = 1",
+    "state_entry (entry_key, value, version) VALUES",
+    "SET leader_epoch = {",
+)
 """What a fence or a change of roles says to a server."""
 
 SQL_BESIDE: Final = {
-    "store/backups/into_mysql.py": "a restore, of storage that nobody can open: failpoints mysql.restore.*",
+    "store/backups/into_mysql.py": (
+        "a restore, of storage that nobody can open: failpoints mysql.restore.*"
+    ),
 }
 
 
@@ -71,12 +94,22 @@ def code() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
 
 def marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     """The names that its decorators ``@marked(…)`` give."""
-    calls = [each for each in function.decorator_list if isinstance(each, ast.Call) and ast.unparse(each.func) == "marked"]
+    calls = [
+        each
+        for each in function.decorator_list
+        if isinstance(each, ast.Call) and ast.unparse(each.func) == "marked"
+    ]
     return [str(ast.literal_eval(each.args[0])) for each in calls]
 
 
 def calls(function: ast.AST, name: str) -> list[ast.Call]:
-    return [each for each in ast.walk(function) if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == name]
+    return [
+        each
+        for each in ast.walk(function)
+        if isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Attribute)
+        and each.func.attr == name
+    ]
 
 
 def test_every_way_to_compare_and_set_has_failpoints_or_goes_through_one_that_has() -> None:
@@ -87,9 +120,13 @@ def test_every_way_to_compare_and_set_has_failpoints_or_goes_through_one_that_ha
         if name in THROUGH and not calls(function, THROUGH[name]):
             wrong.append(f"{name} does not call {THROUGH[name]}")
         if name.endswith(".commit") and name not in MARKED.keys() | THROUGH.keys() | OTHERS.keys():
-            wrong.append(f"{name} commits: mark it (store.failpoints.marked), or list what it goes through")
+            wrong.append(
+                f"{name} commits: mark it (store.failpoints.marked), or list what it goes through"
+            )
     assert not wrong, "\n".join(wrong)
-    assert {name: told for name, told in found.items() if told} == {name: [mark] for name, mark in MARKED.items()}
+    assert {name: told for name, told in found.items() if told} == {
+        name: [mark] for name, mark in MARKED.items()
+    }
     assert (THROUGH.keys() | OTHERS.keys()) <= found.keys()
 
 
@@ -100,18 +137,28 @@ def test_every_compare_and_set_asks_one_of_those() -> None:
         for call in calls(function, "commit"):
             assert isinstance(call.func, ast.Attribute)
             receiver = call.func.value
-            asked = receiver.attr if isinstance(receiver, ast.Attribute) else ast.unparse(receiver.func if isinstance(receiver, ast.Call) else receiver)
+            asked = (
+                receiver.attr
+                if isinstance(receiver, ast.Attribute)
+                else ast.unparse(receiver.func if isinstance(receiver, ast.Call) else receiver)
+            )
             sites += any(each.arg == "expect" for each in call.keywords) or len(call.args) > 1
             if asked.rpartition(".")[2] not in RECEIVERS:
                 strangers.append(f"{name} line {call.lineno}: {ast.unparse(call.func)}")
     assert strangers == []
-    assert sites > 40, f"only {sites} compare-and-sets were found: this test does not see them any more"
+    assert sites > 40, (
+        f"only {sites} compare-and-sets were found: this test does not see them any more"
+    )
 
 
 def test_every_fence_and_change_of_roles_has_failpoints() -> None:
     bare = []
     for name, function in code():
         # The texts of f-strings as they are written: holes stay holes.
-        if any(sql in ast.unparse(function) for sql in SQL_OF_ROLES) and not marks(function) and name.partition(":")[0] not in SQL_BESIDE:
+        if (
+            any(sql in ast.unparse(function) for sql in SQL_OF_ROLES)
+            and not marks(function)
+            and name.partition(":")[0] not in SQL_BESIDE
+        ):
             bare.append(name)
     assert bare == []

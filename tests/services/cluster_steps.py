@@ -1,4 +1,5 @@
-"""What tests of clusters do in many places: cells are put until they are stored, nodes compared, replication ended, a supervisor run."""
+"""What tests of clusters do in many places: cells are put until they are stored, nodes compared,
+replication ended, a supervisor run."""
 
 from __future__ import annotations
 
@@ -22,8 +23,12 @@ SETTLE_S = 60.0
 """Above the longest wait of a put for a server that hangs, 15 s, several times."""
 
 
-def open_engine(cluster: TestCluster, watermark: Watermark = Watermark.REPLICATED) -> ClusteredEngine:
-    return ClusteredEngine(DATASTORE, SHARDS, {cluster.name: cluster.openers()}, watermark=watermark)
+def open_engine(
+    cluster: TestCluster, watermark: Watermark = Watermark.REPLICATED
+) -> ClusteredEngine:
+    return ClusteredEngine(
+        DATASTORE, SHARDS, {cluster.name: cluster.openers()}, watermark=watermark
+    )
 
 
 def cells(numbers: range) -> list[NewCell]:
@@ -42,8 +47,14 @@ def eventually(done: Callable[[], bool], what: str, timeout_s: float = SETTLE_S)
 
 
 def checksums(cluster: TestCluster, node: str) -> list[object]:
-    tables = [f"trips_{shard:04d}.cell" for shard in range(SHARDS)] + ["trips_meta.shard_counter", "trips_meta.leader_epoch", "trips_meta.state_entry"]
-    return [checksum for _, checksum in cluster.servers[node].sql(f"CHECKSUM TABLE {', '.join(tables)}")]
+    tables = [f"trips_{shard:04d}.cell" for shard in range(SHARDS)] + [
+        "trips_meta.shard_counter",
+        "trips_meta.leader_epoch",
+        "trips_meta.state_entry",
+    ]
+    return [
+        checksum for _, checksum in cluster.servers[node].sql(f"CHECKSUM TABLE {', '.join(tables)}")
+    ]
 
 
 def shown(engine: ClusteredEngine) -> int:
@@ -69,10 +80,12 @@ def without_replication(cluster: TestCluster, *minions: str) -> None:
 
 
 def renew_a_lease(cluster: TestCluster, node: str) -> None:
-    """A state entry, no cell, from outside of cellfeed: by an account that may write to a read-only server."""
+    """A state entry, no cell, from outside of cellfeed: by an account that may write to a read-only
+    server."""
     cluster.servers[node].sql(
         "UPDATE trips_meta.state_revision SET revision = revision + 1",
-        "REPLACE INTO trips_meta.state_entry SELECT 'lease/somebody', 'renewed', revision FROM trips_meta.state_revision",
+        "REPLACE INTO trips_meta.state_entry SELECT 'lease/somebody', 'renewed', revision FROM"
+        " trips_meta.state_revision",
     )
 
 

@@ -25,4 +25,7 @@ class FakeClock:
     def environment(self) -> dict[str, str]:
         """Of a Python process that is to go by it."""
         others = os.environ.get("PYTHONPATH")
-        return {"PYTHONPATH": f"{_FOLDER}:{others}" if others else str(_FOLDER), "CELLFEED_TEST_CLOCK": str(self._file)}
+        return {
+            "PYTHONPATH": f"{_FOLDER}:{others}" if others else str(_FOLDER),
+            "CELLFEED_TEST_CLOCK": str(self._file),
+        }

@@ -19,12 +19,17 @@ from tests.services.waiting import wait_until
 
 
 @contextmanager
-def index_worker(datastore: Datastore, name: str = "keeper", coordination: str = "store") -> Iterator[Coordinator]:
-    """A worker for all indexes of the datastore, in this process. ``coordination`` as a configuration says it."""
+def index_worker(
+    datastore: Datastore, name: str = "keeper", coordination: str = "store"
+) -> Iterator[Coordinator]:
+    """A worker for all indexes of the datastore, in this process. ``coordination`` as a
+    configuration says it."""
     stop = threading.Event()
     with closing(open_coordinator(coordination, datastore.state)) as coordinator:
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
-        thread = threading.Thread(target=IndexWorker(datastore, coordinator, name, lease_s=2.0).run, args=(stop,))
+        thread = threading.Thread(
+            target=IndexWorker(datastore, coordinator, name, lease_s=2.0).run, args=(stop,)
+        )
         thread.start()
         try:
             yield coordinator
@@ -41,19 +46,33 @@ def made_index(datastore: Datastore, definition: IndexDefinition) -> IndexVersio
 
 
 def differences(datastore: Datastore, version: IndexVersion) -> list[str]:
-    """I18, once nobody puts any more: waits until the index has come to the ends of the logs; what is missing, stale or invented then."""
+    """I18, once nobody puts any more: waits until the index has come to the ends of the logs; what
+    is missing, stale or invented then."""
     caught_up(datastore, version)
     assert datastore.indexes.positions is not None
     check = IndexCheck(datastore.engine, version, datastore.indexes.positions)
-    found = [f"index {version.definition.table}: {difference.told(version)}" for difference in check.run()]
+    found = [
+        f"index {version.definition.table}: {difference.told(version)}"
+        for difference in check.run()
+    ]
     if check.report.unsettled or not check.report.entries:
-        found.append(f"index {version.definition.table}: {check.report.entries} entries, {check.report.unsettled} rows do not stand still")
+        found.append(
+            f"index {version.definition.table}: {check.report.entries} entries,"
+            f" {check.report.unsettled} rows do not stand still"
+        )
     return found
 
 
 def built(datastore: Datastore, name: str, number: int) -> None:
     """Waits until queries are answered from this version."""
-    wait_until(lambda: (now := datastore.indexes.catalog.get(name).current) is not None and now.number == number, f"{name} v{number} is built", 100)
+    wait_until(
+        lambda: (
+            (now := datastore.indexes.catalog.get(name).current) is not None
+            and now.number == number
+        ),
+        f"{name} v{number} is built",
+        100,
+    )
 
 
 def caught_up(datastore: Datastore, version: IndexVersion) -> None:

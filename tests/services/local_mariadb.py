@@ -1,5 +1,6 @@
-"""Real MariaDB servers as local processes for tests, started as ``cellfeed up`` starts them: one data directory that is prepared once in a process, copied for
-each server (0.3 s instead of 2 s), and a ``root`` without a password."""
+"""Real MariaDB servers as local processes for tests, started as ``cellfeed up`` starts them: one
+data directory that is prepared once in a process, copied for each server (0.3 s instead of 2 s),
+and a ``root`` without a password."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def _prepared_data_directory() -> Path:
 
 @dataclass
 class MariaDB:
-    """One server on loopback. ``start`` returns when it answers; ``kill`` is kill -9 and waits until the pid is gone."""
+    """One server on loopback. ``start`` returns when it answers; ``kill`` is kill -9 and waits
+    until the pid is gone."""
 
     directory: Path
     server_id: int = 1
@@ -64,7 +66,15 @@ class MariaDB:
         return f"mysql://root@127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        server = MariaDbServer("mariadb", self.directory, self.port, self.server_id, SETTINGS, (ROOT_ACCOUNT,), (*_SMALL, *self.options))
+        server = MariaDbServer(
+            "mariadb",
+            self.directory,
+            self.port,
+            self.server_id,
+            SETTINGS,
+            (ROOT_ACCOUNT,),
+            (*_SMALL, *self.options),
+        )
         log = self.directory / "server.log"
         check_ports_free(server)
         server.prepare()
@@ -86,7 +96,12 @@ class MariaDB:
 
     def sql(self, *statements: str) -> list[tuple[object, ...]]:
         """Runs statements as root; the rows of the last one."""
-        with pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True, ssl_disabled=True) as connection, connection.cursor() as cursor:
+        with (
+            pymysql.connect(
+                host="127.0.0.1", port=self.port, user="root", autocommit=True, ssl_disabled=True
+            ) as connection,
+            connection.cursor() as cursor,
+        ):
             for statement in statements:
                 cursor.execute(statement)
             return list(cursor.fetchall())
@@ -106,17 +121,34 @@ class MariaDB:
                 self.kill()
 
 
-def new_server(directory: Path, server_id: int = 1, options: tuple[str, ...] = (), *, sparse: bool = True) -> MariaDB:
-    """A server with an empty data directory, not started yet. ``sparse``: blocks of zeros take no room, and no writing, until something is written there; not
-    where the disk is to become full: then a server has what it has from the start."""
+def new_server(
+    directory: Path, server_id: int = 1, options: tuple[str, ...] = (), *, sparse: bool = True
+) -> MariaDB:
+    """A server with an empty data directory, not started yet. ``sparse``: blocks of zeros take no
+    room, and no writing, until something is written there; not where the disk is to become full:
+    then a server has what it has from the start."""
     directory.mkdir(parents=True)
-    subprocess.run(["cp", "-a", f"--sparse={'always' if sparse else 'never'}", str(_prepared_data_directory()), str(directory / "data")], check=True)
+    subprocess.run(
+        [
+            "cp",
+            "-a",
+            f"--sparse={'always' if sparse else 'never'}",
+            str(_prepared_data_directory()),
+            str(directory / "data"),
+        ],
+        check=True,
+    )
     return MariaDB(directory, server_id, options=options)
 
 
 def drop_all_databases(server: MariaDB) -> None:
     """Drops every database but the server's own."""
-    with pymysql.connect(host="127.0.0.1", port=server.port, user="root", ssl_disabled=True) as connection, connection.cursor() as cursor:
+    with (
+        pymysql.connect(
+            host="127.0.0.1", port=server.port, user="root", ssl_disabled=True
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute("SHOW DATABASES")
         for (name,) in cursor.fetchall():
             if name not in ("mysql", "information_schema", "performance_schema", "sys"):

@@ -1,4 +1,5 @@
-"""Real ZooKeeper servers as local processes for tests, from Debian's jars, on loopback: one server, ready in half a second, or an ensemble of three, in two."""
+"""Real ZooKeeper servers as local processes for tests, from Debian's jars, on loopback: one server,
+ready in half a second, or an ensemble of three, in two."""
 
 from __future__ import annotations
 
@@ -27,12 +28,17 @@ _SETTINGS: Final = {
     "maxClientCnxns": "0",
 }
 _ENSEMBLE_SETTINGS: Final = {"initLimit": "50", "syncLimit": "10"}
-"""In ticks: a follower that starts on a busy machine is waited for, and a leader that hangs is given up after two seconds."""
+"""In ticks: a follower that starts on a busy machine is waited for, and a leader that hangs is
+given up after two seconds."""
 
 _ENSEMBLE_MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _SERVERS: Final = 3
 _PROBE_TIMEOUT_S: Final = 2.0
-_JAVA_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_JAVA_OPTIONS: Final = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
 
 
 def why_not() -> str | None:
@@ -46,8 +52,9 @@ def why_not() -> str | None:
 
 @dataclass
 class ZooKeeper:
-    """One server. ``start`` returns when it answers; ``kill`` is kill -9 and waits until the pid is gone. ``settings``: further lines of zoo.cfg. ``number``:
-    its own in an ensemble, where it answers only as long as there is a majority."""
+    """One server. ``start`` returns when it answers; ``kill`` is kill -9 and waits until the pid is
+    gone. ``settings``: further lines of zoo.cfg. ``number``: its own in an ensemble, where it
+    answers only as long as there is a majority."""
 
     directory: Path
     port: int = field(default_factory=free_port)
@@ -72,14 +79,21 @@ class ZooKeeper:
         """Starts it and does not wait."""
         self.directory.mkdir(parents=True, exist_ok=True)
         settings = {**_SETTINGS, **self.settings}
-        (self.directory / "settings.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        (self.directory / "settings.cfg").write_text(
+            "".join(f"{key}={value}\n" for key, value in settings.items())
+        )
         self._server.prepare()
         java, *arguments = self._server.command()
         if self.number is not None:
             (self.directory / "data" / "myid").write_text(str(self.number))
             arguments[-2] = _ENSEMBLE_MAIN
         with (self.directory / "server.log").open("ab") as log:
-            self.process = subprocess.Popen([java, *_JAVA_OPTIONS, *self.java_options, *arguments], stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                [java, *_JAVA_OPTIONS, *self.java_options, *arguments],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -91,10 +105,13 @@ class ZooKeeper:
 
     @property
     def _server(self) -> ZooKeeperServer:
-        return ZooKeeperServer("zookeeper", self.directory, self.port, self.directory / "settings.cfg")
+        return ZooKeeperServer(
+            "zookeeper", self.directory, self.port, self.directory / "settings.cfg"
+        )
 
     def mode(self) -> str:
-        """``standalone``, ``leader`` or ``follower``; empty when it does not answer or belongs to no majority."""
+        """``standalone``, ``leader`` or ``follower``; empty when it does not answer or belongs to
+        no majority."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), _PROBE_TIMEOUT_S) as connection:
                 connection.settimeout(_PROBE_TIMEOUT_S)
@@ -109,10 +126,14 @@ class ZooKeeper:
         return self.process is not None and self.process.poll() is None
 
     def pause(self) -> None:
-        """SIGSTOP, and waits until it has stopped: on a busy machine it may answer a call after the signal was sent."""
+        """SIGSTOP, and waits until it has stopped: on a busy machine it may answer a call after the
+        signal was sent."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED, "the server has stopped")
+        wait_until(
+            lambda: psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED,
+            "the server has stopped",
+        )
 
     def resume(self) -> None:
         """SIGCONT; nothing when it does not run."""
@@ -125,7 +146,8 @@ class ZooKeeper:
             self.process.wait(10)
 
     def copy(self, to: Path) -> None:
-        """A copy of its data directory, as an operator's backup has it: of a server that is stopped for that, and started again."""
+        """A copy of its data directory, as an operator's backup has it: of a server that is stopped
+        for that, and started again."""
         self.kill()
         shutil.copytree(self.directory / "data", to)
         self.start()
@@ -147,8 +169,14 @@ class Ensemble:
     def __init__(self, directory: Path) -> None:
         numbers = range(1, _SERVERS + 1)
         ports = iter(free_ports(3 * _SERVERS))
-        settings = {**_ENSEMBLE_SETTINGS, **{f"server.{number}": f"127.0.0.1:{next(ports)}:{next(ports)}" for number in numbers}}
-        self.servers = [ZooKeeper(directory / str(number), next(ports), settings, number=number) for number in numbers]
+        settings = {
+            **_ENSEMBLE_SETTINGS,
+            **{f"server.{number}": f"127.0.0.1:{next(ports)}:{next(ports)}" for number in numbers},
+        }
+        self.servers = [
+            ZooKeeper(directory / str(number), next(ports), settings, number=number)
+            for number in numbers
+        ]
 
     @property
     def url(self) -> str:

@@ -1,4 +1,5 @@
-"""What is made of cells and has to go with them when a row is erased: entries of an index by a text in each body, and parked cells whose errors quote it."""
+"""What is made of cells and has to go with them when a row is erased: entries of an index by a text
+in each body, and parked cells whose errors quote it."""
 
 from __future__ import annotations
 
@@ -12,19 +13,20 @@ from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.version import IndexVersion
 
-BY_SECRET: Final = parse_definition(
-    """
+BY_SECRET: Final = parse_definition("""
 table: by_secret
 datastore: trips
 column_defs:
   - column_key: BASE
     fields: [{field: secret, type: string}]
-"""
-)
+""")
 
 
-def indexed_and_parked(datastore: Datastore, secrets: Mapping[UUID, str]) -> tuple[IndexVersion, IndexKeeper]:
-    """An index that has come to the ends of the logs, and a parked cell for each of these rows, whose error quotes the row's text."""
+def indexed_and_parked(
+    datastore: Datastore, secrets: Mapping[UUID, str]
+) -> tuple[IndexVersion, IndexKeeper]:
+    """An index that has come to the ends of the logs, and a parked cell for each of these rows,
+    whose error quotes the row's text."""
     version = datastore.indexes.version(datastore.indexes.catalog.create(BY_SECRET))
     datastore.engine.indexes.create(version.table)
     keeper = IndexKeeper(version, datastore.engine.indexes, datastore.engine.row_cells)
@@ -32,8 +34,17 @@ def indexed_and_parked(datastore: Datastore, secrets: Mapping[UUID, str]) -> tup
         keeper.apply(shard, datastore.engine.scan(shard, 0, 10_000))
     for number, (row, secret) in enumerate(secrets.items()):
         parked = ParkedCell(
-            group="g", topic="trips", partition=datastore.shard_of(row), added_id=number, row_key=str(row), column_name="BASE", ref_key=0,
-            error=f"ValueError: {secret}", attempts=1, parked_at_us=0, last_tried_at_us=0,
-        )  # fmt: skip
+            group="g",
+            topic="trips",
+            partition=datastore.shard_of(row),
+            added_id=number,
+            row_key=str(row),
+            column_name="BASE",
+            ref_key=0,
+            error=f"ValueError: {secret}",
+            attempts=1,
+            parked_at_us=0,
+            last_tried_at_us=0,
+        )
         datastore.state.commit(dict(ParkedCells(datastore.state).entry(parked)))
     return version, keeper

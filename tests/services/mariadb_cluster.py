@@ -1,4 +1,5 @@
-"""Clusters of real MariaDB servers for tests: a master and two minions, started from copies of one prepared data directory."""
+"""Clusters of real MariaDB servers for tests: a master and two minions, started from copies of one
+prepared data directory."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.services.local_mariadb import MariaDB
 DATASTORE = "trips"
 SHARDS = 4
 BUSY_FENCE_MAX_S = 4.0
-"""What tests let the fence of a move last: a busy machine takes longer for it than an operator's servers may."""
+"""What tests let the fence of a move last: a busy machine takes longer for it than an operator's
+servers may."""
 
 LONE_CLUSTER: Final = "c1"
 LONE_NODE: Final = "a"
@@ -44,7 +46,8 @@ class TestCluster:
     admin: ClusterServers
 
     def openers(self) -> dict[str, OpenNode]:
-        """How each node is opened, for a :class:`cellfeed.store.clusters.serving.engine.ClusteredEngine`."""
+        """How each node is opened, for a
+        :class:`cellfeed.store.clusters.serving.engine.ClusteredEngine`."""
         return {name: node_opener(server.url) for name, server in self.servers.items()}
 
     def bare(self) -> None:
@@ -54,7 +57,12 @@ class TestCluster:
             if not server.is_running():
                 server.start()
         for server in self.servers.values():
-            server.sql("STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = 0", "SET GLOBAL rpl_semi_sync_master_enabled = 0")
+            server.sql(
+                "STOP SLAVE",
+                "RESET SLAVE ALL",
+                "SET GLOBAL read_only = 0",
+                "SET GLOBAL rpl_semi_sync_master_enabled = 0",
+            )
             local_mariadb.drop_all_databases(server)
             server.sql("RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
 
@@ -64,14 +72,22 @@ def node_opener(url: str, shards: int = SHARDS) -> OpenNode:
 
 
 @contextmanager
-def bare_servers(count: int, options: tuple[str, ...] = (), places: Mapping[int, Path] = {}) -> Iterator[list[MariaDB]]:
-    """So many started servers without any database. Removed, data and all, at the end. ``places``: where the files of the n-th server are, from 1."""
+def bare_servers(
+    count: int, options: tuple[str, ...] = (), places: Mapping[int, Path] = {}
+) -> Iterator[list[MariaDB]]:
+    """So many started servers without any database. Removed, data and all, at the end. ``places``:
+    where the files of the n-th server are, from 1."""
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
     directory.chmod(0o755)
     servers: list[MariaDB] = []
     try:
         for number in range(1, count + 1):
-            server = local_mariadb.new_server(places.get(number, directory) / f"node-{number}", number, options, sparse=number not in places)
+            server = local_mariadb.new_server(
+                places.get(number, directory) / f"node-{number}",
+                number,
+                options,
+                sparse=number not in places,
+            )
             servers.append(server)
             server.start()
         yield servers
@@ -82,19 +98,30 @@ def bare_servers(count: int, options: tuple[str, ...] = (), places: Mapping[int,
         shutil.rmtree(directory)
 
 
-def make_cluster(name: str, servers: list[MariaDB], shard_map: ShardMap | None = None, *, semi_sync: bool = True) -> TestCluster:
+def make_cluster(
+    name: str, servers: list[MariaDB], shard_map: ShardMap | None = None, *, semi_sync: bool = True
+) -> TestCluster:
     """``cluster init`` over bare servers; nodes are called a, b, c …"""
     named = dict(zip("abcdefgh", servers, strict=False))
-    admin = ClusterServers(name, DATASTORE, SHARDS, {node: MySqlServer(server.url) for node, server in named.items()}, semi_sync=semi_sync)
+    admin = ClusterServers(
+        name,
+        DATASTORE,
+        SHARDS,
+        {node: MySqlServer(server.url) for node, server in named.items()},
+        semi_sync=semi_sync,
+    )
     init_cluster(admin, shard_map or even_map(DATASTORE, SHARDS, [name]))
     return TestCluster(name, named, admin)
 
 
 @contextmanager
 def lone_server(shards: int) -> Iterator[MariaDB]:
-    """A server that is a cluster by itself, with all shards: what follows a store over the network needs no more. Gone at the end."""
+    """A server that is a cluster by itself, with all shards: what follows a store over the network
+    needs no more. Gone at the end."""
     with bare_servers(1) as [server]:
-        admin = ClusterServers(LONE_CLUSTER, DATASTORE, shards, {LONE_NODE: MySqlServer(server.url)}, semi_sync=False)
+        admin = ClusterServers(
+            LONE_CLUSTER, DATASTORE, shards, {LONE_NODE: MySqlServer(server.url)}, semi_sync=False
+        )
         init_cluster(admin, even_map(DATASTORE, shards, [LONE_CLUSTER]))
         admin.close()
         yield server

@@ -1,4 +1,5 @@
-"""As much of the MySQL protocol as a proxy needs: whole commands out of a stream, COM_QUERY, and the end of the answers to one packet."""
+"""As much of the MySQL protocol as a proxy needs: whole commands out of a stream, COM_QUERY, and
+the end of the answers to one packet."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _OK, _ERROR, _END_OF_ROWS = 0x00, 0xFF, 0xFE
 
 
 class CommandReader:
-    """Cuts a client's stream into whole commands. A long one travels as several packets, all but the last of the greatest length."""
+    """Cuts a client's stream into whole commands. A long one travels as several packets, all but
+    the last of the greatest length."""
 
     def __init__(self) -> None:
         self._stream = bytearray()
@@ -40,14 +42,19 @@ class CommandReader:
 
 
 def is_query_with(command: bytes, text: bytes) -> bool:
-    """Whether a client's command is a COM_QUERY whose statements contain ``text`` as words of its own (``COMMIT`` is no part of ``AUTOCOMMIT``)."""
+    """Whether a client's command is a COM_QUERY whose statements contain ``text`` as words of its
+    own (``COMMIT`` is no part of ``AUTOCOMMIT``)."""
     if len(command) < 5 or command[3] != 0 or command[4] != _COM_QUERY:
         return False
-    return text in command and re.search(rb"(?<!\w)" + re.escape(text) + rb"(?!\w)", command) is not None
+    return (
+        text in command
+        and re.search(rb"(?<!\w)" + re.escape(text) + rb"(?!\w)", command) is not None
+    )
 
 
 class AnswerEnd:
-    """Recognises the last packet of the answers to one command, of however many statements. Fed with what the server sends."""
+    """Recognises the last packet of the answers to one command, of however many statements. Fed
+    with what the server sends."""
 
     def __init__(self) -> None:
         self._stream = bytearray()
@@ -82,7 +89,9 @@ class AnswerEnd:
             (status,) = struct.unpack_from("<H", payload, 3)
             return not status & _MORE_RESULTS
         if first == _OK:
-            (status,) = struct.unpack_from("<H", payload, _skip_number(payload, _skip_number(payload, 1)))
+            (status,) = struct.unpack_from(
+                "<H", payload, _skip_number(payload, _skip_number(payload, 1))
+            )
             return not status & _MORE_RESULTS
         self._in_rows = True
         return False

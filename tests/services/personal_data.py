@@ -1,4 +1,5 @@
-"""A person's text in every place of an embedded datastore that an erasure has to reach: the table in docs/operators.md names the same places."""
+"""A person's text in every place of an embedded datastore that an erasure has to reach: the table
+in docs/operators.md names the same places."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ SHARDS: Final = 4
 
 
 def _definition(table: str, more: str = "") -> str:
-    return f"table: {table}\ndatastore: trips\ncolumn_defs:\n  - column_key: BASE\n    fields: [{{field: secret, type: string}}{more}]\n"
+    return (
+        f"table: {table}\ndatastore: trips\ncolumn_defs:\n  - column_key: BASE\n    fields:"
+        f" [{{field: secret, type: string}}{more}]\n"
+    )
 
 
 def _index(datastore: Datastore, definition: str) -> None:
@@ -36,7 +40,9 @@ def _index(datastore: Datastore, definition: str) -> None:
 
 
 def _body(datastore: Datastore, row: UUID, secret: str) -> None:
-    datastore.put_cells([(row, "BASE", ref_key, {"secret": f"{secret} {ref_key}"}) for ref_key in range(3)])
+    datastore.put_cells(
+        [(row, "BASE", ref_key, {"secret": f"{secret} {ref_key}"}) for ref_key in range(3)]
+    )
 
 
 def _current_index(datastore: Datastore, row: UUID, secret: str) -> None:
@@ -73,9 +79,18 @@ def _parked(datastore: Datastore, row: UUID, secret: str) -> None:
     _body(datastore, row, secret)
     last = datastore.engine.row_cells(row.bytes)[-1]
     cell = ParkedCell(
-        group="g", topic="trips", partition=datastore.shard_of(row), added_id=last.added_id, row_key=str(row), column_name="BASE", ref_key=2,
-        error=f"ValueError: {secret}", attempts=1, parked_at_us=0, last_tried_at_us=0,
-    )  # fmt: skip
+        group="g",
+        topic="trips",
+        partition=datastore.shard_of(row),
+        added_id=last.added_id,
+        row_key=str(row),
+        column_name="BASE",
+        ref_key=2,
+        error=f"ValueError: {secret}",
+        attempts=1,
+        parked_at_us=0,
+        last_tried_at_us=0,
+    )
     datastore.state.commit(dict(ParkedCells(datastore.state).entry(cell)))
 
 
@@ -89,18 +104,28 @@ def _skipped(datastore: Datastore, row: UUID, secret: str) -> None:
 def _left_out(datastore: Datastore, row: UUID, secret: str) -> None:
     _body(datastore, row, secret)
     [cell, *_] = datastore.engine.row_cells(row.bytes)
-    note_unfit(datastore.state, "BASE", datastore.shard_of(row), [(cell, f"secret is {secret!r}, not an integer")])
+    note_unfit(
+        datastore.state,
+        "BASE",
+        datastore.shard_of(row),
+        [(cell, f"secret is {secret!r}, not an integer")],
+    )
 
 
 def _killed_restore(datastore: Datastore, row: UUID, secret: str) -> None:
     _body(datastore, row, secret)
-    shutil.copytree(_place(datastore), _place(datastore).with_name("trips.restoring"), dirs_exist_ok=True)
+    shutil.copytree(
+        _place(datastore), _place(datastore).with_name("trips.restoring"), dirs_exist_ok=True
+    )
 
 
 def _replaced_index(datastore: Datastore, row: UUID, secret: str) -> None:
     _current_index(datastore, row, secret)
     for suffix in ("", "-wal"):
-        shutil.copy(_place(datastore) / f"index.sqlite3{suffix}", _place(datastore) / f"index.sqlite3.replaced-0123abcd{suffix}")
+        shutil.copy(
+            _place(datastore) / f"index.sqlite3{suffix}",
+            _place(datastore) / f"index.sqlite3.replaced-0123abcd{suffix}",
+        )
 
 
 def _place(datastore: Datastore) -> Path:
@@ -126,4 +151,6 @@ PLACES: Final[dict[str, Callable[[Datastore, UUID, str], None]]] = {
 def files_with(directory: Path, text: str) -> list[str]:
     """Every file below that has the text."""
     files = [path for path in directory.rglob("*") if path.is_file()]
-    return sorted(str(path.relative_to(directory)) for path in files if text.encode() in path.read_bytes())
+    return sorted(
+        str(path.relative_to(directory)) for path in files if text.encode() in path.read_bytes()
+    )

@@ -20,19 +20,29 @@ class NoSmallDisk(Exception):
 def small_disk(size_bytes: int) -> Iterator[Path]:
     """Its folder; gone at the end, with whatever is in it. Raises NoSmallDisk."""
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-small-disk-"))
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)], check=False, capture_output=True, timeout=10)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)],
+        check=False,
+        capture_output=True,
+        timeout=10,
+    )
     try:
         if mounted.returncode:
-            raise NoSmallDisk(f"no small disk: mounting a tmpfs needs root: {mounted.stderr.decode().strip()}")
+            raise NoSmallDisk(
+                f"no small disk: mounting a tmpfs needs root: {mounted.stderr.decode().strip()}"
+            )
         directory.chmod(0o755)
         yield directory
     finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=False, capture_output=True, timeout=10)
+        subprocess.run(
+            ["umount", "--lazy", str(directory)], check=False, capture_output=True, timeout=10
+        )
         directory.rmdir()
 
 
 def fill(disk: Path) -> None:
-    """Takes all the room that is left. Raises AssertionError when there is some all the same: the fault did not happen."""
+    """Takes all the room that is left. Raises AssertionError when there is some all the same: the
+    fault did not happen."""
     with (disk / BALLAST).open("ab", buffering=0) as filled:
         try:
             while True:

@@ -1,10 +1,13 @@
-"""A TCP proxy that makes the faults of a network, for tests: cuts, silence, delay, and cuts at a chosen byte or at a chosen statement.
+"""A TCP proxy that makes the faults of a network, for tests: cuts, silence, delay, and cuts at a
+chosen byte or at a chosen statement.
 
-Two threads per connection pass bytes on, one per direction. Everything that is done to a connection is counted, so a test can prove that its fault happened.
-A cut is a reset (RST), as of a host that went away; both sides see it at once.
+Two threads per connection pass bytes on, one per direction. Everything that is done to a connection
+is counted, so a test can prove that its fault happened. A cut is a reset (RST), as of a host that
+went away; both sides see it at once.
 
-Statements are recognised in MySQL's packets (``on_query``): the only protocol knowledge here is the framing, COM_QUERY, and where the answers to a packet end.
-Sources: the MySQL client/server protocol, "Packets", "COM_QUERY", "OK_Packet" and "Text Resultset".
+Statements are recognised in MySQL's packets (``on_query``): the only protocol knowledge here is the
+framing, COM_QUERY, and where the answers to a packet end. Sources: the MySQL client/server
+protocol, "Packets", "COM_QUERY", "OK_Packet" and "Text Resultset".
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class Action(Enum):
 
 @dataclass
 class Rule:
-    """What to do with commands that contain ``text``. ``times``: how often it acts; None for always."""
+    """What to do with commands that contain ``text``. ``times``: how often it acts; None for
+    always."""
 
     text: bytes
     action: Action
@@ -52,7 +56,8 @@ class Rule:
     count: int = 0
     """How often it has acted."""
     happened: threading.Event = field(default_factory=threading.Event)
-    """Set when it has acted (something is held), or is about to (the cut is next): whoever feels the cut finds it set."""
+    """Set when it has acted (something is held), or is about to (the cut is next): whoever feels
+    the cut finds it set."""
     _released: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
@@ -65,9 +70,11 @@ class Rule:
 
 
 class TcpProxy:
-    """Forwards to ``target_port`` on loopback. Use in a ``with``, or call ``close``. Any number of connections and callers.
+    """Forwards to ``target_port`` on loopback. Use in a ``with``, or call ``close``. Any number of
+    connections and callers.
 
-    ``mysql``: the clients speak MySQL, so that ``on_query`` can recognise their statements; bytes are then passed on a whole command at a time.
+    ``mysql``: the clients speak MySQL, so that ``on_query`` can recognise their statements; bytes
+    are then passed on a whole command at a time.
     """
 
     def __init__(self, target_port: int, *, mysql: bool = False) -> None:
@@ -97,10 +104,11 @@ class TcpProxy:
         self._thread = threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True)
         self._thread.start()
 
-    # --- faults ----------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def cut(self) -> int:
-        """Resets every connection that is open now; later ones go through. Returns how many there were."""
+        """Resets every connection that is open now; later ones go through. Returns how many there
+        were."""
         with self._lock:
             open_now = list(self._open)
         return sum(connection.cut() for connection in open_now)
@@ -115,13 +123,15 @@ class TcpProxy:
         self._accepting = True
 
     def stall(self) -> None:
-        """Nothing passes in either direction until ``resume``; connections stay open, new ones too. As of a host that is paused."""
+        """Nothing passes in either direction until ``resume``; connections stay open, new ones too.
+        As of a host that is paused."""
         for flowing in self._flowing.values():
             flowing.clear()
 
     def silence(self, direction: Direction) -> None:
-        """Nothing passes one way until ``resume``, not even the end of a connection; the other way is as it was. As of a network that loses packets one way:
-        what was sent meanwhile arrives when it heals, also what a client sent that has given the connection up."""
+        """Nothing passes one way until ``resume``, not even the end of a connection; the other way
+        is as it was. As of a network that loses packets one way: what was sent meanwhile arrives
+        when it heals, also what a client sent that has given the connection up."""
         self._flowing[direction].clear()
 
     def resume(self) -> None:
@@ -130,16 +140,19 @@ class TcpProxy:
             flowing.set()
 
     def delay(self, seconds: float) -> None:
-        """Every piece of up to 64 KiB is passed on so much later, each way: a round trip takes twice as long. 0 ends it."""
+        """Every piece of up to 64 KiB is passed on so much later, each way: a round trip takes
+        twice as long. 0 ends it."""
         self._delay_s = seconds
 
     def drop_after(self, count: int, direction: Direction) -> None:
-        """Cuts the connection on which the ``count``-th byte from now in ``direction`` has been passed; what follows it is thrown away. Acts once."""
+        """Cuts the connection on which the ``count``-th byte from now in ``direction`` has been
+        passed; what follows it is thrown away. Acts once."""
         with self._lock:
             self._left[direction] = count
 
     def on_query(self, text: str, action: Action, times: int | None = 1) -> Rule:
-        """Acts on the next ``times`` commands whose statements contain ``text`` as words of its own, on whatever connection. The rule tells whether it has."""
+        """Acts on the next ``times`` commands whose statements contain ``text`` as words of its
+        own, on whatever connection. The rule tells whether it has."""
         if not self._mysql:
             raise ValueError("on_query needs TcpProxy(…, mysql=True)")
         rule = Rule(text.encode(), action, times)
@@ -164,7 +177,7 @@ class TcpProxy:
         with self._lock:
             return len(self._open)
 
-    # --- life ------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Cuts all and ends every thread."""
@@ -211,7 +224,7 @@ class TcpProxy:
                 self._open.add(connection)
             connection.start()
 
-    # --- what connections ask --------------------------------------------------------------------------------------------
+    # --- what connections ask ---------------------------------------------------------------------
 
     def _gate(self, ended: threading.Event, direction: Direction, count: int) -> None:
         """Waits out a delay, a stall and a silence, for ``count`` bytes."""
@@ -225,7 +238,8 @@ class TcpProxy:
             pass
 
     def _allowed(self, count: int, direction: Direction) -> tuple[int, bool]:
-        """How many of ``count`` bytes may pass, and whether the connection is to be cut behind them."""
+        """How many of ``count`` bytes may pass, and whether the connection is to be cut behind
+        them."""
         with self._lock:
             left = self._left[direction]
             cut = left is not None and left <= count
@@ -243,7 +257,9 @@ class TcpProxy:
     def _rule_for(self, command: bytes) -> Rule | None:
         with self._lock:
             for rule in self._rules:
-                if (rule.times is None or rule.count < rule.times) and is_query_with(command, rule.text):
+                if (rule.times is None or rule.count < rule.times) and is_query_with(
+                    command, rule.text
+                ):
                     rule.count += 1
                     return rule
         return None
@@ -359,7 +375,8 @@ class _Connection:
 
     def _send(self, side: socket.socket, piece: bytes, direction: Direction) -> bool:
         if self._ended.is_set():
-            # What was held when the connection was cut is not let through by the cut, although the sides may not be closed yet.
+            # What was held when the connection was cut is not let through by the cut, although the
+            # sides may not be closed yet.
             self._proxy._drop(len(piece), direction)
             return False
         allowed, to_be_cut = self._proxy._allowed(len(piece), direction)

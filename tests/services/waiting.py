@@ -9,7 +9,8 @@ import pytest
 
 
 def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-    """Fails the test when ``done()`` is not true within ``timeout_s`` seconds; ``what`` says what was waited for."""
+    """Fails the test when ``done()`` is not true within ``timeout_s`` seconds; ``what`` says what
+    was waited for."""
     deadline_s = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline_s:

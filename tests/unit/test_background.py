@@ -1,4 +1,5 @@
-"""Loops beside the caller: restarted where that is safe, reported where it is not, never ended unseen."""
+"""Loops beside the caller: restarted where that is safe, reported where it is not, never ended
+unseen."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from cellfeed.store.failpoints import FailpointReached
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(background, "PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(background, "PAUSE_MAX_S", 0.01)
-    monkeypatch.setattr(background, "_registry", background._Registry())  # a loop that another test has left counts for nothing here
+    monkeypatch.setattr(
+        background, "_registry", background._Registry()
+    )  # a loop that another test has left counts for nothing here
     yield
     assert background.all_troubles() == []
     background.when_changed(lambda _: None)
@@ -50,7 +53,9 @@ class Failing:
         return self.runs > self.times
 
 
-def test_a_loop_that_ends_by_an_error_is_logged_with_its_trace_and_runs_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_ends_by_an_error_is_logged_with_its_trace_and_runs_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run = Failing(1, ValueError("no bytes"))
     loop = SupervisedThread("watch-n1", run)
     loop.start()
@@ -58,7 +63,9 @@ def test_a_loop_that_ends_by_an_error_is_logged_with_its_trace_and_runs_again(ca
     assert "watch-n1" in caplog.text
     assert "ValueError: no bytes" in caplog.text
     assert "Traceback" in caplog.text
-    assert [(each.loop, each.is_dead) for each in background.all_troubles()] == [("watch-n1", False)]
+    assert [(each.loop, each.is_dead) for each in background.all_troubles()] == [
+        ("watch-n1", False)
+    ]
     assert background.troubles() == []  # once may be an accident
     run.released.set()
     loop.join()
@@ -80,8 +87,14 @@ def test_a_loop_that_dies_again_and_again_makes_the_process_unready_until_it_is_
     loop.join()
 
 
-@pytest.mark.parametrize(("restarts", "error"), [(False, ValueError("no bytes")), (True, FailpointReached("here"))], ids=["unsafe", "no exception"])
-def test_a_loop_that_may_not_restart_is_dead_and_reported_until_its_owner_closes_it(restarts: bool, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("restarts", "error"),
+    [(False, ValueError("no bytes")), (True, FailpointReached("here"))],
+    ids=["unsafe", "no exception"],
+)
+def test_a_loop_that_may_not_restart_is_dead_and_reported_until_its_owner_closes_it(
+    restarts: bool, error: BaseException
+) -> None:
     said: list[str] = []
     run = Failing(1, error)
     loop = SupervisedThread("writer-trips", run, restarts=restarts, died=said.append)
@@ -111,7 +124,9 @@ def test_every_change_is_reported_and_a_reporter_that_fails_ends_no_loop() -> No
     assert [[each.deaths for each in report] for report in reports] == [[1], [2], []]
 
 
-def test_a_loop_that_waits_to_be_restarted_ends_at_once_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_waits_to_be_restarted_ends_at_once_when_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(background, "PAUSE_FIRST_S", 60.0)
     run = Failing(1, ValueError("no bytes"))
     loop = SupervisedThread("watch-n1", run)
@@ -124,7 +139,9 @@ def test_a_loop_that_waits_to_be_restarted_ends_at_once_when_it_is_closed(monkey
     assert run.runs == 1
 
 
-def test_a_task_is_restarted_and_ends_when_it_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_is_restarted_and_ends_when_it_is_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     runs = 0
 
     async def serve() -> None:

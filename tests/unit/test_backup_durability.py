@@ -1,4 +1,5 @@
-"""What a power cut may leave of a backup: a manifest that is on disk names only files, and names of files, that are on disk as well."""
+"""What a power cut may leave of a backup: a manifest that is on disk names only files, and names of
+files, that are on disk as well."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_files_and_folders_are_synced_before_the_manifest_and_its_name_after_it(tmp_path: Path, events: list[Event], first: bool) -> None:
+def test_files_and_folders_are_synced_before_the_manifest_and_its_name_after_it(
+    tmp_path: Path, events: list[Event], first: bool
+) -> None:
     directory = tmp_path / "deep" / "backups"
     with Datastore.open_embedded(tmp_path / "source", "trips", 2) as store:
         store.put_new_cells(rides(0, 50))
@@ -52,32 +55,51 @@ def test_files_and_folders_are_synced_before_the_manifest_and_its_name_after_it(
         events.clear()
         backup = create(BackupFolder(directory), Source(store.engine, belongs))
     place = str(backup.path)
-    order = [(kind, path) for kind, path in events if path.startswith(str(tmp_path)) and "/source" not in path]
+    order = [
+        (kind, path)
+        for kind, path in events
+        if path.startswith(str(tmp_path)) and "/source" not in path
+    ]
     renamed = order.index(("rename", f"{place}/{MANIFEST}"))
     before, after = order[:renamed], order[renamed + 1 :]
     assert before[-1] == ("sync", f"{place}/.{MANIFEST}.staged"), "its content before its name"
     assert after == [("sync", place)], "then its name, and nothing behind it"
-    # The folder of backups, made with the one above it; the marker before anything else in the backup's folder.
+    # The folder of backups, made with the one above it; the marker before anything else in the
+    # backup's folder.
     assert before[:2] == [("sync", str(tmp_path)), ("sync", str(tmp_path / "deep"))] or not first
     inside = [(kind, path.removeprefix(place)) for kind, path in before if path.startswith(place)]
     assert inside[:3] == [("sync", f"/.{MARKER}.staged"), ("rename", f"/{MARKER}"), ("sync", "")]
-    assert ("sync", str(directory)) in before[: before.index(("sync", f"{place}/{STATE}"))], "the backup's own name"
+    assert ("sync", str(directory)) in before[: before.index(("sync", f"{place}/{STATE}"))], (
+        "the backup's own name"
+    )
     # Every file is synced, and the folder after the last of them.
     synced = {path for kind, path in inside if kind == "sync"}
     for file in backup.manifest.files:
-        assert f"/{file.name}" in synced or (f"/.{file.name}.staged" in synced and ("rename", f"/{file.name}") in inside)
-    last_file = max(number for number, (kind, path) in enumerate(inside) if kind == "sync" and path.startswith("/cells"))
+        assert f"/{file.name}" in synced or (
+            f"/.{file.name}.staged" in synced and ("rename", f"/{file.name}") in inside
+        )
+    last_file = max(
+        number
+        for number, (kind, path) in enumerate(inside)
+        if kind == "sync" and path.startswith("/cells")
+    )
     assert ("sync", "") in inside[last_file:]
     # Both copies of the register are whole before a manifest that records them.
     for name in ("erasures", "erasures.copy"):
-        renames = [number for number, event in enumerate(before) if event == ("rename", str(directory / name))]
+        renames = [
+            number
+            for number, event in enumerate(before)
+            if event == ("rename", str(directory / name))
+        ]
         assert bool(renames) == first, "it is written when there is something new"
         if not first:
             continue
         assert ("sync", str(directory)) in before[renames[-1] :]
 
 
-def test_a_removal_begins_with_the_manifest_and_ends_with_the_marker(tmp_path: Path, events: list[Event]) -> None:
+def test_a_removal_begins_with_the_manifest_and_ends_with_the_marker(
+    tmp_path: Path, events: list[Event]
+) -> None:
     folder = BackupFolder(tmp_path / "backups")
     with Datastore.open_embedded(tmp_path / "source", "trips", 2) as store:
         store.put_new_cells(rides(0, 50))

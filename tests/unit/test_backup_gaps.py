@@ -1,4 +1,5 @@
-"""Damage in a store is no backup's secret: ids that are missing, and bodies that do not decode, are named by shard and id, and end with exit code 1."""
+"""Damage in a store is no backup's secret: ids that are missing, and bodies that do not decode, are
+named by shard and id, and end with exit code 1."""
 
 from __future__ import annotations
 
@@ -48,22 +49,33 @@ def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None
 
 @pytest.fixture(autouse=True)
 def _blind_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine finds lost cells by itself (``test_sqlite_damage.py``); here it does not, so a backup has to."""
+    """The engine finds lost cells by itself (``test_sqlite_damage.py``); here it does not, so a
+    backup has to."""
     monkeypatch.setattr("cellfeed.store.engines.sqlite.engine.refuse_gap", lambda *_, **__: None)
 
 
 def change(tmp_path: Path, sql: str, *values: object) -> None:
     """Behind the store's back, as a disk or a hand does it."""
-    with closing(sqlite3.connect(tmp_path / "source" / "trips" / CELLS_FILE)) as connection, connection:
+    with (
+        closing(sqlite3.connect(tmp_path / "source" / "trips" / CELLS_FILE)) as connection,
+        connection,
+    ):
         assert connection.execute(sql, values).rowcount > 0
 
 
 def lose(tmp_path: Path, shard: int, first: int, last: int) -> None:
-    change(tmp_path, "DELETE FROM cell WHERE rowid BETWEEN ? AND ?", position_of(shard, first), position_of(shard, last))
+    change(
+        tmp_path,
+        "DELETE FROM cell WHERE rowid BETWEEN ? AND ?",
+        position_of(shard, first),
+        position_of(shard, last),
+    )
 
 
 @pytest.mark.parametrize(("first", "last"), [(40, 44), (0, 0), (-1, -1)])
-def test_cells_that_are_missing_end_a_backup_with_shard_and_ids(source: Datastore, folder: BackupFolder, tmp_path: Path, first: int, last: int) -> None:
+def test_cells_that_are_missing_end_a_backup_with_shard_and_ids(
+    source: Datastore, folder: BackupFolder, tmp_path: Path, first: int, last: int
+) -> None:
     base = backed_up(source, folder)
     end = source.heads()[1].watermark
     first, last = first % end, last % end
@@ -75,7 +87,9 @@ def test_cells_that_are_missing_end_a_backup_with_shard_and_ids(source: Datastor
     assert folder.look()[1] == [], "nothing is left of the one that failed"
 
 
-def test_cells_that_an_increment_lacks_end_it(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_cells_that_an_increment_lacks_end_it(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     base = backed_up(source, folder)
     end = source.heads()[0].watermark
     source.put_new_cells(rides(200, 60))
@@ -96,7 +110,10 @@ def test_a_backup_of_an_earlier_version_that_hides_a_gap_is_found_by_verify_and_
     [line] = check.verify([backup])
     assert f"{backup.name}/cells-0000: shard 1 lacks cells 40 to 44" in line
     made = plan([backup], [], [], {}, 0, "a test")
-    with SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS) as target, pytest.raises(DataDamaged, match="shard 1 lacks cells 40 to 44"):
+    with (
+        SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS) as target,
+        pytest.raises(DataDamaged, match="shard 1 lacks cells 40 to 44"),
+    ):
         restore(made, target)
     assert not (tmp_path / "new" / "trips").exists()
 
@@ -116,13 +133,26 @@ def test_verify_names_every_gap_of_the_store(source: Datastore, tmp_path: Path) 
     report = verify([StorePlace(source)])
     assert report.equal, "with one place nothing differs"
     assert not report.whole
-    assert {verdict.shard: verdict.missing for verdict in report.shards} == {0: [], 1: [range(40, 45), range(60, 61)]}
-    assert report.as_json()["shards"][1]["missing"] == [{"from": 40, "to": 44}, {"from": 60, "to": 60}]
+    assert {verdict.shard: verdict.missing for verdict in report.shards} == {
+        0: [],
+        1: [range(40, 45), range(60, 61)],
+    }
+    assert report.as_json()["shards"][1]["missing"] == [
+        {"from": 40, "to": 44},
+        {"from": 60, "to": 60},
+    ]
 
 
-def test_a_body_that_does_not_decode_is_named_by_shard_and_id(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
-    change(tmp_path, "UPDATE cell SET body = x'02ffff', crc = NULL WHERE rowid = ?", position_of(1, 17))
-    with pytest.raises(DataDamaged, match=r"shard 1, added_id 17 \(row .* column 'BASE'.*does not decode.*earlier backup"):
+def test_a_body_that_does_not_decode_is_named_by_shard_and_id(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
+    change(
+        tmp_path, "UPDATE cell SET body = x'02ffff', crc = NULL WHERE rowid = ?", position_of(1, 17)
+    )
+    with pytest.raises(
+        DataDamaged,
+        match=r"shard 1, added_id 17 \(row .* column 'BASE'.*does not decode.*earlier backup",
+    ):
         backed_up(source, folder)
 
 
@@ -130,12 +160,21 @@ def test_a_good_copy_of_the_master_takes_the_place_of_a_rotten_one(
     source: Datastore, folder: BackupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [good] = source.engine.scan(1, 17, 1)
-    change(tmp_path, "UPDATE cell SET body = x'02ffff', crc = NULL WHERE rowid = ?", position_of(1, 17))
+    change(
+        tmp_path, "UPDATE cell SET body = x'02ffff', crc = NULL WHERE rowid = ?", position_of(1, 17)
+    )
     asked: list[Replica] = []
 
-    def get(triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+    def get(
+        triples: Sequence[Triple], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
         asked.append(read_from)
-        return [LocatedCell(1, good if read_from is Replica.MINION else good._replace(body=b"\x02rotten")) for _ in triples]
+        return [
+            LocatedCell(
+                1, good if read_from is Replica.MINION else good._replace(body=b"\x02rotten")
+            )
+            for _ in triples
+        ]
 
     monkeypatch.setattr(source.engine, "get", get)
     backup = backed_up(source, folder)
@@ -145,7 +184,7 @@ def test_a_good_copy_of_the_master_takes_the_place_of_a_rotten_one(
     assert [cell for cells in check.read_segment(backup, segment) for cell in cells][17] == good
 
 
-# --- what is acknowledged, and not shown yet -------------------------------------------------------------------------------
+# --- what is acknowledged, and not shown yet ------------------------------------------------------
 
 
 class _Heads:
@@ -164,16 +203,23 @@ def waited(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int, int]) -> Head
     return acknowledged_heads(_Heads(*told))[0]  # type: ignore[arg-type]
 
 
-def test_a_backup_waits_for_what_was_acknowledged_and_for_nothing_that_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_waits_for_what_was_acknowledged_and_for_nothing_that_came_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert waited(monkeypatch, (50, 50, 1)).watermark == 50
     assert waited(monkeypatch, (50, 60, 1), (55, 70, 1), (60, 80, 1), (80, 80, 1)).watermark == 60
     assert waited(monkeypatch, (50, ADDED_ID_MAX, 1), (50, 60, 1), (60, 60, 1)).watermark == 60
     # A promotion discards what was never acknowledged: the new master's word counts.
-    assert waited(monkeypatch, (50, 60, 1), (50, ADDED_ID_MAX, 1), (50, 55, 2), (55, 55, 2)).watermark == 55
+    assert (
+        waited(monkeypatch, (50, 60, 1), (50, ADDED_ID_MAX, 1), (50, 55, 2), (55, 55, 2)).watermark
+        == 55
+    )
 
 
 def test_what_does_not_come_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StorageUnavailable, match=r"shard 0 from 50 to 59.*cellfeed cluster status") as told:
+    with pytest.raises(
+        StorageUnavailable, match=r"shard 0 from 50 to 59.*cellfeed cluster status"
+    ) as told:
         waited(monkeypatch, (50, 60, 1))
     assert told.value.exit_code == 1
     with pytest.raises(StorageUnavailable, match=r"shard 0 from 50 on \(no master answers\)"):

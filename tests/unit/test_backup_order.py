@@ -1,4 +1,5 @@
-"""Backups in the order of a sequence: which is the newest, what prune removes, what an increment may stand on, and what later ones mean for a restore."""
+"""Backups in the order of a sequence: which is the newest, what prune removes, what an increment
+may stand on, and what later ones mean for a restore."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import Manifest, encode_manifest
 from cellfeed.store.backups.marker import MANIFEST, MARKER, read_marker, write_marker
 from cellfeed.store.backups.prune import DAY_US, Decision, decide, remove
-from cellfeed.store.backups.restore import backup_readers, plan, readers_ahead, refuse_readers_ahead, restore
+from cellfeed.store.backups.restore import (
+    backup_readers,
+    plan,
+    readers_ahead,
+    refuse_readers_ahead,
+    restore,
+)
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.state import SqliteState
@@ -48,12 +55,22 @@ def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None
 
 def without_history(folder: BackupFolder, backup: Backup) -> Backup:
     """As a program wrote it that knew no histories: then the cells alone tell."""
-    (backup.path / MANIFEST).write_bytes(encode_manifest(msgspec.structs.replace(backup.manifest, history=NO_HISTORY)))
+    (backup.path / MANIFEST).write_bytes(
+        encode_manifest(msgspec.structs.replace(backup.manifest, history=NO_HISTORY))
+    )
     return folder.get(backup.name)
 
 
 def restored_into(directory: Path, folder: BackupFolder, backup: Backup) -> Datastore:
-    made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), [], {}, NOW_US, "a test", begun_epoch=1_000)  # an earlier version drew none
+    made = plan(
+        folder.chain(backup),
+        restored(read_state(backup), NOW_US),
+        [],
+        {},
+        NOW_US,
+        "a test",
+        begun_epoch=1_000,
+    )  # an earlier version drew none
     with SqliteTarget(directory / "trips", "trips", SHARDS) as target:
         restore(made, target)
     return Datastore.open_embedded(directory, "trips", SHARDS)
@@ -66,14 +83,21 @@ def rewritten(backup: Backup, manifest: Manifest) -> Backup:
 
 def aged(backup: Backup, days: int) -> Backup:
     """As if it had been taken so many days before ``NOW_US``, by the clock."""
-    return rewritten(backup, msgspec.structs.replace(backup.manifest, created_at_us=NOW_US - days * DAY_US))
+    return rewritten(
+        backup, msgspec.structs.replace(backup.manifest, created_at_us=NOW_US - days * DAY_US)
+    )
 
 
 def of_format_1(backup: Backup) -> Backup:
     """As an earlier version has left it."""
     (backup.path / MARKER).unlink()
     logs = [msgspec.structs.replace(log, witness="") for log in backup.manifest.logs]
-    return rewritten(backup, msgspec.structs.replace(backup.manifest, format_version=1, identity="", sequence=0, register=None, logs=logs))
+    return rewritten(
+        backup,
+        msgspec.structs.replace(
+            backup.manifest, format_version=1, identity="", sequence=0, register=None, logs=logs
+        ),
+    )
 
 
 def flip(path: Path) -> None:
@@ -86,13 +110,17 @@ def going(decision: Decision) -> dict[str, str]:
     return {each.marker.name: each.why for each in decision.goes}
 
 
-# --- the order -------------------------------------------------------------------------------------------------------------
+# --- the order ------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_went_back_changes_no_order(source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_went_back_changes_no_order(
+    source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = backed_up(source, folder)
     source.put_new_cells(rides(100, 50))
-    monkeypatch.setattr(SqliteState, "now_us", lambda _: first.manifest.created_at_us - 3_600_000_000)
+    monkeypatch.setattr(
+        SqliteState, "now_us", lambda _: first.manifest.created_at_us - 3_600_000_000
+    )
     second = backed_up(source, folder, first)
     assert second.name < first.name
     assert folder.get(None).name == second.name
@@ -101,7 +129,9 @@ def test_a_clock_that_went_back_changes_no_order(source: Datastore, folder: Back
     assert folder.later(second) == []
 
 
-def test_backups_of_an_earlier_version_come_first_and_can_be_built_upon(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_backups_of_an_earlier_version_come_first_and_can_be_built_upon(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = of_format_1(backed_up(source, folder))
     source.put_new_cells(rides(100, 50))
     onto = backed_up(source, folder, old)
@@ -113,7 +143,9 @@ def test_backups_of_an_earlier_version_come_first_and_can_be_built_upon(source: 
             backed_up(store, folder, without_history(folder, onto))
 
 
-def test_the_sequence_rises_above_backups_that_are_damaged(source: Datastore, folder: BackupFolder) -> None:
+def test_the_sequence_rises_above_backups_that_are_damaged(
+    source: Datastore, folder: BackupFolder
+) -> None:
     first, second = backed_up(source, folder), backed_up(source, folder)
     flip(second.path / MANIFEST)
     third = backed_up(source, folder)
@@ -125,7 +157,9 @@ def test_the_sequence_rises_above_backups_that_are_damaged(source: Datastore, fo
         folder.get(None)
 
 
-def test_the_newest_is_that_of_the_datastore_that_was_asked_for(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_the_newest_is_that_of_the_datastore_that_was_asked_for(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     ours = backed_up(source, folder)
     with Datastore.open_embedded(tmp_path / "others", "others", SHARDS) as other:
         theirs = backed_up(other, folder)
@@ -144,11 +178,13 @@ def test_the_newest_is_that_of_the_datastore_that_was_asked_for(source: Datastor
     assert left.marker.datastore == "others"
 
 
-# --- prune -----------------------------------------------------------------------------------------------------------------
+# --- prune ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["manifest", "missing file", "short file", "chain"])
-def test_a_damaged_backup_counts_as_none_and_goes_when_it_is_old_and_a_whole_newer_one_stays(source: Datastore, folder: BackupFolder, damage: str) -> None:
+def test_a_damaged_backup_counts_as_none_and_goes_when_it_is_old_and_a_whole_newer_one_stays(
+    source: Datastore, folder: BackupFolder, damage: str
+) -> None:
     base = aged(backed_up(source, folder), 50)
     bad = aged(backed_up(source, folder, base if damage == "chain" else None), 48)
     if damage == "chain":
@@ -156,7 +192,9 @@ def test_a_damaged_backup_counts_as_none_and_goes_when_it_is_old_and_a_whole_new
     elif damage == "manifest":
         marker = read_marker(bad.path)
         assert marker is not None
-        write_marker(bad.path, msgspec.structs.replace(marker, created_at_us=bad.manifest.created_at_us))
+        write_marker(
+            bad.path, msgspec.structs.replace(marker, created_at_us=bad.manifest.created_at_us)
+        )
         flip(bad.path / MANIFEST)
     elif damage == "missing file":
         (bad.path / "cells-0000").unlink()
@@ -174,34 +212,47 @@ def test_a_damaged_backup_counts_as_none_and_goes_when_it_is_old_and_a_whole_new
     assert {place.name for place in folder.path.iterdir() if place.is_dir()} == {whole.name}
 
 
-def test_an_increment_on_a_damaged_backup_is_damaged_too(source: Datastore, folder: BackupFolder) -> None:
+def test_an_increment_on_a_damaged_backup_is_damaged_too(
+    source: Datastore, folder: BackupFolder
+) -> None:
     base = backed_up(source, folder)
     onto = backed_up(source, folder, base)
     (base.path / "state").unlink()
     assert sorted(decide(folder, 1e5, NOW_US).damaged) == sorted([base.name, onto.name])
 
 
-def test_pieces_of_a_log_that_do_not_follow_each_other_are_found_by_verify(source: Datastore, folder: BackupFolder) -> None:
+def test_pieces_of_a_log_that_do_not_follow_each_other_are_found_by_verify(
+    source: Datastore, folder: BackupFolder
+) -> None:
     base = backed_up(source, folder)
     end = base.manifest.logs[0].watermark
     without = [each for each in base.manifest.segments if each.shard != 0]
-    changed = Backup(base.path, msgspec.structs.replace(base.manifest, segments=without), base.sha256)
+    changed = Backup(
+        base.path, msgspec.structs.replace(base.manifest, segments=without), base.sha256
+    )
     assert verify([changed]) == [f"backup {base.name}: shard 0 lacks cells 0 to {end - 1}"]
 
 
-def test_nothing_goes_while_the_newer_backup_is_rotten_inside(source: Datastore, folder: BackupFolder) -> None:
+def test_nothing_goes_while_the_newer_backup_is_rotten_inside(
+    source: Datastore, folder: BackupFolder
+) -> None:
     old = aged(backed_up(source, folder), 40)
     new = aged(backed_up(source, folder), 1)
     assert going(decide(folder, 30, NOW_US)) == {old.name: "expired"}
     flip(new.path / "cells-0000")
-    with pytest.raises(ProtectData, match=r"no whole backup would be left.*cells-0000: its content is not what was written"):
+    with pytest.raises(
+        ProtectData,
+        match=r"no whole backup would be left.*cells-0000: its content is not what was written",
+    ):
         decide(folder, 30, NOW_US)
     newest = aged(backed_up(source, folder), 0)
     assert check_files([newest]) == []
     assert going(decide(folder, 30, NOW_US)) == {old.name: "expired"}
 
 
-def test_an_old_backup_of_an_earlier_version_goes_by_its_manifest_alone(source: Datastore, folder: BackupFolder) -> None:
+def test_an_old_backup_of_an_earlier_version_goes_by_its_manifest_alone(
+    source: Datastore, folder: BackupFolder
+) -> None:
     whole, broken = (of_format_1(aged(backed_up(source, folder), 40)) for _ in range(2))
     flip(broken.path / MANIFEST)
     aged(backed_up(source, folder), 1)
@@ -211,7 +262,9 @@ def test_an_old_backup_of_an_earlier_version_goes_by_its_manifest_alone(source: 
     assert (whole.path.exists(), broken.path.exists()) == (False, True)
 
 
-def test_what_somebody_put_into_a_backups_folder_stays_there_and_is_named(source: Datastore, folder: BackupFolder) -> None:
+def test_what_somebody_put_into_a_backups_folder_stays_there_and_is_named(
+    source: Datastore, folder: BackupFolder
+) -> None:
     old = aged(backed_up(source, folder), 40)
     (old.path / "notes.txt").write_text("keep me")
     (old.path / "cells-0001").symlink_to(folder.path.parent)
@@ -223,7 +276,9 @@ def test_what_somebody_put_into_a_backups_folder_stays_there_and_is_named(source
     assert sorted(place.name for place in old.path.iterdir()) == ["cells-0001", "notes.txt"]
 
 
-def test_a_removal_that_was_killed_is_ended_by_the_next(source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_was_killed_is_ended_by_the_next(
+    source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = of_format_1(aged(backed_up(source, folder), 40))
     aged(backed_up(source, folder), 1)
     unlink = Path.unlink
@@ -243,22 +298,31 @@ def test_a_removal_that_was_killed_is_ended_by_the_next(source: Datastore, folde
     assert not old.path.exists()
 
 
-# --- increments ------------------------------------------------------------------------------------------------------------
+# --- increments -----------------------------------------------------------------------------------
 
 
-def test_an_increment_across_two_restores_of_one_backup_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_an_increment_across_two_restores_of_one_backup_is_refused(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     base = without_history(folder, backed_up(source, folder))
-    with restored_into(tmp_path / "one", folder, base) as one, restored_into(tmp_path / "two", folder, base) as two:
+    with (
+        restored_into(tmp_path / "one", folder, base) as one,
+        restored_into(tmp_path / "two", folder, base) as two,
+    ):
         one.put_new_cells(rides(200, 60))
         two.put_new_cells(rides(300, 160))
         onto_one = without_history(folder, backed_up(one, folder, base))
-        assert one.engine.leader_epochs(0) == two.engine.leader_epochs(0), "epochs tell nothing here"
+        assert one.engine.leader_epochs(0) == two.engine.leader_epochs(0), (
+            "epochs tell nothing here"
+        )
         with pytest.raises(ProtectData, match=r"is not the log that backup.*full backup"):
             backed_up(two, folder, onto_one)
         assert verify(folder.chain(backed_up(one, folder, onto_one))) == []
 
 
-def test_an_increment_on_a_store_that_was_made_again_under_the_same_name_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_an_increment_on_a_store_that_was_made_again_under_the_same_name_is_refused(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     base = without_history(folder, backed_up(source, folder))
     with Datastore.open_embedded(tmp_path / "again", "trips", SHARDS) as again:
         again.put_new_cells(rides(0, 100))  # the same cells, in the same order
@@ -267,7 +331,9 @@ def test_an_increment_on_a_store_that_was_made_again_under_the_same_name_is_refu
             backed_up(again, folder, base)
 
 
-def test_an_erased_last_cell_still_proves_the_store(source: Datastore, folder: BackupFolder) -> None:
+def test_an_erased_last_cell_still_proves_the_store(
+    source: Datastore, folder: BackupFolder
+) -> None:
     base = backed_up(source, folder)
     for shard, head in source.heads().items():
         [cell] = source.engine.scan(shard, head.watermark - 1, 1)
@@ -275,7 +341,9 @@ def test_an_erased_last_cell_still_proves_the_store(source: Datastore, folder: B
     assert backed_up(source, folder, base).manifest.cells == SHARDS
 
 
-def test_logs_that_were_trimmed_to_their_ends_prove_the_store_by_the_time_of_their_last_cell(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_logs_that_were_trimmed_to_their_ends_prove_the_store_by_the_time_of_their_last_cell(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     base = without_history(folder, backed_up(source, folder))
     for shard, head in source.heads().items():
         source.trim(shard, head.watermark)
@@ -293,42 +361,62 @@ def test_logs_that_were_trimmed_to_their_ends_prove_the_store_by_the_time_of_the
         backed_up(source, folder, base)
 
 
-# --- later backups are readers ---------------------------------------------------------------------------------------------
+# --- later backups are readers --------------------------------------------------------------------
 
 
-def test_a_restore_of_an_older_backup_beside_a_newer_one_is_refused(source: Datastore, folder: BackupFolder) -> None:
+def test_a_restore_of_an_older_backup_beside_a_newer_one_is_refused(
+    source: Datastore, folder: BackupFolder
+) -> None:
     old = backed_up(source, folder)
     source.put_new_cells(rides(100, 50))
     new = backed_up(source, folder)
     ahead = readers_ahead([old], backup_readers(folder.later(old)))
-    assert {reader.shard: reader.location for reader in ahead} == {log.shard: log.watermark for log in new.manifest.logs}
+    assert {reader.shard: reader.location for reader in ahead} == {
+        log.shard: log.watermark for log in new.manifest.logs
+    }
     with pytest.raises(ProtectData, match=f"backup {new.name} has come"):
         refuse_readers_ahead([old], ahead)
     assert backup_readers(folder.later(new)) == []
 
 
 @pytest.mark.parametrize("marker", ["whole", "missing", "damaged"])
-def test_a_restore_is_refused_while_a_later_manifest_cannot_be_read(source: Datastore, folder: BackupFolder, marker: str) -> None:
+def test_a_restore_is_refused_while_a_later_manifest_cannot_be_read(
+    source: Datastore, folder: BackupFolder, marker: str
+) -> None:
     old, new = backed_up(source, folder), backed_up(source, folder)
     flip(new.path / MANIFEST)
     if marker == "missing":
         (new.path / MARKER).unlink()
     elif marker == "damaged":
         flip(new.path / MARKER)
-    with pytest.raises(DataDamaged, match=f"nothing restored: {new.name}, which may be a later backup"):
+    with pytest.raises(
+        DataDamaged, match=f"nothing restored: {new.name}, which may be a later backup"
+    ):
         folder.later(old)
     newest = backed_up(source, folder)
     if marker == "whole":
         assert folder.later(newest) == [], "it is known to be an earlier one"
 
 
-def test_a_cell_beyond_the_epochs_of_a_backup_is_in_none_of_them(source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_beyond_the_epochs_of_a_backup_is_in_none_of_them(
+    source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A promotion beside the backup begins an epoch beyond its watermark."""
     ends = {shard: head.watermark for shard, head in source.heads().items()}
     epochs = source.engine.leader_epochs
-    monkeypatch.setattr(source.engine, "leader_epochs", lambda shard: [*epochs(shard), (3, ends[shard]), (7, ends[shard] + 40)])
+    monkeypatch.setattr(
+        source.engine,
+        "leader_epochs",
+        lambda shard: [*epochs(shard), (3, ends[shard]), (7, ends[shard] + 40)],
+    )
     backup = backed_up(source, folder)
-    assert [log.epochs for log in backup.manifest.logs] == [[(0, 0), (3, ends[shard])] for shard in sorted(ends)]
-    monkeypatch.setattr(source.engine, "leader_epochs", lambda shard: [*epochs(shard), (3, ends[shard]), (7, ends[shard] + 40)])
+    assert [log.epochs for log in backup.manifest.logs] == [
+        [(0, 0), (3, ends[shard])] for shard in sorted(ends)
+    ]
+    monkeypatch.setattr(
+        source.engine,
+        "leader_epochs",
+        lambda shard: [*epochs(shard), (3, ends[shard]), (7, ends[shard] + 40)],
+    )
     source.put_new_cells([NewCell(cell.row_key, "MORE", 1, b"{}") for cell in rides(0, 20)])
     assert backed_up(source, folder, backup).manifest.cells == 20

@@ -59,7 +59,9 @@ def link_to_killed_backup(place: Path) -> None:
     elsewhere = place.with_name(f"{place.name}.elsewhere")
     elsewhere.mkdir()
     (elsewhere / place.name).mkdir()
-    write_marker(elsewhere / place.name, Marker(FORMATS[-1], "0" * 32, place.name, "trips", SHARDS, 1, 1))
+    write_marker(
+        elsewhere / place.name, Marker(FORMATS[-1], "0" * 32, place.name, "trips", SHARDS, 1, 1)
+    )
     place.symlink_to(elsewhere / place.name)
 
 
@@ -112,7 +114,9 @@ def backup_of_another_datastore(place: Path) -> None:
 def unfinished(place: Path, datastore: str, name: str | None = None) -> Path:
     """The rest of a killed backup, moved to ``place``'s folder; under ``name`` or its own."""
     apart = place.parent.with_name(f"{place.parent.name}.apart")
-    with Datastore.open_embedded(place.parent.with_name(f"{place.parent.name}.stores"), datastore, 1) as store:
+    with Datastore.open_embedded(
+        place.parent.with_name(f"{place.parent.name}.stores"), datastore, 1
+    ) as store:
         set_failpoint("backup.before_manifest", "raise")
         with pytest.raises(FailpointReached):
             create(BackupFolder(apart), Source(store.engine, belongs))
@@ -126,10 +130,22 @@ def unfinished(place: Path, datastore: str, name: str | None = None) -> Path:
 KINDS: dict[str, Callable[[Path], None]] = {
     each.__name__: each
     for each in (
-        foreign_file, foreign_folder, empty_folder, link_to_folder, link_to_killed_backup, dangling_link, unmarked_rest, other_tools_backup, unreadable_folder,
-        running_datastore, a_foreign_marker, a_damaged_marker, unfinished_of_another_datastore, backup_of_another_datastore,
+        foreign_file,
+        foreign_folder,
+        empty_folder,
+        link_to_folder,
+        link_to_killed_backup,
+        dangling_link,
+        unmarked_rest,
+        other_tools_backup,
+        unreadable_folder,
+        running_datastore,
+        a_foreign_marker,
+        a_damaged_marker,
+        unfinished_of_another_datastore,
+        backup_of_another_datastore,
     )
-}  # fmt: skip
+}
 NAMES = ["lost+found", OURS, f"{OURS}.old"]
 
 
@@ -138,7 +154,11 @@ def contents(path: Path, ignored: set[str] | None = None) -> dict[str, str]:
     found = {}
     for place in sorted(path.rglob("*")):
         name = str(place.relative_to(path))
-        if name.split("/")[0] in (ignored or set()) or place.name in ("lock", "erasures", "erasures.copy"):
+        if name.split("/")[0] in (ignored or set()) or place.name in (
+            "lock",
+            "erasures",
+            "erasures.copy",
+        ):
             continue
         if place.is_symlink():
             found[name] = f"-> {place.readlink()}"
@@ -175,7 +195,9 @@ def run(*words: object) -> dict[str, Any]:
 def aged(place: Path, days: int) -> None:
     """As if the backup had been taken so long ago."""
     manifest = decode_manifest((place / MANIFEST).read_bytes(), place.name)
-    manifest = msgspec.structs.replace(manifest, created_at_us=manifest.created_at_us - days * DAY_US)
+    manifest = msgspec.structs.replace(
+        manifest, created_at_us=manifest.created_at_us - days * DAY_US
+    )
     (place / MANIFEST).write_bytes(encode_manifest(manifest))
 
 
@@ -187,7 +209,9 @@ def everything_done_to(backups: Path, run_dir: Path, into: Path, in_the_way: set
     aged(backups / old, 40)
     set_failpoint("backup.before_manifest", "raise")
     with pytest.raises(FailpointReached):
-        CliRunner().invoke(command_line("backup"), ["backup", "create", str(backups), "--run-dir", str(run_dir)])
+        CliRunner().invoke(
+            command_line("backup"), ["backup", "create", str(backups), "--run-dir", str(run_dir)]
+        )
     kept = run("backup", "create", backups, "--run-dir", run_dir)["backup"]
     run("backup", "verify", backups, "--backup", kept)
     run("backup", "create", backups, "--onto", kept, "--run-dir", run_dir)
@@ -197,36 +221,69 @@ def everything_done_to(backups: Path, run_dir: Path, into: Path, in_the_way: set
     assert {place.name for place in backups.iterdir()} == before
     done = run("backup", "prune", backups, "--keep", 30, *ours)
     assert {**dry, "dry_run": False} == done
-    assert before - {place.name for place in backups.iterdir()} == {old} == {*done["removed"], *done["unfinished"], *done["damaged"]}
-    words = ("restore", backups, "--backup", kept, "--into", into, "--config", run_dir / "config.yaml")
+    assert (
+        before - {place.name for place in backups.iterdir()}
+        == {old}
+        == {*done["removed"], *done["unfinished"], *done["damaged"]}
+    )
+    words = (
+        "restore",
+        backups,
+        "--backup",
+        kept,
+        "--into",
+        into,
+        "--config",
+        run_dir / "config.yaml",
+    )
     if in_the_way:
         result = CliRunner().invoke(command_line("restore"), [str(word) for word in words])
-        assert str(result.exception).startswith(f"nothing restored: {min(in_the_way)}, which may be a later backup")
+        assert str(result.exception).startswith(
+            f"nothing restored: {min(in_the_way)}, which may be a later backup"
+        )
     else:
         run(*words)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_ours_survives_everything(kind: str, name: str, backups: Path, run_dir: Path, tmp_path: Path) -> None:
+def test_what_is_not_ours_survives_everything(
+    kind: str, name: str, backups: Path, run_dir: Path, tmp_path: Path
+) -> None:
     KINDS[kind](backups / name)
     before = contents(backups)
     assert before
-    everything_done_to(backups, run_dir, tmp_path / "restored", {name} if kind == "other_tools_backup" and name == OURS else set())
+    everything_done_to(
+        backups,
+        run_dir,
+        tmp_path / "restored",
+        {name} if kind == "other_tools_backup" and name == OURS else set(),
+    )
     after = contents(backups)
     assert {key: after.get(key) for key in before} == before
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, 0xFFFF)), min_size=1, max_size=6, unique_by=lambda each: each[1]))
-def test_any_mixture_survives_a_create_and_a_prune(tmp_path_factory: pytest.TempPathFactory, run_dir: Path, entries: list[tuple[str, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, 0xFFFF)),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda each: each[1],
+    )
+)
+def test_any_mixture_survives_a_create_and_a_prune(
+    tmp_path_factory: pytest.TempPathFactory, run_dir: Path, entries: list[tuple[str, int]]
+) -> None:
     backups = tmp_path_factory.mktemp("mixed") / "backups"
     backups.mkdir()
     for kind, number in entries:
         if kind != "a_foreign_marker":
             KINDS[kind](backups / f"20250101T000000Z-{number:04x}")
     before = contents(backups)
-    in_the_way = {f"20250101T000000Z-{number:04x}" for kind, number in entries if kind == "other_tools_backup"}
+    in_the_way = {
+        f"20250101T000000Z-{number:04x}" for kind, number in entries if kind == "other_tools_backup"
+    }
     everything_done_to(backups, run_dir, backups.parent / "restored", in_the_way)
     after = contents(backups)
     assert {key: after.get(key) for key in before} == before

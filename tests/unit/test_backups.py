@@ -1,4 +1,5 @@
-"""Backups of an embedded datastore: what is in them, what damage does, increments, and restores that never give an id out twice."""
+"""Backups of an embedded datastore: what is in them, what damage does, increments, and restores
+that never give an id out twice."""
 
 from __future__ import annotations
 
@@ -39,7 +40,15 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.dictionaries.training import Sample, train
 from cellfeed.store.engines.contract.state_limits import REVISIONS_SKIPPED
-from cellfeed.store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, StorageUnavailable, Trimmed
+from cellfeed.store.errors import (
+    CellfeedError,
+    DataDamaged,
+    InvalidRequest,
+    NotFound,
+    ProtectData,
+    StorageUnavailable,
+    Trimmed,
+)
 from cellfeed.store.failpoints import FailpointReached, passes, set_failpoint, watch_failpoint
 from cellfeed.store.histories import NO_HISTORY, History
 from cellfeed.store.indexes.catalog import BUILDING
@@ -48,7 +57,10 @@ from tests.rides import ride, rides
 
 SHARDS = 4
 NOW_US = 1_800_000_000_000_000
-INDEX = "{table: by_zone, datastore: trips, column_defs: [{column_key: BASE, fields: [{field: pickup_zone, type: string}]}]}"
+INDEX = (
+    "{table: by_zone, datastore: trips, column_defs: [{column_key: BASE, fields: [{field:"
+    " pickup_zone, type: string}]}]}"
+)
 
 
 @pytest.fixture
@@ -60,7 +72,9 @@ def source(tmp_path: Path) -> Iterator[Datastore]:
 
 @cache
 def trained_dictionary() -> Dictionary:
-    return train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 500)]).dictionary
+    return train(
+        "BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 500)]
+    ).dictionary
 
 
 @pytest.fixture
@@ -72,33 +86,57 @@ def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None
     return create(folder, Source(store.engine, belongs), onto=onto)
 
 
-def restored_into(directory: Path, folder: BackupFolder, backup: Backup, new_ids: dict[int, int] | None = None, readers: tuple[Reader, ...] = ()) -> Datastore:
-    made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), readers, new_ids or {}, NOW_US, "a test")
+def restored_into(
+    directory: Path,
+    folder: BackupFolder,
+    backup: Backup,
+    new_ids: dict[int, int] | None = None,
+    readers: tuple[Reader, ...] = (),
+) -> Datastore:
+    made = plan(
+        folder.chain(backup),
+        restored(read_state(backup), NOW_US),
+        readers,
+        new_ids or {},
+        NOW_US,
+        "a test",
+    )
     with SqliteTarget(directory / "trips", "trips", SHARDS) as target:
         restore(made, target)
     return Datastore.open_embedded(directory, "trips", SHARDS)
 
 
 def to_be_erased(folder: BackupFolder, backup: Backup) -> dict[int, list[bytes]]:
-    return to_erase(folder.chain(backup), read_state(backup), told_of(Register(folder.path), backup, folder.later(backup)))
+    return to_erase(
+        folder.chain(backup),
+        read_state(backup),
+        told_of(Register(folder.path), backup, folder.later(backup)),
+    )
 
 
 def logs(store: Datastore) -> dict[int, list[StoredCell]]:
-    return {shard: store.engine.scan(shard, head.log_start, 10_000) for shard, head in store.heads().items()}
+    return {
+        shard: store.engine.scan(shard, head.log_start, 10_000)
+        for shard, head in store.heads().items()
+    }
 
 
 def ends(store: Datastore) -> dict[int, int]:
     return {shard: head.watermark for shard, head in store.heads().items()}
 
 
-# --- round trips -----------------------------------------------------------------------------------------------------------
+# --- round trips ----------------------------------------------------------------------------------
 
 
-def test_everything_comes_back_and_goes_on_where_it_was(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_everything_comes_back_and_goes_on_where_it_was(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     trained = trained_dictionary()
     assert publish(source.engine.dictionaries, trained, 0)
     source.engine.trim(2, 10)
-    with Datastore.open_embedded(tmp_path / "source", "trips", SHARDS) as later:  # one that reads the turns anew
+    with Datastore.open_embedded(
+        tmp_path / "source", "trips", SHARDS
+    ) as later:  # one that reads the turns anew
         later.put_new_cells(rides(300, 100))
     source.state.commit(
         {
@@ -115,24 +153,35 @@ def test_everything_comes_back_and_goes_on_where_it_was(source: Datastore, folde
     forget_dictionaries()
     with restored_into(tmp_path / "new", folder, backup) as store:
         assert logs(store) == expected
-        assert [head[:3] for head in store.heads().values()] == [head[:3] for head in source.heads().values()]
+        assert [head[:3] for head in store.heads().values()] == [
+            head[:3] for head in source.heads().values()
+        ]
         assert store.engine.columns() == ["BASE"]
-        assert [(kept.name, kept.turns) for kept in store.engine.dictionaries.kept()] == [(trained.name, (0,))]
+        assert [(kept.name, kept.turns) for kept in store.engine.dictionaries.kept()] == [
+            (trained.name, (0,))
+        ]
         assert [entry.key for entry in store.state.list("")] == ["parked/billing/trips/1/5"]
         with pytest.raises(Trimmed):
             store.engine.scan(2, 9, 1)
-        assert store.put_new_cells(rides(0, 1))[0].outcome == "exists" or shard_of(ride(0).row_key, SHARDS) == 2
+        assert (
+            store.put_new_cells(rides(0, 1))[0].outcome == "exists"
+            or shard_of(ride(0).row_key, SHARDS) == 2
+        )
         before = ends(store)
         [new] = store.put_new_cells(rides(500, 1))
         assert new.shard is not None
         assert new.added_id == before[new.shard]
 
 
-def test_epochs_and_revisions_are_above_all_that_a_lost_store_may_have_given(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_epochs_and_revisions_are_above_all_that_a_lost_store_may_have_given(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     last = source.state.commit({"offsets/reports/trips/0": b"{}"})
     assert last is not None
     backup = backed_up(source, folder)
-    with restored_into(tmp_path / "new", folder, backup, readers=(Reader("r", "trips", 0, 1, leader_epoch=7),)) as store:
+    with restored_into(
+        tmp_path / "new", folder, backup, readers=(Reader("r", "trips", 0, 1, leader_epoch=7),)
+    ) as store:
         [epoch] = {head.leader_epoch for head in store.heads().values()}
         assert epoch >= 7 + EPOCHS_LEFT_OUT
         for shard, end in ends(source).items():
@@ -146,7 +195,9 @@ def test_epochs_and_revisions_are_above_all_that_a_lost_store_may_have_given(sou
             assert end == ends(store)[0]
 
 
-def test_a_backup_beside_writers_and_a_trim_is_a_prefix_of_each_log(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_backup_beside_writers_and_a_trim_is_a_prefix_of_each_log(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     stop = threading.Event()
     written = [0]
 
@@ -180,19 +231,28 @@ def test_a_backup_beside_writers_and_a_trim_is_a_prefix_of_each_log(source: Data
         assert store.heads()[3].log_start == 20
 
 
-def test_a_kept_pace_and_progress_that_comes_to_its_end(source: Datastore, folder: BackupFolder) -> None:
+def test_a_kept_pace_and_progress_that_comes_to_its_end(
+    source: Datastore, folder: BackupFolder
+) -> None:
     told: list[tuple[int, int]] = []
-    create(folder, Source(source.engine, belongs), cells_per_s=1e6, on_progress=lambda done, total: told.append((done, total)))
+    create(
+        folder,
+        Source(source.engine, belongs),
+        cells_per_s=1e6,
+        on_progress=lambda done, total: told.append((done, total)),
+    )
     assert told[0] == (0, 300)
     assert told[-1] == (300, 300)
     with pytest.raises(InvalidRequest, match="is no pace"):
         create(folder, Source(source.engine, belongs), cells_per_s=0)
 
 
-# --- increments ------------------------------------------------------------------------------------------------------------
+# --- increments -----------------------------------------------------------------------------------
 
 
-def test_increments_hold_what_is_new_and_come_back_together(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_increments_hold_what_is_new_and_come_back_together(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     full = backed_up(source, folder)
     source.put_new_cells(rides(300, 50))
     first = backed_up(source, folder, full)
@@ -209,13 +269,17 @@ def test_increments_hold_what_is_new_and_come_back_together(source: Datastore, f
         assert sum(map(len, logs(store).values())) == 350
 
 
-def test_a_row_that_was_erased_between_two_backups_is_erased_in_what_is_restored_of_both(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_row_that_was_erased_between_two_backups_is_erased_in_what_is_restored_of_both(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     full = backed_up(source, folder)
     erased = logs(source)[0][0].row_key
     source.erase_row(UUID(bytes=erased))
     with restored_into(tmp_path / "new", folder, backed_up(source, folder, full)) as store:
         assert logs(store) == logs(source)
-        assert store.put_new_cells([NewCell(erased, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
+        assert (
+            store.put_new_cells([NewCell(erased, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
+        )
     with restored_into(tmp_path / "whole", folder, backed_up(source, folder)) as store:
         assert logs(store) == logs(source)
 
@@ -231,9 +295,18 @@ def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_o
     third = UUID(bytes=before[0][2].row_key)
     for number, row in enumerate((second, third)):
         cell = ParkedCell(
-            group="g", topic="trips", partition=0, added_id=number, row_key=str(row), column_name="BASE", ref_key=0, error="no fare", attempts=1,
-            parked_at_us=0, last_tried_at_us=0,
-        )  # fmt: skip
+            group="g",
+            topic="trips",
+            partition=0,
+            added_id=number,
+            row_key=str(row),
+            column_name="BASE",
+            ref_key=0,
+            error="no fare",
+            attempts=1,
+            parked_at_us=0,
+            last_tried_at_us=0,
+        )
         source.state.commit(dict(parked.entry(cell)))
     old = backed_up(source, folder)
     source.erase_row(second)
@@ -243,13 +316,22 @@ def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_o
     assert to_be_erased(folder, old) == wanted
     assert to_be_erased(folder, later) == to_be_erased(folder, newest) == {}
     with dictionaries_known([old]):
-        # A backup of an older program does not list its erasures: they are read from its cells. Nor has it a register.
-        unlisted = Backup(old.path, msgspec.structs.replace(old.manifest, erasures=None, register=None), old.sha256)
-        without = Backup(later.path, msgspec.structs.replace(later.manifest, register=None), later.sha256)
+        # A backup of an older program does not list its erasures: they are read from its cells. Nor
+        # has it a register.
+        unlisted = Backup(
+            old.path,
+            msgspec.structs.replace(old.manifest, erasures=None, register=None),
+            old.sha256,
+        )
+        without = Backup(
+            later.path, msgspec.structs.replace(later.manifest, register=None), later.sha256
+        )
         none = Register(folder.path / "none")
         assert to_erase([unlisted], [], told_of(none, unlisted, [without])) == wanted
         # Nor is it asked what another datastore knows.
-        others = Backup(later.path, msgspec.structs.replace(without.manifest, datastore="rides"), later.sha256)
+        others = Backup(
+            later.path, msgspec.structs.replace(without.manifest, datastore="rides"), later.sha256
+        )
         assert to_erase([unlisted], [], told_of(none, unlisted, [others])) == {}
     end = old.manifest.logs[0].watermark
     state = restored(read_state(old), NOW_US, [second.bytes])
@@ -258,23 +340,40 @@ def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_o
         restore(made, target)
     with Datastore.open_embedded(tmp_path / "new", "trips", SHARDS) as store:
         [*cells, entry] = store.engine.scan(0, 0, 10_000)
-        assert (entry.added_id, entry.row_key, entry.column_name) == (end + (beyond + 1 if beyond else 0), second.bytes, ERASED_COLUMN)
+        assert (entry.added_id, entry.row_key, entry.column_name) == (
+            end + (beyond + 1 if beyond else 0),
+            second.bytes,
+            ERASED_COLUMN,
+        )
         gone = {first.bytes, second.bytes}
-        assert [is_erased(cell.body) for cell in cells] == [cell.row_key in gone or cell.column_name == ERASED_COLUMN for cell in cells]
-        assert [cell for cell in cells if cell.row_key not in gone and cell.added_id < end] == [cell for cell in before[0] if cell.row_key not in gone]
+        assert [is_erased(cell.body) for cell in cells] == [
+            cell.row_key in gone or cell.column_name == ERASED_COLUMN for cell in cells
+        ]
+        assert [cell for cell in cells if cell.row_key not in gone and cell.added_id < end] == [
+            cell for cell in before[0] if cell.row_key not in gone
+        ]
         assert [each.row_key for each in ParkedCells(store.state).all()] == [str(third)]
-        assert store.put_new_cells([NewCell(second.bytes, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
+        assert (
+            store.put_new_cells([NewCell(second.bytes, "LATER", 1, b"{}")])[0].outcome
+            is Outcome.FAILED
+        )
         assert store.erase_row(second).cells == 0
         assert store.heads()[0].watermark == entry.added_id + 1
 
 
-def test_no_file_has_an_erased_body_when_the_backups_from_before_are_older_than_the_declared_time(source: Datastore, folder: BackupFolder) -> None:
+def test_no_file_has_an_erased_body_when_the_backups_from_before_are_older_than_the_declared_time(
+    source: Datastore, folder: BackupFolder
+) -> None:
     row = UUID(int=5)
     source.put_cell(row, "NOTES", 1, {"name": random.Random(5).randbytes(200).hex()})
     [stored] = source.engine.row_cells(row.bytes)
 
     def with_mark() -> set[str]:
-        return {path.parent.name for path in folder.path.rglob("*") if path.is_file() and stored.body in path.read_bytes()}
+        return {
+            path.parent.name
+            for path in folder.path.rglob("*")
+            if path.is_file() and stored.body in path.read_bytes()
+        }
 
     old = aged(backed_up(source, folder), 31)
     source.erase_row(row)
@@ -288,11 +387,15 @@ def test_no_file_has_an_erased_body_when_the_backups_from_before_are_older_than_
 
 def without_history(folder: BackupFolder, backup: Backup) -> Backup:
     """As an older program wrote it."""
-    (backup.path / MANIFEST).write_bytes(encode_manifest(msgspec.structs.replace(backup.manifest, history=NO_HISTORY)))
+    (backup.path / MANIFEST).write_bytes(
+        encode_manifest(msgspec.structs.replace(backup.manifest, history=NO_HISTORY))
+    )
     return folder.get(backup.name)
 
 
-def test_an_increment_on_another_log_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_an_increment_on_another_log_is_refused(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = without_history(folder, backed_up(source, folder))
     source.put_new_cells(rides(300, 50))
     newer = without_history(folder, backed_up(source, folder))
@@ -301,7 +404,10 @@ def test_an_increment_on_another_log_is_refused(source: Datastore, folder: Backu
         with pytest.raises(ProtectData, match="is not the log that backup"):
             backed_up(store, folder, newer)
         assert backed_up(store, folder, old).manifest.cells == 200
-    with Datastore.open_embedded(tmp_path / "other", "others", SHARDS) as other, pytest.raises(ProtectData, match="is of datastore 'trips'"):
+    with (
+        Datastore.open_embedded(tmp_path / "other", "others", SHARDS) as other,
+        pytest.raises(ProtectData, match="is of datastore 'trips'"),
+    ):
         backed_up(other, folder, old)
 
 
@@ -313,12 +419,14 @@ def test_a_chain_that_lacks_a_backup_is_no_backup(source: Datastore, folder: Bac
         folder.chain(increment)
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["cells-0000", "state", "dictionaries", MANIFEST])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "longer", "missing"])
-def test_every_file_that_is_damaged_is_found(source: Datastore, folder: BackupFolder, name: str, damage: str) -> None:
+def test_every_file_that_is_damaged_is_found(
+    source: Datastore, folder: BackupFolder, name: str, damage: str
+) -> None:
     assert publish(source.engine.dictionaries, trained_dictionary(), 0)
     source.state.commit({"offsets/reports/trips/0": b"{}"})
     backup = backed_up(source, folder)
@@ -328,7 +436,11 @@ def test_every_file_that_is_damaged_is_found(source: Datastore, folder: BackupFo
     if damage == "missing":
         path.unlink()
     else:
-        changed = {"flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :], "cut": content[:-1], "longer": content + b"\n"}
+        changed = {
+            "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+            "cut": content[:-1],
+            "longer": content + b"\n",
+        }
         path.write_bytes(changed[damage])
     if name == MANIFEST:
         with pytest.raises((DataDamaged, NotFound)):
@@ -339,48 +451,78 @@ def test_every_file_that_is_damaged_is_found(source: Datastore, folder: BackupFo
     assert all(f"{backup.name}/{name}" in line for line in wrong)
 
 
-def test_damage_that_lengths_and_checksums_do_not_show_is_shown_by_the_digest(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_damage_that_lengths_and_checksums_do_not_show_is_shown_by_the_digest(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     backup = backed_up(source, folder)
     [first, *others] = backup.manifest.segments
-    manifest = msgspec.structs.replace(backup.manifest, segments=[msgspec.structs.replace(first, digest="0" * 64), *others])
+    manifest = msgspec.structs.replace(
+        backup.manifest, segments=[msgspec.structs.replace(first, digest="0" * 64), *others]
+    )
     changed = Backup(backup.path, manifest, backup.sha256)
     [line] = verify([changed])
     assert "their digest is another one" in line
     made = plan([changed], [], [], {}, NOW_US, "a test")
-    with SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS) as target, pytest.raises(DataDamaged):
+    with (
+        SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS) as target,
+        pytest.raises(DataDamaged),
+    ):
         restore(made, target)
     assert not (tmp_path / "new" / "trips").exists()
 
 
-def test_a_format_of_a_newer_program_is_refused(source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_of_a_newer_program_is_refused(
+    source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cellfeed.store.backups.create.FORMATS", (1, 2, 3))
     with pytest.raises(ProtectData, match="of format 3"):
         backed_up(source, folder)
     assert "of format 3" in folder.look()[1][0].reason
 
 
-# --- kills -----------------------------------------------------------------------------------------------------------------
+# --- kills ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "failpoint", ["backup.after_marker", "backup.after_state", "backup.after_heads", "backup.after_log", "backup.before_manifest", "backup.after_manifest"]
+    "failpoint",
+    [
+        "backup.after_marker",
+        "backup.after_state",
+        "backup.after_heads",
+        "backup.after_log",
+        "backup.before_manifest",
+        "backup.after_manifest",
+    ],
 )
-def test_a_backup_that_is_killed_is_none_and_the_next_one_removes_it(source: Datastore, folder: BackupFolder, failpoint: str) -> None:
+def test_a_backup_that_is_killed_is_none_and_the_next_one_removes_it(
+    source: Datastore, folder: BackupFolder, failpoint: str
+) -> None:
     set_failpoint(failpoint, "raise")
     with pytest.raises(FailpointReached):
         backed_up(source, folder)
     assert passes(failpoint) == 1
     found, unreadable = folder.look()
-    assert (len(found), len(unreadable)) == ((1, 0) if failpoint == "backup.after_manifest" else (0, 1))
+    assert (len(found), len(unreadable)) == (
+        (1, 0) if failpoint == "backup.after_manifest" else (0, 1)
+    )
     backup = backed_up(source, folder)
     assert verify([backup]) == []
     assert folder.look()[1] == []
 
 
 @pytest.mark.parametrize(
-    "failpoint", ["restore.after_begin", "restore.after_load", "restore.after_complete", "restore.before_open", "sqlite.restore.before_rename"]
+    "failpoint",
+    [
+        "restore.after_begin",
+        "restore.after_load",
+        "restore.after_complete",
+        "restore.before_open",
+        "sqlite.restore.before_rename",
+    ],
 )
-def test_a_restore_that_is_killed_leaves_nothing_and_starts_over(source: Datastore, folder: BackupFolder, tmp_path: Path, failpoint: str) -> None:
+def test_a_restore_that_is_killed_leaves_nothing_and_starts_over(
+    source: Datastore, folder: BackupFolder, tmp_path: Path, failpoint: str
+) -> None:
     backup = backed_up(source, folder)
     set_failpoint(failpoint, "raise")
     with pytest.raises(FailpointReached):
@@ -391,41 +533,69 @@ def test_a_restore_that_is_killed_leaves_nothing_and_starts_over(source: Datasto
         assert logs(store) == logs(source)
 
 
-def test_a_restored_store_is_a_history_of_its_own_that_names_its_parent_and_keeps_its_origin(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_restored_store_is_a_history_of_its_own_that_names_its_parent_and_keeps_its_origin(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     first = source.engine.history
     assert first == History(first.history_id, "", first.history_id)
     backup = backed_up(source, folder)
     assert backup.manifest.history == first
     for name in ("one", "two"):
         restored_into(tmp_path / name, folder, backup).close()
-    with Datastore.open_embedded(tmp_path / "one", "trips", SHARDS) as one, Datastore.open_embedded(tmp_path / "two", "trips", SHARDS) as two:
-        assert len({source.history_id, one.history_id, two.history_id}) == 3, "one backup restored twice is two histories"
+    with (
+        Datastore.open_embedded(tmp_path / "one", "trips", SHARDS) as one,
+        Datastore.open_embedded(tmp_path / "two", "trips", SHARDS) as two,
+    ):
+        assert len({source.history_id, one.history_id, two.history_id}) == 3, (
+            "one backup restored twice is two histories"
+        )
         assert one.engine.history == History(one.history_id, first.history_id, first.history_id)
         again = BackupFolder(tmp_path / "again")
         with restored_into(tmp_path / "three", again, backed_up(one, again)) as three:
-            assert three.engine.history == History(three.history_id, one.history_id, first.history_id)
+            assert three.engine.history == History(
+                three.history_id, one.history_id, first.history_id
+            )
             assert three.origin_id == source.origin_id
 
 
-def test_an_increment_on_a_backup_of_another_history_is_refused_with_both_ids(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_an_increment_on_a_backup_of_another_history_is_refused_with_both_ids(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     backup = backed_up(source, folder)
-    with restored_into(tmp_path / "new", folder, backup) as store:  # its cells are those of the backup, to the last
-        with pytest.raises(ProtectData, match=f"{backup.name} belongs to history {source.history_id}, the store to {store.history_id}.*Take a full backup"):
+    with restored_into(
+        tmp_path / "new", folder, backup
+    ) as store:  # its cells are those of the backup, to the last
+        with pytest.raises(
+            ProtectData,
+            match=(
+                f"{backup.name} belongs to history {source.history_id}, the store to"
+                f" {store.history_id}.*Take a full backup"
+            ),
+        ):
             backed_up(store, folder, onto=backup)
         assert [each.name for each in folder.look()[0]] == [backup.name]
-        assert backed_up(store, folder, onto=backed_up(store, folder)).manifest.history.parent == source.history_id
+        assert (
+            backed_up(store, folder, onto=backed_up(store, folder)).manifest.history.parent
+            == source.history_id
+        )
 
 
-def test_a_manifest_of_before_there_were_histories_carries_increments_by_its_cells(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_manifest_of_before_there_were_histories_carries_increments_by_its_cells(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     backup = without_history(folder, backed_up(source, folder))
     assert backed_up(source, folder, onto=backup).manifest.history == source.engine.history
     with restored_into(tmp_path / "new", folder, backup) as store:
         assert store.engine.history == History(store.history_id, "", store.history_id)
 
 
-def test_a_restore_beside_a_process_that_still_has_the_files_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_restore_beside_a_process_that_still_has_the_files_is_refused(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     backup = backed_up(source, folder)
-    (tmp_path / "source" / "trips").rename(tmp_path / "aside")  # to make room, as the operator was told
+    (tmp_path / "source" / "trips").rename(
+        tmp_path / "aside"
+    )  # to make room, as the operator was told
     with pytest.raises(ProtectData, match="a process has the datastore"):
         restored_into(tmp_path / "source", folder, backup)
     with pytest.raises(StorageUnavailable, match="moved away"):
@@ -435,9 +605,13 @@ def test_a_restore_beside_a_process_that_still_has_the_files_is_refused(source: 
         assert sum(ends(store).values()) == 300
 
 
-def test_what_has_to_be_done_elsewhere_is_done_before_anybody_can_use_the_store(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_what_has_to_be_done_elsewhere_is_done_before_anybody_can_use_the_store(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     backup = backed_up(source, folder)
-    made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), (), {}, NOW_US, "a test")
+    made = plan(
+        folder.chain(backup), restored(read_state(backup), NOW_US), (), {}, NOW_US, "a test"
+    )
     place, there = tmp_path / "new" / "trips", list[bool]()
     with SqliteTarget(place, "trips", SHARDS) as target:
         restore(made, target, before_open=lambda: there.append(place.exists()))
@@ -445,7 +619,9 @@ def test_what_has_to_be_done_elsewhere_is_done_before_anybody_can_use_the_store(
     assert place.exists()
 
 
-def test_nobody_opens_a_store_that_is_being_restored(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_nobody_opens_a_store_that_is_being_restored(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     refused = []
 
     def open_it() -> None:
@@ -459,48 +635,72 @@ def test_nobody_opens_a_store_that_is_being_restored(source: Datastore, folder: 
     assert refused == [True]
 
 
-def test_a_place_that_is_not_empty_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_place_that_is_not_empty_is_refused(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     backup = backed_up(source, folder)
     source.close()
     with pytest.raises(ProtectData, match="empty storage only"):
         restored_into(tmp_path / "source", folder, backup)
-    with SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS), pytest.raises(InvalidRequest, match="another restore"):
+    with (
+        SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS),
+        pytest.raises(InvalidRequest, match="another restore"),
+    ):
         restored_into(tmp_path / "new", folder, backup)
 
 
-# --- readers ---------------------------------------------------------------------------------------------------------------
+# --- readers --------------------------------------------------------------------------------------
 
 
 def test_readers_that_are_ahead_are_named(source: Datastore, folder: BackupFolder) -> None:
     backup = backed_up(source, folder)
     end = ends(source)[1]
-    level, ahead = Reader("reports", "trips", 1, end, source="group"), Reader("audit", "trips.BASE", 1, end + 40, source="group")
+    level, ahead = (
+        Reader("reports", "trips", 1, end, source="group"),
+        Reader("audit", "trips.BASE", 1, end + 40, source="group"),
+    )
     assert readers_ahead([backup], [level, ahead]) == [ahead]
     refuse_readers_ahead([backup], [])
-    with pytest.raises(ProtectData, match=f"group audit has come, in topic trips.BASE, to 1:{end + 40}") as refused:
+    with pytest.raises(
+        ProtectData, match=f"group audit has come, in topic trips.BASE, to 1:{end + 40}"
+    ) as refused:
         refuse_readers_ahead([backup], [ahead])
     assert "--readers-ahead raise-epoch" in str(refused.value)
 
 
-def test_ids_that_were_left_out_have_no_cell_and_every_reader_passes_them(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_ids_that_were_left_out_have_no_cell_and_every_reader_passes_them(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     backup = backed_up(source, folder)
     before = ends(source)
-    with restored_into(tmp_path / "new", folder, backup, {shard: end + 7_000 for shard, end in before.items()}) as store:
+    with restored_into(
+        tmp_path / "new", folder, backup, {shard: end + 7_000 for shard, end in before.items()}
+    ) as store:
         for shard, end in before.items():
             [note] = store.engine.scan(shard, end, 10)
             assert (note.added_id, note.column_name) == (end + 7_000, RESTORED_COLUMN)
             assert shard_of(note.row_key, SHARDS) == shard
             told = msgspec.json.decode(decode_body(note.body))
-            assert (told["lost_from"], told["lost_to"], told["backup"]) == (end, end + 6_999, backup.name)
-            assert [cell.added_id for cell in store.engine.scan(shard, end + 3_500, 1)] == [end + 7_000]
+            assert (told["lost_from"], told["lost_to"], told["backup"]) == (
+                end,
+                end + 6_999,
+                backup.name,
+            )
+            assert [cell.added_id for cell in store.engine.scan(shard, end + 3_500, 1)] == [
+                end + 7_000
+            ]
             assert ends(store)[shard] == end + 7_001
             assert store.engine.scan(shard, store.engine.locate(shard, NOW_US), 1) == [note]
-            # Kafka's clients: one that has read beyond the backup is told where its log was cut off, one that has not is not disturbed.
+            # Kafka's clients: one that has read beyond the backup is told where its log was cut
+            # off, one that has not is not disturbed.
             epochs = store.engine.leader_epochs(shard)
             assert end_of_epoch(epochs, 0, ends(store)[shard]) == (0, end)
-            # A gateway: batches without a gap between them from any location on, and the one record.
+            # A gateway: batches without a gap between them from any location on, and the one
+            # record.
             topic = make_topic("trips", View(), JsonFormat())
-            block = encode_range(store.engine, topic, shard, end + 100, end + 7_001, EPOCHS_LEFT_OUT)
+            block = encode_range(
+                store.engine, topic, shard, end + 100, end + 7_001, EPOCHS_LEFT_OUT
+            )
             assert (block[0].start, block[-1].end) == (end + 100, end + 7_001)
         assert RESTORED_COLUMN in store.engine.columns()
         [new] = store.put_new_cells(rides(700, 1))
@@ -513,15 +713,24 @@ def test_ids_that_were_left_out_have_no_cell_and_every_reader_passes_them(source
             assert logs(twice) == logs(store)
 
 
-# --- state -----------------------------------------------------------------------------------------------------------------
+# --- state ----------------------------------------------------------------------------------------
 
 
-def test_an_index_comes_back_as_a_version_to_be_built_and_its_groups_offsets_do_not(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_an_index_comes_back_as_a_version_to_be_built_and_its_groups_offsets_do_not(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     catalog = source.indexes.catalog
     made = catalog.create(parse_definition(INDEX))
     assert catalog.switch("by_zone", made.number)
     group = source.indexes.version(made).group.replace("/", "%2F")
-    source.state.commit({f"offsets/{group}/trips/0": b"{}", f"triggers/{group}/x": b"{}", "triggers/billing/x": b"{}", "triggers/export%2Fe/x": b"{}"})
+    source.state.commit(
+        {
+            f"offsets/{group}/trips/0": b"{}",
+            f"triggers/{group}/x": b"{}",
+            "triggers/billing/x": b"{}",
+            "triggers/export%2Fe/x": b"{}",
+        }
+    )
     backup = backed_up(source, folder)
     assert trigger_groups(read_state(backup)) == sorted(["billing", group.replace("%2F", "/")])
     with restored_into(tmp_path / "new", folder, backup) as store:
@@ -530,13 +739,18 @@ def test_an_index_comes_back_as_a_version_to_be_built_and_its_groups_offsets_do_
         assert version.number > made.number + 100
         assert version.definition == made.definition
         assert [entry.key for entry in store.state.list("offsets/")] == []
-        assert [entry.key for entry in store.state.list("triggers/")] == ["triggers/billing/x", "triggers/export%2Fe/x"]
+        assert [entry.key for entry in store.state.list("triggers/")] == [
+            "triggers/billing/x",
+            "triggers/export%2Fe/x",
+        ]
 
 
-# --- the folder ------------------------------------------------------------------------------------------------------------
+# --- the folder -----------------------------------------------------------------------------------
 
 
-def test_what_is_older_than_the_declared_time_goes_with_all_that_stands_on_it(source: Datastore, folder: BackupFolder) -> None:
+def test_what_is_older_than_the_declared_time_goes_with_all_that_stands_on_it(
+    source: Datastore, folder: BackupFolder
+) -> None:
     old = aged(backed_up(source, folder), 40)
     on_old = aged(backed_up(source, folder, old), 2)
     with pytest.raises(ProtectData, match="Take a full one first"):

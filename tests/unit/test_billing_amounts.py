@@ -1,4 +1,5 @@
-"""Amounts and keys of charges: nothing negative, nothing that is no number, no key for two amounts."""
+"""Amounts and keys of charges: nothing negative, nothing that is no number, no key for two
+amounts."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from uuid import UUID, uuid5
 import pytest
 
 from cellfeed.consumers.billing.app import STATUS_COLUMN, bill_trip
-from cellfeed.consumers.billing.card_provider import CardDeclined, KeyReused, SandboxCardProvider, declines_first
+from cellfeed.consumers.billing.card_provider import (
+    CardDeclined,
+    KeyReused,
+    SandboxCardProvider,
+    declines_first,
+)
 from cellfeed.consumers.billing.charge_keys import ChargeKeys
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
@@ -44,7 +50,9 @@ def test_an_amount_that_is_no_number_of_cents_is_refused_and_nothing_is_charged_
     assert datastore.get_cell_latest(cell.row_key, STATUS_COLUMN) is None
 
 
-def test_nothing_is_charged_for_nothing_and_a_trip_without_a_fare_is_settled(datastore: Datastore, provider: SandboxCardProvider) -> None:
+def test_nothing_is_charged_for_nothing_and_a_trip_without_a_fare_is_settled(
+    datastore: Datastore, provider: SandboxCardProvider
+) -> None:
     cell = trip(datastore, 1, {"total_cents": 0, "payment": "cash"})
     bill_trip(cell.row_key, cell, datastore, provider, ChargeKeys())
     status = datastore.get_cell_latest(cell.row_key, STATUS_COLUMN)

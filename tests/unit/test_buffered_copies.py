@@ -1,4 +1,5 @@
-"""Copies of puts on other clusters: what is removed, what is kept for a person, what may be answered ``buffered``. Tables and clusters are values here."""
+"""Copies of puts on other clusters: what is removed, what is kept for a person, what may be
+answered ``buffered``. Tables and clusters are values here."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def cell(number: int, body: bytes = b"{}") -> NewCell:
 
 
 class Table:
-    """A buffer table in memory, as :class:`cellfeed.store.engines.contract.buffer.BufferTable` says."""
+    """A buffer table in memory, as :class:`cellfeed.store.engines.contract.buffer.BufferTable`
+    says."""
 
     def __init__(self) -> None:
         self.rows: dict[int, BufferedCell] = {}
@@ -30,27 +32,42 @@ class Table:
             if all(row.cell.triple != each.triple for row in self.rows.values()):
                 number = len(self.rows) + 1
                 self.rows[number] = BufferedCell(number, owner, each, 0, accepted=False)
-        return [next(number for number, row in self.rows.items() if row.cell.triple == each.triple) for each in cells]
+        return [
+            next(number for number, row in self.rows.items() if row.cell.triple == each.triple)
+            for each in cells
+        ]
 
     def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
         same = []
         for each in cells:
-            number, row = next((number, row) for number, row in self.rows.items() if row.cell.triple == each.triple)
+            number, row = next(
+                (number, row) for number, row in self.rows.items() if row.cell.triple == each.triple
+            )
             same.append(row.cell.body_json == each.body_json)
             if same[-1]:
                 self.rows[number] = BufferedCell(number, owner, row.cell, 0, accepted=True)
         return same
 
-    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
+    def waiting(
+        self, owner: str, after_id: int, limit: int, older_than_s: float
+    ) -> list[BufferedCell]:
         assert (owner, older_than_s) == ("c1", 0)
-        return [row for number, row in sorted(self.rows.items()) if number > after_id and number not in self.conflicts][:limit]
+        return [
+            row
+            for number, row in sorted(self.rows.items())
+            if number > after_id and number not in self.conflicts
+        ][:limit]
 
     def remove(self, buffer_ids: Sequence[int]) -> None:
         for number in buffer_ids:
             del self.rows[number]
 
     def remove_copies(self, owner: str, cells: Sequence[NewCell]) -> None:
-        self.rows = {number: row for number, row in self.rows.items() if row.accepted or (row.owner, row.cell) not in [(owner, each) for each in cells]}
+        self.rows = {
+            number: row
+            for number, row in self.rows.items()
+            if row.accepted or (row.owner, row.cell) not in [(owner, each) for each in cells]
+        }
 
     def mark_conflict(self, buffer_id: int, reason: str) -> None:
         self.conflicts[buffer_id] = reason
@@ -77,7 +94,9 @@ class Own:
 
 
 def drained(table: Table, own: Own) -> int:
-    drain = BufferDrain({"c2": cast("BufferTable", table)}, lambda _shard: cast("Cluster", own), lambda _cell: 0)
+    drain = BufferDrain(
+        {"c2": cast("BufferTable", table)}, lambda _shard: cast("Cluster", own), lambda _cell: 0
+    )
     return drain.drain_once(older_than_s=0)
 
 
@@ -106,7 +125,9 @@ def test_what_waits_of_an_erased_row_goes_accepted_or_not() -> None:
     table = Table()
     table.add("c1", [cell(1)])
     table.accept("c1", [cell(1)])
-    assert drained(table, Own([PutResult(Outcome.FAILED, 0, error=RowErased("erased"))], held=0)) == 1
+    assert (
+        drained(table, Own([PutResult(Outcome.FAILED, 0, error=RowErased("erased"))], held=0)) == 1
+    )
     assert not table.rows
 
 

@@ -1,4 +1,5 @@
-"""A put that meets a damaged body leaves nothing in the buffers: its answer says that nothing of it is written. And no other cell waits for it."""
+"""A put that meets a damaged body leaves nothing in the buffers: its answer says that nothing of it
+is written. And no other cell waits for it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ HURT, WELL = (new_cell(UUID(int=n), "BASE", 1, {}) for n in (1, 2))
 
 
 def written(cells: Sequence[NewCell]) -> list[PutResult]:
-    return [PutResult(Outcome.FAILED, 0, error=DataDamaged("hurt")) if cell == HURT else PutResult(Outcome.STORED, 0, 7) for cell in cells]
+    return [
+        PutResult(Outcome.FAILED, 0, error=DataDamaged("hurt"))
+        if cell == HURT
+        else PutResult(Outcome.STORED, 0, 7)
+        for cell in cells
+    ]
 
 
 class Table:
@@ -35,7 +41,9 @@ class Table:
     def counts(self) -> list[BufferCount]:
         return [BufferCount("own", 3, 2, 0, 0)] if self._waiting else []
 
-    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
+    def waiting(
+        self, owner: str, after_id: int, limit: int, older_than_s: float
+    ) -> list[BufferedCell]:
         return [each for each in self._waiting if each.buffer_id > after_id]
 
     def remove(self, ids: Sequence[int]) -> None:
@@ -57,14 +65,29 @@ class Own:
 
 def test_the_copies_of_a_put_that_failed_definitely_go() -> None:
     other = Table()
-    writer = BufferedWriter({"own": cast("BufferTable", Table()), "other": cast("BufferTable", other)}, written, lambda _: 0)
-    assert [each.outcome for each in writer.put("own", [HURT, WELL])] == [Outcome.FAILED, Outcome.STORED]
+    writer = BufferedWriter(
+        {"own": cast("BufferTable", Table()), "other": cast("BufferTable", other)},
+        written,
+        lambda _: 0,
+    )
+    assert [each.outcome for each in writer.put("own", [HURT, WELL])] == [
+        Outcome.FAILED,
+        Outcome.STORED,
+    ]
     assert other.calls == [("add", [HURT, WELL]), ("remove_copies", [HURT])]
 
 
 def test_the_drain_leaves_an_accepted_one_to_a_person_and_goes_on_with_the_others() -> None:
-    table = Table([BufferedCell(1, "own", HURT, 0, True), BufferedCell(2, "own", WELL, 0, True), BufferedCell(3, "own", HURT, 0, False)])
+    table = Table(
+        [
+            BufferedCell(1, "own", HURT, 0, True),
+            BufferedCell(2, "own", WELL, 0, True),
+            BufferedCell(3, "own", HURT, 0, False),
+        ]
+    )
     own = Own()
-    drain = BufferDrain({"other": cast("BufferTable", table)}, lambda _: cast("Cluster", own), lambda _: 0)
+    drain = BufferDrain(
+        {"other": cast("BufferTable", table)}, lambda _: cast("Cluster", own), lambda _: 0
+    )
     assert drain.drain_once() == 1
     assert table.calls == [("mark_conflict", 1), ("remove_copies", [HURT]), ("remove", [2])]

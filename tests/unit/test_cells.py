@@ -8,10 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.store.cells.cell import check_column_name, check_ref_key, check_row_key, microseconds, moment, new_cell
+from cellfeed.store.cells.cell import (
+    check_column_name,
+    check_ref_key,
+    check_row_key,
+    microseconds,
+    moment,
+    new_cell,
+)
 from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.cells.sharding import check_shard, row_key_text, shard_of, shards_of
-from cellfeed.store.errors import CellConflict, CellfeedError, InvalidColumn, InvalidRefKey, InvalidRowKey, OutcomeUnknown, UnknownShard, error_from_code
+from cellfeed.store.errors import (
+    CellConflict,
+    CellfeedError,
+    InvalidColumn,
+    InvalidRefKey,
+    InvalidRowKey,
+    OutcomeUnknown,
+    UnknownShard,
+    error_from_code,
+)
 
 ROW = uuid.UUID("2f0a1c6e-3b7d-4f5a-9c8e-0123456789ab")
 
@@ -21,18 +37,37 @@ def test_a_row_key_may_be_given_as_uuid_text_or_bytes(given_as: object) -> None:
     assert check_row_key(given_as) == ROW.bytes
 
 
-@pytest.mark.parametrize("bad", ["", "x", ROW.hex, "{" + str(ROW)[1:], str(ROW)[:-1] + "g", 5, None, b"x" * 15, "urn:uuid:" + str(ROW), [ROW]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "x",
+        ROW.hex,
+        "{" + str(ROW)[1:],
+        str(ROW)[:-1] + "g",
+        5,
+        None,
+        b"x" * 15,
+        "urn:uuid:" + str(ROW),
+        [ROW],
+    ],
+)
 def test_what_is_not_a_uuid_is_refused(bad: object) -> None:
     with pytest.raises(InvalidRowKey, match="not a UUID"):
         check_row_key(bad)
 
 
-@pytest.mark.parametrize("good", ["BASE", "a", "x" * 128, "\u00e9" * 64, "status/2", "a b", "\U0001f695"])
+@pytest.mark.parametrize(
+    "good", ["BASE", "a", "x" * 128, "\u00e9" * 64, "status/2", "a b", "\U0001f695"]
+)
 def test_column_names_of_one_to_128_bytes_are_allowed(good: str) -> None:
     assert check_column_name(good) == good
 
 
-@pytest.mark.parametrize("bad", ["", "x" * 129, "\u00e9" * 65, "a\x00b", "a\nb", "\x7f", "\x85", "\ud800", None, 5, b"BASE"])
+@pytest.mark.parametrize(
+    "bad",
+    ["", "x" * 129, "\u00e9" * 65, "a\x00b", "a\nb", "\x7f", "\x85", "\ud800", None, 5, b"BASE"],
+)
 def test_other_column_names_are_refused(bad: object) -> None:
     with pytest.raises(InvalidColumn, match="column name"):
         check_column_name(bad)
@@ -76,10 +111,14 @@ def test_a_row_keys_shard_never_changes(row_key: str) -> None:
 
 
 @given(st.lists(st.binary(min_size=16, max_size=16), max_size=60), st.integers(1, 65_536))
-def test_a_shard_is_the_partition_of_kafkas_default_partitioner(row_keys: list[bytes], shards: int) -> None:
+def test_a_shard_is_the_partition_of_kafkas_default_partitioner(
+    row_keys: list[bytes], shards: int
+) -> None:
     from aiokafka.partitioner import murmur2
 
-    expected = [(murmur2(str(uuid.UUID(bytes=key)).encode()) & 0x7FFFFFFF) % shards for key in row_keys]
+    expected = [
+        (murmur2(str(uuid.UUID(bytes=key)).encode()) & 0x7FFFFFFF) % shards for key in row_keys
+    ]
     assert shards_of(row_keys, shards) == expected
     assert [shard_of(key, shards) for key in row_keys] == expected
 
@@ -105,7 +144,13 @@ def test_shards_outside_the_datastore_are_unknown() -> None:
 
 def test_a_digest_tells_every_part_of_every_cell_apart() -> None:
     base = (0, ROW.bytes, "BASE", 1, b'{"a":1}')
-    others = [(1, *base[1:]), (0, b"x" * 16, *base[2:]), (*base[:2], "BAS", *base[3:]), (*base[:3], 2, base[4]), (*base[:4], b'{"a":2}')]
+    others = [
+        (1, *base[1:]),
+        (0, b"x" * 16, *base[2:]),
+        (*base[:2], "BAS", *base[3:]),
+        (*base[:3], 2, base[4]),
+        (*base[:4], b'{"a":2}'),
+    ]
     seen = set()
     for cell in [base, *others]:
         digest = ShardDigest()
@@ -123,7 +168,12 @@ def test_a_digest_tells_every_part_of_every_cell_apart() -> None:
 def test_errors_travel_by_their_code() -> None:
     assert isinstance(error_from_code("conflict", "m"), CellConflict)
     assert type(error_from_code("from the future", "m")) is CellfeedError
-    assert OutcomeUnknown("m").as_json() == {"error": "outcome_unknown", "message": "m", "retriable": True, "definite": False}
+    assert OutcomeUnknown("m").as_json() == {
+        "error": "outcome_unknown",
+        "message": "m",
+        "retriable": True,
+        "definite": False,
+    }
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

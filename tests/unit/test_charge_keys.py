@@ -1,4 +1,5 @@
-"""Keys of charges: three stores at one provider, a trip that a restore brings to another place, and stores that an older version has charged."""
+"""Keys of charges: three stores at one provider, a trip that a restore brings to another place, and
+stores that an older version has charged."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_fa
 
 SHARDS = 4
 NOW_US = 1_800_000_000_000_000
-TRIPS = [trip for trip in (uuid5(UUID(int=0), str(number)) for number in range(60)) if not declines_first(f"card-of-{trip}")]
+TRIPS = [
+    trip
+    for trip in (uuid5(UUID(int=0), str(number)) for number in range(60))
+    if not declines_first(f"card-of-{trip}")
+]
 
 
 @pytest.fixture
@@ -58,7 +63,11 @@ def begun_by_an_older_version(store: Datastore, place: str) -> None:
     elif place == "start":
         begin_group(store)
         [entry] = store.state.list("starts/")
-        older = {key: value for key, value in msgspec.msgpack.decode(entry.value).items() if key != "origin_id"}
+        older = {
+            key: value
+            for key, value in msgspec.msgpack.decode(entry.value).items()
+            if key != "origin_id"
+        }
         store.state.commit({entry.key: msgspec.msgpack.encode(older)})
 
 
@@ -67,7 +76,9 @@ def restored_into(tmp_path: Path) -> Callable[[str, Datastore], Datastore]:
     def restore_it(name: str, source: Datastore) -> Datastore:
         folder = BackupFolder(tmp_path / f"backup-{name}")
         backup = create(folder, Source(source.engine, belongs))
-        made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), (), {}, NOW_US, "a test")
+        made = plan(
+            folder.chain(backup), restored(read_state(backup), NOW_US), (), {}, NOW_US, "a test"
+        )
         with SqliteTarget(tmp_path / name / "trips", "trips", SHARDS) as target:
             restore(made, target)
         return Datastore.open_embedded(tmp_path / name, "trips", SHARDS)
@@ -75,7 +86,9 @@ def restored_into(tmp_path: Path) -> Callable[[str, Datastore], Datastore]:
     return restore_it
 
 
-def test_the_first_trips_of_three_stores_are_three_charges(tmp_path: Path, provider: SandboxCardProvider) -> None:
+def test_the_first_trips_of_three_stores_are_three_charges(
+    tmp_path: Path, provider: SandboxCardProvider
+) -> None:
     places = set()
     for number, name in enumerate(("one", "two", "three")):
         with Datastore.open_embedded(tmp_path / name, shards=1) as store:
@@ -91,7 +104,9 @@ def test_the_first_trips_of_three_stores_are_three_charges(tmp_path: Path, provi
 
 
 def test_a_lost_trip_that_a_restored_store_has_at_another_place_is_charged_once(
-    tmp_path: Path, provider: SandboxCardProvider, restored_into: Callable[[str, Datastore], Datastore]
+    tmp_path: Path,
+    provider: SandboxCardProvider,
+    restored_into: Callable[[str, Datastore], Datastore],
 ) -> None:
     lost, others = TRIPS[0], TRIPS[1:20]
     with Datastore.open_embedded(tmp_path / "source", shards=SHARDS) as source:
@@ -110,12 +125,17 @@ def test_a_lost_trip_that_a_restored_store_has_at_another_place_is_charged_once(
 
 @pytest.mark.parametrize("known_by", ["start", "offsets", "neither"])
 def test_what_an_older_version_charged_before_it_died_is_not_charged_again(
-    tmp_path: Path, provider: SandboxCardProvider, known_by: str, restored_into: Callable[[str, Datastore], Datastore]
+    tmp_path: Path,
+    provider: SandboxCardProvider,
+    known_by: str,
+    restored_into: Callable[[str, Datastore], Datastore],
 ) -> None:
     with Datastore.open_embedded(tmp_path / "source", shards=SHARDS) as source:
         charged = put(source, TRIPS[0])
         begun_by_an_older_version(source, known_by)
-        old = provider.charge(key_of_place(charged), f"card-of-{charged.row_key}", 100)  # and it died before STATUS
+        old = provider.charge(
+            key_of_place(charged), f"card-of-{charged.row_key}", 100
+        )  # and it died before STATUS
         bill(source, provider, charged)
         status = source.get_cell_latest(charged.row_key, STATUS_COLUMN)
         assert status is not None
@@ -125,8 +145,13 @@ def test_what_an_older_version_charged_before_it_died_is_not_charged_again(
         with restored_into("new", source) as store:
             # The record came back with the backup: neither key has changed.
             assert ChargeKeys().of(charged, store) == key_of_place(charged)
-            assert ChargeKeys().of(new, store) == f"billing-{source.history_id}-{new.row_key}-BASE-1"
-    assert {charge.idempotency_key for charge in provider.charges()} == {key_of_place(charged), f"billing-{source.history_id}-{new.row_key}-BASE-1"}
+            assert (
+                ChargeKeys().of(new, store) == f"billing-{source.history_id}-{new.row_key}-BASE-1"
+            )
+    assert {charge.idempotency_key for charge in provider.charges()} == {
+        key_of_place(charged),
+        f"billing-{source.history_id}-{new.row_key}-BASE-1",
+    }
 
 
 def test_where_the_new_keys_begin_is_recorded_once(datastore: Datastore) -> None:
@@ -138,21 +163,35 @@ def test_where_the_new_keys_begin_is_recorded_once(datastore: Datastore) -> None
     clear_failpoints()
     assert ChargeKeys().of(first, datastore) == key_of_place(first)
     second = put(datastore, TRIPS[1])
-    assert ChargeKeys().of(second, datastore) == ChargeKeys().of(second, datastore) != key_of_place(second)
+    assert (
+        ChargeKeys().of(second, datastore)
+        == ChargeKeys().of(second, datastore)
+        != key_of_place(second)
+    )
 
 
-def test_a_store_without_an_identity_keeps_the_older_keys_and_records_nothing(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_an_identity_keeps_the_older_keys_and_records_nothing(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cell = put(datastore, TRIPS[0])
     with monkeypatch.context() as patched:
         patched.setattr(Datastore, "origin_id", "")
         begin_group(datastore)
         assert ChargeKeys().of(cell, datastore) == key_of_place(cell)
     assert datastore.state.list("billing/") == []
-    assert ChargeKeys().of(cell, datastore) == key_of_place(cell)  # from `cluster migrate` on it records the heads
-    assert ChargeKeys().of(put(datastore, TRIPS[1]), datastore).startswith(f"billing-{datastore.origin_id}-")
+    assert ChargeKeys().of(cell, datastore) == key_of_place(
+        cell
+    )  # from `cluster migrate` on it records the heads
+    assert (
+        ChargeKeys()
+        .of(put(datastore, TRIPS[1]), datastore)
+        .startswith(f"billing-{datastore.origin_id}-")
+    )
 
 
 def test_older_keys_of_cells_with_one_id_in_two_shards_differ(datastore: Datastore) -> None:
-    firsts = {cell.shard: cell for cell in (put(datastore, trip) for trip in TRIPS) if cell.added_id == 0}
+    firsts = {
+        cell.shard: cell for cell in (put(datastore, trip) for trip in TRIPS) if cell.added_id == 0
+    }
     assert len(firsts) > 1
     assert len({key_of_place(cell) for cell in firsts.values()}) == len(firsts)

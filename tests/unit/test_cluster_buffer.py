@@ -1,4 +1,5 @@
-"""Buffered puts against every outcome that tables and the own master can have: an answer is never more certain than what is there (I1, I19)."""
+"""Buffered puts against every outcome that tables and the own master can have: an answer is never
+more certain than what is there (I1, I19)."""
 
 from __future__ import annotations
 
@@ -12,13 +13,22 @@ from typing import Final
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, conflict_error, new_cell, refused_as_erased
+from cellfeed.store.cells.cell import (
+    NewCell,
+    Outcome,
+    PutResult,
+    conflict_error,
+    new_cell,
+    refused_as_erased,
+)
 from cellfeed.store.clusters.serving.buffer import BufferDrain, BufferedWriter
 from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell
 from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 
 SHARD: Final = 0
-ONE, TWO, OTHER = (new_cell(f"00000000-0000-0000-0000-00000000000{n}", "BASE", 1, {"n": n}) for n in (1, 2, 3))
+ONE, TWO, OTHER = (
+    new_cell(f"00000000-0000-0000-0000-00000000000{n}", "BASE", 1, {"n": n}) for n in (1, 2, 3)
+)
 
 
 class Call(StrEnum):
@@ -64,7 +74,11 @@ class Own(StrEnum):
     def error(self) -> CellfeedError:
         if self is Own.DAMAGED:
             return DataDamaged("a page is damaged")
-        return StorageUnavailable("nothing written") if self is Own.FAILED else OutcomeUnknown("not known")
+        return (
+            StorageUnavailable("nothing written")
+            if self is Own.FAILED
+            else OutcomeUnknown("not known")
+        )
 
 
 @dataclass
@@ -80,35 +94,56 @@ class Table:
         self.adds += 1
         if self.add_is.takes_place:
             for cell in cells:
-                self.rows.setdefault(cell.triple, BufferedCell(len(self.rows) + 1, owner, cell, 0, accepted=False))
+                self.rows.setdefault(
+                    cell.triple, BufferedCell(len(self.rows) + 1, owner, cell, 0, accepted=False)
+                )
         self.add_is.or_raise()
 
     def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
-        same = [(row := self.rows.get(cell.triple)) is not None and row.cell.body_json == cell.body_json for cell in cells]
+        same = [
+            (row := self.rows.get(cell.triple)) is not None and row.cell.body_json == cell.body_json
+            for cell in cells
+        ]
         if self.accept_is.takes_place:
             for cell in (cell for cell, is_same in zip(cells, same, strict=True) if is_same):
                 row = self.rows[cell.triple]
-                self.rows[cell.triple] = BufferedCell(row.buffer_id, owner, row.cell, 0, accepted=True)
+                self.rows[cell.triple] = BufferedCell(
+                    row.buffer_id, owner, row.cell, 0, accepted=True
+                )
         self.accept_is.or_raise()
         return same
 
-    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
-        return [row for row in self.rows.values() if row.buffer_id > after_id and row.conflict is None]
+    def waiting(
+        self, owner: str, after_id: int, limit: int, older_than_s: float
+    ) -> list[BufferedCell]:
+        return [
+            row for row in self.rows.values() if row.buffer_id > after_id and row.conflict is None
+        ]
 
     def remove(self, buffer_ids: Sequence[int]) -> None:
-        self.rows = {triple: row for triple, row in self.rows.items() if row.buffer_id not in buffer_ids}
+        self.rows = {
+            triple: row for triple, row in self.rows.items() if row.buffer_id not in buffer_ids
+        }
 
     def remove_copies(self, owner: str, cells: Sequence[NewCell]) -> None:
         for cell in cells:
-            if (row := self.rows.get(cell.triple)) is not None and not row.accepted and row.cell.body_json == cell.body_json:
+            if (
+                (row := self.rows.get(cell.triple)) is not None
+                and not row.accepted
+                and row.cell.body_json == cell.body_json
+            ):
                 del self.rows[cell.triple]
 
     def remove_row(self, owner: str, row_key: bytes) -> None:
-        self.rows = {triple: row for triple, row in self.rows.items() if row.cell.row_key != row_key}
+        self.rows = {
+            triple: row for triple, row in self.rows.items() if row.cell.row_key != row_key
+        }
 
     def mark_conflict(self, buffer_id: int, reason: str) -> None:
         self.rows = {
-            triple: BufferedCell(row.buffer_id, row.owner, row.cell, 0, row.accepted, reason) if row.buffer_id == buffer_id else row
+            triple: BufferedCell(row.buffer_id, row.owner, row.cell, 0, row.accepted, reason)
+            if row.buffer_id == buffer_id
+            else row
             for triple, row in self.rows.items()
         }
 
@@ -119,7 +154,8 @@ class Table:
 
 
 class OwnLog:
-    """The own cluster: what becomes of each cell, whether a group fails as a whole, and what is in the log afterwards."""
+    """The own cluster: what becomes of each cell, whether a group fails as a whole, and what is in
+    the log afterwards."""
 
     name = "own"
 
@@ -128,7 +164,11 @@ class OwnLog:
         self.log = set[NewCell]()
 
     def write(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        self.log |= {cell for cell, own in zip(cells, self._becomes, strict=True) if own in (Own.STORED, Own.UNKNOWN_DONE)}
+        self.log |= {
+            cell
+            for cell, own in zip(cells, self._becomes, strict=True)
+            if own in (Own.STORED, Own.UNKNOWN_DONE)
+        }
         if self._whole:
             raise self._becomes[0].error()
         return [own.result(cell) for cell, own in zip(cells, self._becomes, strict=True)]
@@ -142,7 +182,8 @@ def own_logs() -> Iterator[OwnLog]:
 
 
 def tables() -> Iterator[dict[str, Table]]:
-    """Each table's two calls, with one other cluster and with two; the second may hold another body of the first cell already."""
+    """Each table's two calls, with one other cluster and with two; the second may hold another body
+    of the first cell already."""
     calls = list(itertools.product(Call, Call))
     for add_is, accept_is in calls:
         yield {"x": Table(add_is, accept_is)}
@@ -159,7 +200,10 @@ def test_no_answer_is_more_certain_than_what_is_there(caplog: pytest.LogCaptureF
         for own, others in itertools.product(own_logs(), tables()):
             # Values are made afresh for each case: both sides are written to.
             own = OwnLog(own._becomes, whole=own._whole)
-            others = {name: Table(table.add_is, table.accept_is, dict(table.rows)) for name, table in others.items()}
+            others = {
+                name: Table(table.add_is, table.accept_is, dict(table.rows))
+                for name, table in others.items()
+            }
             _check_put(own, others, copies)
             cases += 1
     assert cases == 2 * (49 + 4) * (16 + 2 * 256)
@@ -167,14 +211,23 @@ def test_no_answer_is_more_certain_than_what_is_there(caplog: pytest.LogCaptureF
 
 def _check_put(own: OwnLog, others: dict[str, Table], copies: int) -> None:
     cells = [ONE, TWO]
-    writer = BufferedWriter({"own": Table(), **others}, own.write, lambda _: SHARD, copies, random.Random(7))
+    writer = BufferedWriter(
+        {"own": Table(), **others}, own.write, lambda _: SHARD, copies, random.Random(7)
+    )
     case = (own._becomes, own._whole, others, copies)
     try:
         results = writer.put("own", cells)
     except CellfeedError as error:
-        results = [PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, SHARD, error=error) for _ in cells]
+        results = [
+            PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, SHARD, error=error)
+            for _ in cells
+        ]
     for cell, result, became in zip(cells, results, own._becomes, strict=True):
-        held = [row for table in others.values() if (row := table.rows.get(cell.triple)) is not None and row.cell == cell]
+        held = [
+            row
+            for table in others.values()
+            if (row := table.rows.get(cell.triple)) is not None and row.cell == cell
+        ]
         assert (result.error is None) == result.acknowledged, case
         if result.outcome in (Outcome.STORED, Outcome.EXISTS):
             assert cell in own.log, case
@@ -191,15 +244,21 @@ def _check_put(own: OwnLog, others: dict[str, Table], copies: int) -> None:
         else:
             assert result.error is not None, case
             assert not result.error.definite, case
-            certain = not any(table.adds and table.add_is is not Call.FAILED for table in others.values())
-            assert not certain or became not in (Own.FAILED, Own.DAMAGED), f"nothing was written anywhere: {case}"
+            certain = not any(
+                table.adds and table.add_is is not Call.FAILED for table in others.values()
+            )
+            assert not certain or became not in (Own.FAILED, Own.DAMAGED), (
+                f"nothing was written anywhere: {case}"
+            )
             assert became is not Own.STORED, case
 
 
 class AcceptedMeanwhile(Table):
     """The put that a copy belongs to is answered ``buffered`` after the drain has read the copy."""
 
-    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
+    def waiting(
+        self, owner: str, after_id: int, limit: int, older_than_s: float
+    ) -> list[BufferedCell]:
         read = super().waiting(owner, after_id, limit, older_than_s)
         self.accept(owner, [row.cell for row in read])
         return read
@@ -219,17 +278,23 @@ class Conflicting:
 
 
 @pytest.mark.parametrize(("table", "left"), [(Table(), 0), (AcceptedMeanwhile(), 1)])
-def test_a_copy_in_conflict_that_was_accepted_meanwhile_is_kept_for_a_person_to_decide(table: Table, left: int) -> None:
+def test_a_copy_in_conflict_that_was_accepted_meanwhile_is_kept_for_a_person_to_decide(
+    table: Table, left: int
+) -> None:
     table.add("own", [OTHER])
     drain = BufferDrain({"x": table}, lambda _: Conflicting(), lambda _: SHARD)  # type: ignore[arg-type, return-value]
     drain.drain_once(0)
     assert len(table.rows) == left, "an acknowledged cell is not dropped"
     drain.drain_once(0)
-    assert [(row.accepted, row.conflict is not None) for row in table.rows.values()] == [(True, True)] * left
+    assert [(row.accepted, row.conflict is not None) for row in table.rows.values()] == [
+        (True, True)
+    ] * left
 
 
 class Damaged(Table):
-    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
+    def waiting(
+        self, owner: str, after_id: int, limit: int, older_than_s: float
+    ) -> list[BufferedCell]:
         raise DataDamaged("a copy does not decode")
 
 
@@ -237,5 +302,10 @@ def test_a_table_that_is_damaged_keeps_no_other_from_being_drained() -> None:
     damaged, well = Damaged(), Table()
     for table in (damaged, well):
         table.add("own", [OTHER])
-    assert BufferDrain({"x": damaged, "y": well}, lambda _: Conflicting(), lambda _: SHARD).drain_once(0) == 0  # type: ignore[arg-type, return-value]
+    assert (
+        BufferDrain({"x": damaged, "y": well}, lambda _: Conflicting(), lambda _: SHARD).drain_once(
+            0
+        )
+        == 0
+    )  # type: ignore[arg-type, return-value]
     assert (len(damaged.rows), len(well.rows)) == (1, 0)

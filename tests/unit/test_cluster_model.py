@@ -1,4 +1,5 @@
-"""The model of clusters: the design has no violation, and each planted fault has one, with a short way to it."""
+"""The model of clusters: the design has no violation, and each planted fault has one, with a short
+way to it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def test_the_design_has_no_violation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_fault_is_found_and_its_trace_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_planted_fault_is_found_and_its_trace_printed(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--plant", name]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "no violation" not in lines[1]
@@ -31,7 +34,12 @@ def test_a_planted_fault_is_found_and_its_trace_printed(name: str, capsys: pytes
 
 
 def test_every_rule_of_the_design_is_broken_by_a_planted_fault() -> None:
-    broken = {field.name for field in fields(Rules) for plant in PLANTS.values() if getattr(plant.rules, field.name) != field.default}
+    broken = {
+        field.name
+        for field in fields(Rules)
+        for plant in PLANTS.values()
+        if getattr(plant.rules, field.name) != field.default
+    }
     assert broken == {field.name for field in fields(Rules)}
 
 
@@ -42,4 +50,6 @@ def test_a_search_that_is_cut_off_shows_nothing() -> None:
 
 def test_a_search_visits_the_same_states_each_time() -> None:
     plant = PLANTS["switch-does-not-wait"]
-    assert search(SCENARIOS[plant.scenario], plant.rules) == search(SCENARIOS[plant.scenario], plant.rules)
+    assert search(SCENARIOS[plant.scenario], plant.rules) == search(
+        SCENARIOS[plant.scenario], plant.rules
+    )

@@ -1,4 +1,5 @@
-"""A storage node's breaker: slow calls to a node that answers its looks keep nobody else out; a node that does not answer is left alone."""
+"""A storage node's breaker: slow calls to a node that answers its looks keep nobody else out; a
+node that does not answer is left alone."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def test_slow_reads_of_a_node_that_is_well_refuse_no_write(node: StorageNode) ->
     assert node.why_not is None
 
 
-def test_a_node_that_answers_nothing_is_left_alone_until_it_answers_again(node: StorageNode, up: threading.Event) -> None:
+def test_a_node_that_answers_nothing_is_left_alone_until_it_answers_again(
+    node: StorageNode, up: threading.Event
+) -> None:
     up.clear()
     wait_until(lambda: node.breaker.is_open, "two looks have failed")
     wait_until(lambda: _is_left_alone(node), "calls are refused at once")

@@ -1,4 +1,5 @@
-"""What a process makes of its nodes' words: the watermark, who is master, which commits and absences may be told. Nodes are values here."""
+"""What a process makes of its nodes' words: the watermark, who is master, which commits and
+absences may be told. Nodes are values here."""
 
 from __future__ import annotations
 
@@ -90,7 +91,9 @@ def test_a_cluster_without_minions_shows_what_its_master_committed(nodes: dict[s
     assert alone.replicated() == {0: 10}
 
 
-def test_the_watermark_never_falls_when_the_minion_that_was_ahead_has_gone(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_the_watermark_never_falls_when_the_minion_that_was_ahead_has_gone(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     assert cluster.heads()[0].watermark == 9
     nodes["b"].view = None
     assert cluster.heads()[0].watermark == 9
@@ -98,7 +101,9 @@ def test_the_watermark_never_falls_when_the_minion_that_was_ahead_has_gone(clust
     assert cluster.heads()[0].watermark == 9
 
 
-def test_a_minion_of_another_epoch_raises_no_watermark(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_a_minion_of_another_epoch_raises_no_watermark(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     nodes["b"].view = NodeView(Role("c1", "b", 0), {0: head(50)})
     assert cluster.heads()[0].watermark == 7
 
@@ -112,7 +117,9 @@ def test_a_node_that_follows_and_is_no_minion_raises_no_watermark(nodes: dict[st
     assert made.replicated() == {0: 7}
 
 
-def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(
+    cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster_module, "ROLE_FRESH_S", 0.0)
     nodes["a"].after_call = lambda: nodes["b"].says(11, ROLE.promoted("b", ["c"], "", 2))
     with pytest.raises(OutcomeUnknown, match="b has become master meanwhile"):
@@ -121,7 +128,9 @@ def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(clu
     assert cluster.write(lambda engine, _: engine) == "b"
 
 
-def test_a_role_of_a_lower_epoch_is_not_believed_and_a_higher_one_cuts_the_old_master_off(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_a_role_of_a_lower_epoch_is_not_believed_and_a_higher_one_cuts_the_old_master_off(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     promoted = ROLE.promoted("b", ["c"], "", 2)
     nodes["c"].says(9, promoted)
     assert cluster.role() == promoted
@@ -130,7 +139,9 @@ def test_a_role_of_a_lower_epoch_is_not_believed_and_a_higher_one_cuts_the_old_m
     assert cluster.role() == promoted
 
 
-def test_a_master_is_sure_only_while_too_few_nodes_are_silent_to_have_promoted_another(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_a_master_is_sure_only_while_too_few_nodes_are_silent_to_have_promoted_another(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     assert cluster.read(lambda engine: engine) == ("a", False)
     nodes["b"].told_at_s -= 60
     assert cluster.read(lambda engine: engine) == ("a", False)
@@ -138,7 +149,9 @@ def test_a_master_is_sure_only_while_too_few_nodes_are_silent_to_have_promoted_a
     assert cluster.read(lambda engine: engine) == ("a", True)
 
 
-def test_a_node_that_does_not_follow_the_master_is_not_read(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_a_node_that_does_not_follow_the_master_is_not_read(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     nodes["a"].view = None
 
     def only_minions(engine: Any) -> Any:
@@ -150,7 +163,9 @@ def test_a_node_that_does_not_follow_the_master_is_not_read(cluster: Cluster, no
     assert cluster.read(only_minions) == ("c", True)
 
 
-def test_the_count_of_erasures_differs_for_each_node_that_reaches_one(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_the_count_of_erasures_differs_for_each_node_that_reaches_one(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     seen = [cluster.heads()[0].erasures]
     for name in ("a", "b", "c"):
         nodes[name].says(11, erasures=1)  # an erasure adds a cell that tells of it
@@ -159,22 +174,31 @@ def test_the_count_of_erasures_differs_for_each_node_that_reaches_one(cluster: C
     assert cluster.heads()[0].erasures == seen[-1]
 
 
-def test_a_trim_stops_where_the_slowest_member_is_and_waits_for_a_silent_one(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_a_trim_stops_where_the_slowest_member_is_and_waits_for_a_silent_one(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     assert cluster.trim_limits() == {0: 7}
     nodes["c"].view = None
     with pytest.raises(StorageUnavailable, match="node c has not told what it has"):
         cluster.trim_limits()
 
 
-def test_no_read_starts_below_the_highest_log_start_of_a_node(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_no_read_starts_below_the_highest_log_start_of_a_node(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     nodes["a"].says(10, log_start=4)
     assert cluster.heads()[0].log_start == 4
     nodes["a"].view = None
     assert cluster.heads()[0].log_start == 4
 
 
-def test_a_node_of_another_history_takes_no_part_whatever_epoch_it_is_in(nodes: dict[str, Node]) -> None:
-    ours, theirs = msgspec.structs.replace(ROLE, history_id="1" * 32), Role("c1", "c", 900, ["a", "b"], history_id="2" * 32)
+def test_a_node_of_another_history_takes_no_part_whatever_epoch_it_is_in(
+    nodes: dict[str, Node],
+) -> None:
+    ours, theirs = (
+        msgspec.structs.replace(ROLE, history_id="1" * 32),
+        Role("c1", "c", 900, ["a", "b"], history_id="2" * 32),
+    )
     cluster = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
     nodes["c"].says(50, theirs)
     nodes["a"].says(7, ours)
@@ -188,7 +212,9 @@ def test_a_node_of_another_history_takes_no_part_whatever_epoch_it_is_in(nodes: 
     assert cluster.heads()[0].watermark == 7
 
 
-def test_a_process_that_meets_two_histories_of_as_many_nodes_serves_neither(nodes: dict[str, Node]) -> None:
+def test_a_process_that_meets_two_histories_of_as_many_nodes_serves_neither(
+    nodes: dict[str, Node],
+) -> None:
     del nodes["c"]
     cluster = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
     nodes["a"].says(7, msgspec.structs.replace(ROLE, history_id="1" * 32))
@@ -197,7 +223,9 @@ def test_a_process_that_meets_two_histories_of_as_many_nodes_serves_neither(node
         cluster.role()
 
 
-def test_a_history_that_gets_its_identity_meanwhile_stays_the_clusters(nodes: dict[str, Node]) -> None:
+def test_a_history_that_gets_its_identity_meanwhile_stays_the_clusters(
+    nodes: dict[str, Node],
+) -> None:
     cluster = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
     for node in nodes.values():
         node.says(7)

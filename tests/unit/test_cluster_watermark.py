@@ -1,4 +1,5 @@
-"""A cluster's first minion, in every order of events: the watermark never falls (I9), and no promotion can take back what it showed (I3)."""
+"""A cluster's first minion, in every order of events: the watermark never falls (I9), and no
+promotion can take back what it showed (I3)."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ PUT, RECORD = "put", "record"
 
 
 class State(NamedTuple):
-    """``log``: commits on the master, in order. ``copied``: how many of them b has. ``seen_a``, ``seen_b``: how many a node had when the process last looked.
-    ``heard``: whether the process has taken the new role in. ``shown``: its watermark."""
+    """``log``: commits on the master, in order. ``copied``: how many of them b has. ``seen_a``,
+    ``seen_b``: how many a node had when the process last looked. ``heard``: whether the process has
+    taken the new role in. ``shown``: its watermark."""
 
     log: tuple[str, ...]
     copied: int
@@ -44,7 +46,10 @@ def view(log: tuple[str, ...]) -> NodeView:
 
 def watermark(state: State) -> int:
     """What the process shows now, by the product's own rule."""
-    a, b = (Node(name, None if seen is None else view(state.log[:seen])) for name, seen in (("a", state.seen_a), ("b", state.seen_b)))
+    a, b = (
+        Node(name, None if seen is None else view(state.log[:seen]))
+        for name, seen in (("a", state.seen_a), ("b", state.seen_b))
+    )
     cluster = Cluster("c1", [a, b], [0])  # type: ignore[list-item]
     cluster._heard(JOINED if state.heard else ALONE)
     cluster._history_id = ""
@@ -65,7 +70,9 @@ def after(state: State) -> Iterator[State]:
         yield state._replace(heard=True)
 
 
-def test_no_order_of_events_lets_the_watermark_fall_or_a_promotion_take_back_what_was_shown() -> None:
+def test_no_order_of_events_lets_the_watermark_fall_or_a_promotion_take_back_what_was_shown() -> (
+    None
+):
     states = {State((), 0, None, None, heard=False, shown=0)}
     reached = set(states)
     by_master = by_minion = 0
@@ -76,8 +83,12 @@ def test_no_order_of_events_lets_the_watermark_fall_or_a_promotion_take_back_wha
                 shown = watermark(moved)
                 assert shown >= state.shown, (state, moved)
                 now = moved._replace(shown=shown)
-                if RECORD in now.log[: now.copied]:  # b is promotable: its own copy of the role names it
-                    assert shown <= now.log[: now.copied].count(PUT), f"shown, and a promotion of b takes it back: {state} {now}"
+                if (
+                    RECORD in now.log[: now.copied]
+                ):  # b is promotable: its own copy of the role names it
+                    assert shown <= now.log[: now.copied].count(PUT), (
+                        f"shown, and a promotion of b takes it back: {state} {now}"
+                    )
                     by_minion += shown == PUTS
                 by_master += RECORD not in now.log and shown > 0
                 found.add(now)

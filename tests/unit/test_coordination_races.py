@@ -1,4 +1,5 @@
-"""Two actors at one compare-and-set of the coordination in the store: what happens between a look and its commit is decided by the commit."""
+"""Two actors at one compare-and-set of the coordination in the store: what happens between a look
+and its commit is decided by the commit."""
 
 from __future__ import annotations
 
@@ -20,13 +21,16 @@ TTL_S = 60.0
 
 
 class Interrupted:
-    """A state table; ``before_commit`` happens once, between the next look of its user and the commit that follows."""
+    """A state table; ``before_commit`` happens once, between the next look of its user and the
+    commit that follows."""
 
     def __init__(self, state: SqliteState) -> None:
         self._state = state
         self.before_commit: Callable[[], object] | None = None
 
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+    def commit(
+        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
         happens, self.before_commit = self.before_commit, None
         if happens is not None:
             happens()
@@ -51,7 +55,9 @@ def coordinator(state: object) -> StoreCoordinator:
     return StoreCoordinator(cast("StateTable", state))
 
 
-def test_a_session_that_ends_between_the_look_and_the_commit_claims_nothing(state: SqliteState, slow: Interrupted) -> None:
+def test_a_session_that_ends_between_the_look_and_the_commit_claims_nothing(
+    state: SqliteState, slow: Interrupted
+) -> None:
     paused = coordinator(slow)
     session = paused.join("g", "a", TTL_S)
     slow.before_commit = lambda: coordinator(state).join("g", "a", TTL_S)
@@ -59,7 +65,9 @@ def test_a_session_that_ends_between_the_look_and_the_commit_claims_nothing(stat
     assert coordinator(state).owners("g", "trips") == {}
 
 
-def test_a_session_that_ends_between_the_look_and_the_commit_takes_no_lead(state: SqliteState, slow: Interrupted) -> None:
+def test_a_session_that_ends_between_the_look_and_the_commit_takes_no_lead(
+    state: SqliteState, slow: Interrupted
+) -> None:
     paused = coordinator(slow)
     session = paused.join("g", "a", TTL_S)
     slow.before_commit = lambda: coordinator(state).join("g", "a", TTL_S)
@@ -67,7 +75,9 @@ def test_a_session_that_ends_between_the_look_and_the_commit_takes_no_lead(state
     assert coordinator(state).leader("g") is None
 
 
-def test_a_lead_that_changes_hands_between_the_look_and_the_commit_assigns_nothing(state: SqliteState, slow: Interrupted) -> None:
+def test_a_lead_that_changes_hands_between_the_look_and_the_commit_assigns_nothing(
+    state: SqliteState, slow: Interrupted
+) -> None:
     paused, other = coordinator(slow), coordinator(state)
     session, follower = paused.join("g", "a", TTL_S), other.join("g", "b", TTL_S)
     assert paused.lead(session)
@@ -83,7 +93,9 @@ def test_a_lead_that_changes_hands_between_the_look_and_the_commit_assigns_nothi
     assert other.assignment("g") == {0: "b"}
 
 
-def test_of_two_that_claim_at_once_one_has_each_partition(state: SqliteState, slow: Interrupted) -> None:
+def test_of_two_that_claim_at_once_one_has_each_partition(
+    state: SqliteState, slow: Interrupted
+) -> None:
     first, second = coordinator(slow), coordinator(state)
     a, b = first.join("g", "a", TTL_S), second.join("g", "b", TTL_S)
     slow.before_commit = lambda: second.claim(b, "trips", [1])
@@ -91,7 +103,9 @@ def test_of_two_that_claim_at_once_one_has_each_partition(state: SqliteState, sl
     assert first.owners("g", "trips") == {0: "a", 1: "b"}
 
 
-def test_a_claim_that_is_taken_over_between_the_look_and_the_commit_moves_no_offset(state: SqliteState, slow: Interrupted) -> None:
+def test_a_claim_that_is_taken_over_between_the_look_and_the_commit_moves_no_offset(
+    state: SqliteState, slow: Interrupted
+) -> None:
     paused, other = coordinator(slow), coordinator(state)
     session, heir = paused.join("g", "a", TTL_S), other.join("g", "b", TTL_S)
     claims = list(paused.claim(session, "trips", [0]).values())
@@ -122,8 +136,11 @@ CELL = ParkedCell(
 )
 
 
-def test_a_cell_that_is_skipped_while_it_runs_counts_as_skipped_alone(state: SqliteState, slow: Interrupted) -> None:
-    """Both at once: whoever commits first decides, and the cell is never run and skipped in the books (I14)."""
+def test_a_cell_that_is_skipped_while_it_runs_counts_as_skipped_alone(
+    state: SqliteState, slow: Interrupted
+) -> None:
+    """Both at once: whoever commits first decides, and the cell is never run and skipped in the
+    books (I14)."""
     by_hand, worker = ParkedCells(state), ParkedCells(cast("StateTable", slow))
     state.commit(by_hand.entry(CELL))
     slow.before_commit = lambda: by_hand.skip("g", CELL.cell_id, "by hand")
@@ -133,7 +150,9 @@ def test_a_cell_that_is_skipped_while_it_runs_counts_as_skipped_alone(state: Sql
     assert len(state.list("skipped/g/")) == 1
 
 
-def test_a_cell_that_is_skipped_while_it_fails_does_not_come_back(state: SqliteState, slow: Interrupted) -> None:
+def test_a_cell_that_is_skipped_while_it_fails_does_not_come_back(
+    state: SqliteState, slow: Interrupted
+) -> None:
     by_hand, worker = ParkedCells(state), ParkedCells(cast("StateTable", slow))
     state.commit(by_hand.entry(CELL))
     slow.before_commit = lambda: by_hand.skip("g", CELL.cell_id, "by hand")

@@ -1,4 +1,5 @@
-"""What the datastore adds to its engine: waiting for the commit, names, wake-ups. The calls themselves are tested in tests/contract."""
+"""What the datastore adds to its engine: waiting for the commit, names, wake-ups. The calls
+themselves are tested in tests/contract."""
 
 from __future__ import annotations
 
@@ -17,14 +18,19 @@ from cellfeed.store.failpoints import passes, set_failpoint
 from cellfeed.store.wakeups import Listener, Poker, poke_once
 
 
-@pytest.mark.parametrize("name", ["", "Trips", "1trips", "tr-ips", "tr.ips", "../x", "a" * 49, None, "tr ips", "trips\u00e9"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "Trips", "1trips", "tr-ips", "tr.ips", "../x", "a" * 49, None, "tr ips", "trips\u00e9"],
+)
 def test_a_datastores_name_must_fit_topics_folders_and_databases(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidRequest, match="datastore name"):
         Datastore.open_embedded(tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_commit_that_takes_too_long_is_unknown_and_the_retry_tells(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_takes_too_long_is_unknown_and_the_retry_tells(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cellfeed.store.datastore.PUT_TIMEOUT_S", 0.05)
     set_failpoint("sqlite.put.before_commit", "sleep:0.4")
     row = uuid4()
@@ -36,7 +42,9 @@ def test_a_commit_that_takes_too_long_is_unknown_and_the_retry_tells(datastore: 
     assert datastore.put_cell(row, "BASE", 1, {"a": 1}).outcome is Outcome.EXISTS
 
 
-def test_a_put_whose_turn_did_not_come_is_definitely_not_written(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_whose_turn_did_not_come_is_definitely_not_written(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_failpoint("sqlite.put.before_commit", "sleep:0.5")
     slow = threading.Thread(target=datastore.put_cell, args=(uuid4(), "BASE", 1, {}))
     slow.start()
@@ -56,7 +64,11 @@ def test_a_put_whose_turn_did_not_come_is_definitely_not_written(datastore: Data
 def test_a_closed_datastore_refuses_every_call(tmp_path: Path) -> None:
     store = Datastore.open_embedded(tmp_path)
     store.close()
-    for call in (lambda: store.put_cell(uuid4(), "BASE", 1, {}), store.heads, lambda: store.get_row(uuid4())):
+    for call in (
+        lambda: store.put_cell(uuid4(), "BASE", 1, {}),
+        store.heads,
+        lambda: store.get_row(uuid4()),
+    ):
         with pytest.raises(StorageUnavailable, match="closed"):
             call()
 
@@ -65,7 +77,8 @@ def test_a_commit_wakes_those_who_listen(datastore: Datastore) -> None:
     listener = Listener(datastore.state, "reader-1")
     try:
         assert not listener.wait(0)
-        # The addresses are read beside the commits: the first commits after a listener has come may not know of it yet.
+        # The addresses are read beside the commits: the first commits after a listener has come may
+        # not know of it yet.
         for _ in range(100):
             datastore.put_cell(uuid4(), "BASE", 1, {})
             if listener.wait(0.1):
@@ -100,10 +113,22 @@ def test_an_address_that_is_none_costs_nobody_else_a_wake_up(datastore: Datastor
 
 @pytest.mark.parametrize(
     ("host", "port"),
-    [("127.0.0.1", 70_000), ("127.0.0.1", 0), ("127.0.0.1", -1), ("no\0host", 9), ("a" * 300, 9), ("\udc80", 9), ("localhost", 9), ("8.8.8.8", 9), ("::1", 9)],
+    [
+        ("127.0.0.1", 70_000),
+        ("127.0.0.1", 0),
+        ("127.0.0.1", -1),
+        ("no\0host", 9),
+        ("a" * 300, 9),
+        ("\udc80", 9),
+        ("localhost", 9),
+        ("8.8.8.8", 9),
+        ("::1", 9),
+    ],
     ids=ascii,
 )
-def test_an_address_that_cannot_be_sent_to_costs_no_put_and_no_other_wake_up(datastore: Datastore, host: str, port: int) -> None:
+def test_an_address_that_cannot_be_sent_to_costs_no_put_and_no_other_wake_up(
+    datastore: Datastore, host: str, port: int
+) -> None:
     address = {"host": host, "port": port, "expires_at_us": 1 << 62}
     datastore.state.commit({"wakeups/a": json.dumps(address).encode()})
     listener = Listener(datastore.state, "reader-1")
@@ -129,7 +154,9 @@ def test_a_poke_starts_no_thread(datastore: Datastore, monkeypatch: pytest.Monke
     assert datastore.put_cell(uuid4(), "BASE", 1, {}).outcome is Outcome.STORED
 
 
-def test_addresses_are_read_again_after_a_defect(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_read_again_after_a_defect(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failing = threading.Event()
 
     def fail(*_: object) -> None:
@@ -149,7 +176,9 @@ def test_addresses_are_read_again_after_a_defect(datastore: Datastore, monkeypat
     poker.close()
 
 
-def test_an_address_that_is_not_renewed_is_forgotten(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_not_renewed_is_forgotten(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cellfeed.store.wakeups._LIFETIME_S", -1.0)
     listener = Listener(datastore.state, "stale")
     poker = Poker(datastore.state)
@@ -159,7 +188,9 @@ def test_an_address_that_is_not_renewed_is_forgotten(datastore: Datastore, monke
     poker.close()
 
 
-def test_a_follower_that_ends_while_the_state_is_away_ends_well(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_ends_while_the_state_is_away_ends_well(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listener = Listener(datastore.state, "ending")
     asked: list[object] = []
 
@@ -167,7 +198,9 @@ def test_a_follower_that_ends_while_the_state_is_away_ends_well(datastore: Datas
         asked.append(write)
         raise StorageUnavailable("the master is away")
 
-    monkeypatch.setattr(type(datastore.state), "commit", lambda self, write, expect=None: away(write, expect))
+    monkeypatch.setattr(
+        type(datastore.state), "commit", lambda self, write, expect=None: away(write, expect)
+    )
     listener.close()
     assert len(asked) == 1
     assert listener.sock.fileno() == -1

@@ -1,4 +1,5 @@
-"""The demo's proof: every figure that is off, in any place, makes its own line false, and no other."""
+"""The demo's proof: every figure that is off, in any place, makes its own line false, and no
+other."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from cellfeed.loading.taxi import TaxiFigures
 from cellfeed.verify import ShardVerdict, VerifyReport
 
 EXPECTED = TaxiFigures(
-    trips=100, base_cells=100, notes_cells=7, fare_adjustment_cells=9, card_trips=70, card_cents=123_456, cash_trips=29, cash_cents=65_432, other_trips=1
+    trips=100,
+    base_cells=100,
+    notes_cells=7,
+    fare_adjustment_cells=9,
+    card_trips=70,
+    card_cents=123_456,
+    cash_trips=29,
+    cash_cents=65_432,
+    other_trips=1,
 )
 PLACES = ["store", "Kafka", "warehouse"]
 
@@ -61,23 +70,35 @@ def test_the_proof_of_what_was_expected_holds_in_every_line() -> None:
         ({"cash_cents": 65_431}, ["paid in cash"]),
     ],
 )
-def test_one_figure_that_is_off_by_one_makes_its_line_false(changes: dict[str, Any], false: list[str]) -> None:
+def test_one_figure_that_is_off_by_one_makes_its_line_false(
+    changes: dict[str, Any], false: list[str]
+) -> None:
     assert false_lines(replace(SEEN, **changes)) == false
 
 
 @pytest.mark.parametrize(
     ("column", "false"),
-    [("BASE", "trips (BASE cells)"), ("NOTES", "NOTES cells"), ("FARE_ADJUSTMENT", "FARE_ADJUSTMENT cells"), ("STATUS", "settled trips (STATUS cells)")],
+    [
+        ("BASE", "trips (BASE cells)"),
+        ("NOTES", "NOTES cells"),
+        ("FARE_ADJUSTMENT", "FARE_ADJUSTMENT cells"),
+        ("STATUS", "settled trips (STATUS cells)"),
+    ],
 )
 @pytest.mark.parametrize("by", [-1, 1])
-def test_one_cell_more_or_less_of_a_column_makes_two_lines_false(column: str, false: str, by: int) -> None:
+def test_one_cell_more_or_less_of_a_column_makes_two_lines_false(
+    column: str, false: str, by: int
+) -> None:
     counts = {**SEEN.cells_by_column, column: SEEN.cells_by_column[column] + by}
     assert false_lines(replace(SEEN, cells_by_column=counts)) == [false, "cells, records, rows"]
 
 
 def test_a_cell_for_another_is_found_although_the_sum_is_right() -> None:
     counts = {**SEEN.cells_by_column, "NOTES": 8, "FARE_ADJUSTMENT": 8}
-    assert false_lines(replace(SEEN, cells_by_column=counts)) == ["NOTES cells", "FARE_ADJUSTMENT cells"]
+    assert false_lines(replace(SEEN, cells_by_column=counts)) == [
+        "NOTES cells",
+        "FARE_ADJUSTMENT cells",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,17 +109,27 @@ def test_a_cell_for_another_is_found_although_the_sum_is_right() -> None:
         {"next_ids": {"store": 55, "Kafka": 54, "warehouse": 54}},
     ],
 )
-def test_one_shard_that_differs_or_lags_in_one_place_makes_the_digests_false(changes: dict[str, Any]) -> None:
+def test_one_shard_that_differs_or_lags_in_one_place_makes_the_digests_false(
+    changes: dict[str, Any],
+) -> None:
     report = VerifyReport(PLACES, [verdict(0), verdict(1, **changes), verdict(2), verdict(3)])
     assert false_lines(replace(SEEN, digests=report)) == ["shards with one digest everywhere"]
 
 
 def test_a_proof_over_no_shard_at_all_does_not_hold_for_cells_that_must_be_there() -> None:
-    empty = replace(SEEN, digests=VerifyReport(PLACES), cells_by_column={}, records_by_offset=0, warehouse_rows=0)
+    empty = replace(
+        SEEN,
+        digests=VerifyReport(PLACES),
+        cells_by_column={},
+        records_by_offset=0,
+        warehouse_rows=0,
+    )
     assert "cells, records, rows" in false_lines(empty)
 
 
-@pytest.mark.parametrize(("cents", "text"), [(0, "$0.00"), (5, "$0.05"), (123_456_789, "$1,234,567.89")])
+@pytest.mark.parametrize(
+    ("cents", "text"), [(0, "$0.00"), (5, "$0.05"), (123_456_789, "$1,234,567.89")]
+)
 def test_amounts_are_told_to_the_cent(cents: int, text: str) -> None:
     assert dollars(cents) == text
 
@@ -109,12 +140,17 @@ def test_a_line_with_one_figure_that_differs_does_not_hold() -> None:
 
 
 @pytest.mark.parametrize(("holds", "code"), [(True, 0), (False, 1)])
-def test_the_command_exits_with_the_verdict_of_its_proof(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, holds: bool, code: int) -> None:
+def test_the_command_exits_with_the_verdict_of_its_proof(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, holds: bool, code: int
+) -> None:
     from typer.testing import CliRunner
 
     from cellfeed.cli.main import command_line
 
-    lines = [Line("right", {"a": "1", "b": "1"}), Line("cells", {"a": "1", "b": "1" if holds else "2"})]
+    lines = [
+        Line("right", {"a": "1", "b": "1"}),
+        Line("cells", {"a": "1", "b": "1" if holds else "2"}),
+    ]
     ended: list[str] = []
     for name, stand_in in (
         ("cellfeed.cli.demo.end_at_signals", list),
@@ -124,5 +160,10 @@ def test_the_command_exits_with_the_verdict_of_its_proof(tmp_path: Any, monkeypa
         ("cellfeed.cli.demo.stop_all", lambda *_: ended.append("all")),
     ):
         monkeypatch.setattr(name, stand_in)
-    assert CliRunner().invoke(command_line("demo"), ["demo", "--run-dir", str(tmp_path / "demo-run")]).exit_code == code
+    assert (
+        CliRunner()
+        .invoke(command_line("demo"), ["demo", "--run-dir", str(tmp_path / "demo-run")])
+        .exit_code
+        == code
+    )
     assert ended == ["all"]

@@ -30,7 +30,11 @@ def _imported() -> set[str]:
                 elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                     names.add(node.module.partition(".")[0])
     ours = packages_distributions()
-    return {_normal(distribution) for name in names - sys.stdlib_module_names for distribution in ours.get(name, [name])}
+    return {
+        _normal(distribution)
+        for name in names - sys.stdlib_module_names
+        for distribution in ours.get(name, [name])
+    }
 
 
 def test_every_declared_dependency_is_imported_and_every_imported_one_declared() -> None:

@@ -1,4 +1,5 @@
-"""Codec 3, what a process knows of dictionaries, exports, and the trainer over a store that fails."""
+"""Codec 3, what a process knows of dictionaries, exports, and the trainer over a store that
+fails."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ from tests.services.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("no_other_stores")
 
 FIRST = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 600)]).dictionary
-SECOND = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(600, 600)]).dictionary
+SECOND = train(
+    "BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(600, 600)]
+).dictionary
 
 
 @pytest.fixture
@@ -57,11 +60,16 @@ def encoded(dictionary: Dictionary = FIRST, count: int = 20) -> list[bytes]:
     return encode_with(KnownDictionary(dictionary), [cell.body_json for cell in rides(0, count)])
 
 
-# --- the codec ---------------------------------------------------------------------------------------------------------------
+# --- the codec ------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40)
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(-5, 5) | st.text(max_size=300)), max_size=20))
+@given(
+    st.lists(
+        st.dictionaries(st.text(max_size=5), st.integers(-5, 5) | st.text(max_size=300)),
+        max_size=20,
+    )
+)
 def test_any_bodies_come_back_as_they_were(bodies: list[dict[str, object]]) -> None:
     dictionary = known_dictionaries.know(FIRST)
     texts = [canonical_json.canonical(body) for body in bodies]
@@ -73,7 +81,11 @@ def test_any_bodies_come_back_as_they_were(bodies: list[dict[str, object]]) -> N
 
 def test_only_short_bodies_of_columns_with_a_dictionary_take_it() -> None:
     base, status = rides(0, 30), rides(0, 30, "STATUS")
-    long = [NewCell(b"\0" * 16, "BASE", 1, canonical_json.canonical({"x": "y" * DICTIONARY_BODY_BYTES_MAX}))]
+    long = [
+        NewCell(
+            b"\0" * 16, "BASE", 1, canonical_json.canonical({"x": "y" * DICTIONARY_BODY_BYTES_MAX})
+        )
+    ]
     cells = [*base[:10], *status, *long, *base[10:]]
     bodies = encode_cells(cells, {"BASE": known_dictionaries.know(FIRST)})
     assert [body[0] for body in bodies] == [3] * 10 + [2] * 31 + [3] * 20
@@ -81,7 +93,9 @@ def test_only_short_bodies_of_columns_with_a_dictionary_take_it() -> None:
     assert {body[0] for body in encode_cells(cells, {})} == {CODEC_JSON_ZSTD}
 
 
-def test_damaged_bodies_are_refused_and_never_shown_as_something_else(source: dict[int, Dictionary]) -> None:
+def test_damaged_bodies_are_refused_and_never_shown_as_something_else(
+    source: dict[int, Dictionary],
+) -> None:
     source[FIRST.dictionary_id], source[SECOND.dictionary_id] = FIRST, SECOND
     [stored] = encoded(count=1)
     text = decode_body(stored)
@@ -103,13 +117,23 @@ def mixed(source: dict[int, Dictionary], each: int) -> tuple[list[bytes], list[b
     """Bodies of every codec and of two dictionaries, one behind the other, and what they are."""
     source[FIRST.dictionary_id], source[SECOND.dictionary_id] = FIRST, SECOND
     texts = [cell.body_json for cell in rides(0, each)]
-    kinds = [encoded(FIRST, each), encoded(SECOND, each), encode_bodies(texts), encode_bodies(texts, CODEC_MSGPACK_ZLIB)[: each // 100], [ERASED_BODY] * each]
-    stored = [body for number in range(each) for kind in kinds for body in kind[number : number + 1]]
+    kinds = [
+        encoded(FIRST, each),
+        encoded(SECOND, each),
+        encode_bodies(texts),
+        encode_bodies(texts, CODEC_MSGPACK_ZLIB)[: each // 100],
+        [ERASED_BODY] * each,
+    ]
+    stored = [
+        body for number in range(each) for kind in kinds for body in kind[number : number + 1]
+    ]
     return stored, [decode_body(body) for body in stored]
 
 
 @pytest.mark.parametrize("each", [1, 10, 400])
-def test_many_bodies_of_any_codecs_are_decoded_as_each_of_them(source: dict[int, Dictionary], each: int) -> None:
+def test_many_bodies_of_any_codecs_are_decoded_as_each_of_them(
+    source: dict[int, Dictionary], each: int
+) -> None:
     stored, texts = mixed(source, each)
     forget_dictionaries()
     assert decode_bodies(stored) == texts
@@ -117,8 +141,13 @@ def test_many_bodies_of_any_codecs_are_decoded_as_each_of_them(source: dict[int,
     assert decode_bodies([]) == []
 
 
-def test_a_damaged_body_among_many_is_refused_and_never_shown_as_something_else(source: dict[int, Dictionary]) -> None:
-    for many in (encoded(source.setdefault(FIRST.dictionary_id, FIRST), 100), encode_bodies([cell.body_json for cell in rides(0, 100)])):
+def test_a_damaged_body_among_many_is_refused_and_never_shown_as_something_else(
+    source: dict[int, Dictionary],
+) -> None:
+    for many in (
+        encoded(source.setdefault(FIRST.dictionary_id, FIRST), 100),
+        encode_bodies([cell.body_json for cell in rides(0, 100)]),
+    ):
         texts = [decode_body(body) for body in many]
         for position in range(len(many[50])):
             damaged = bytearray(many[50])
@@ -130,7 +159,9 @@ def test_a_damaged_body_among_many_is_refused_and_never_shown_as_something_else(
                 decode_bodies([*many[:50], many[50][:length], *many[51:]])
 
 
-def test_among_many_a_body_without_a_checksum_is_not_believed(source: dict[int, Dictionary]) -> None:
+def test_among_many_a_body_without_a_checksum_is_not_believed(
+    source: dict[int, Dictionary],
+) -> None:
     source[FIRST.dictionary_id] = FIRST
     many = encoded(FIRST, 100)
     bare = bytearray(many[50])
@@ -147,7 +178,9 @@ def test_threads_that_encode_and_decode_at_once_do_not_meet(source: dict[int, Di
 
     def work() -> None:
         for dictionary in (FIRST, SECOND) * 10:
-            bodies = encode_with(known_dictionaries.known_dictionary(dictionary.dictionary_id), expected)
+            bodies = encode_with(
+                known_dictionaries.known_dictionary(dictionary.dictionary_id), expected
+            )
             if [decode_body(body) for body in bodies] != expected:
                 wrong.append(dictionary)
 
@@ -159,7 +192,7 @@ def test_threads_that_encode_and_decode_at_once_do_not_meet(source: dict[int, Di
     assert not wrong
 
 
-# --- what a process knows ----------------------------------------------------------------------------------------------------
+# --- what a process knows -------------------------------------------------------------------------
 
 
 def test_a_dictionary_that_was_never_seen_is_looked_up_once(source: dict[int, Dictionary]) -> None:
@@ -171,7 +204,10 @@ def test_a_dictionary_that_was_never_seen_is_looked_up_once(source: dict[int, Di
 
     known_dictionaries.add_source(find)
     try:
-        readers = [threading.Thread(target=lambda: [decode_body(body) for body in bodies]) for _ in range(4)]
+        readers = [
+            threading.Thread(target=lambda: [decode_body(body) for body in bodies])
+            for _ in range(4)
+        ]
         for reader in readers:
             reader.start()
         for reader in readers:
@@ -183,19 +219,26 @@ def test_a_dictionary_that_was_never_seen_is_looked_up_once(source: dict[int, Di
 
 
 def test_one_that_no_store_has_is_named(source: dict[int, Dictionary]) -> None:
-    with pytest.raises(DataDamaged, match=f"names dictionary {FIRST.name}, which no open store has"):
+    with pytest.raises(
+        DataDamaged, match=f"names dictionary {FIRST.name}, which no open store has"
+    ):
         decode_body(encoded()[0])
     source[FIRST.dictionary_id] = FIRST
     assert decode_body(encoded()[0]) == rides(0, 1)[0].body_json
 
 
-def test_a_store_that_does_not_answer_is_not_taken_for_one_that_lost_it(source: dict[int, Dictionary]) -> None:
+def test_a_store_that_does_not_answer_is_not_taken_for_one_that_lost_it(
+    source: dict[int, Dictionary],
+) -> None:
     def silent(_: int) -> Dictionary | None:
         raise StorageUnavailable("away")
 
     known_dictionaries.add_source(silent)
     try:
-        with pytest.raises(StorageUnavailable, match=f"dictionary {FIRST.name} .* cannot be looked up just now: away"):
+        with pytest.raises(
+            StorageUnavailable,
+            match=f"dictionary {FIRST.name} .* cannot be looked up just now: away",
+        ):
             decode_body(encoded()[0])
         source[FIRST.dictionary_id] = FIRST
         assert decode_body(encoded()[0]) == rides(0, 1)[0].body_json
@@ -207,7 +250,9 @@ def test_an_id_means_one_content() -> None:
     assert id_of(FIRST.sha256) == FIRST.dictionary_id != SECOND.dictionary_id
     known_dictionaries.know(FIRST)
     twin = Dictionary("BASE", SECOND.content, 0, 0)
-    twin.__dict__["sha256"] = FIRST.sha256  # two contents with one id, which nobody can make in a test's time
+    twin.__dict__["sha256"] = (
+        FIRST.sha256
+    )  # two contents with one id, which nobody can make in a test's time
     with pytest.raises(ProtectData, match="two dictionaries have the id"):
         known_dictionaries.know(twin)
 
@@ -215,16 +260,22 @@ def test_an_id_means_one_content() -> None:
 def test_an_exported_line_comes_back_and_a_damaged_one_is_refused() -> None:
     line = to_line(FIRST)
     assert from_line(line) == FIRST
-    for damaged in (line[:-5], line.replace(FIRST.name.encode(), b"00000000"), b"{}", line.replace(b'content":"', b'content":"AAAA')):
+    for damaged in (
+        line[:-5],
+        line.replace(FIRST.name.encode(), b"00000000"),
+        b"{}",
+        line.replace(b'content":"', b'content":"AAAA'),
+    ):
         with pytest.raises(InvalidRequest):
             from_line(damaged)
 
 
-# --- what puts take ----------------------------------------------------------------------------------------------------------
+# --- what puts take -------------------------------------------------------------------------------
 
 
 class FakeStore:
-    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryTable` in memory, that fails when told to."""
+    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryTable` in memory, that fails
+    when told to."""
 
     def __init__(self) -> None:
         self.contents: dict[int, Dictionary] = {}
@@ -243,7 +294,9 @@ class FakeStore:
 
     def current(self) -> dict[str, Turn]:
         self._ask()
-        return {turn.column_name: turn for turn in self.turns if turn.dictionary_id in self.contents}
+        return {
+            turn.column_name: turn for turn in self.turns if turn.dictionary_id in self.contents
+        }
 
     def count(self) -> int:
         return len(self.contents)
@@ -257,7 +310,9 @@ class FakeStore:
             self.use(other, 0)
 
     def use(self, dictionary: Dictionary, turn: int) -> bool:
-        if any((each.column_name, each.turn) == (dictionary.column_name, turn) for each in self.turns):
+        if any(
+            (each.column_name, each.turn) == (dictionary.column_name, turn) for each in self.turns
+        ):
             return False
         self.turns.append(Turn(dictionary.column_name, turn, dictionary.dictionary_id))
         return True
@@ -292,7 +347,7 @@ def test_puts_take_what_is_in_use_under_their_epoch_and_nothing_that_is_lost() -
     assert puts.under(4)["BASE"].dictionary == FIRST
 
 
-# --- the trainer -------------------------------------------------------------------------------------------------------------
+# --- the trainer ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -316,7 +371,9 @@ def offer(to: DictionaryTrainer, cells: list[NewCell], outcome: Outcome = Outcom
         to.offer(some, [PutResult(outcome, 0, 0) for _ in some])
 
 
-def test_the_first_cells_become_a_dictionary_though_the_store_is_away_for_a_while(training: Callable[[FakeStore], DictionaryTrainer]) -> None:
+def test_the_first_cells_become_a_dictionary_though_the_store_is_away_for_a_while(
+    training: Callable[[FakeStore], DictionaryTrainer],
+) -> None:
     store = FakeStore()
     store.away = 6
     offer(training(store), rides(0, SAMPLES_WANTED))
@@ -326,17 +383,27 @@ def test_the_first_cells_become_a_dictionary_though_the_store_is_away_for_a_whil
     assert len(store.contents) == 1  # tried again with the same one
 
 
-def test_cells_that_were_not_stored_are_not_trained_on(training: Callable[[FakeStore], DictionaryTrainer]) -> None:
+def test_cells_that_were_not_stored_are_not_trained_on(
+    training: Callable[[FakeStore], DictionaryTrainer],
+) -> None:
     store = FakeStore()
     at_work = training(store)
-    for outcome in (Outcome.EXISTS, Outcome.CONFLICT, Outcome.FAILED, Outcome.UNKNOWN, Outcome.BUFFERED):
+    for outcome in (
+        Outcome.EXISTS,
+        Outcome.CONFLICT,
+        Outcome.FAILED,
+        Outcome.UNKNOWN,
+        Outcome.BUFFERED,
+    ):
         offer(at_work, rides(0, SAMPLES_WANTED), outcome)
     offer(at_work, rides(0, SAMPLES_WANTED, "STATUS"))
     wait_until(lambda: bool(store.turns), "a dictionary in use")
     assert {turn.column_name for turn in store.turns} == {"STATUS"}
 
 
-def test_of_two_processes_the_first_ones_turn_counts(training: Callable[[FakeStore], DictionaryTrainer]) -> None:
+def test_of_two_processes_the_first_ones_turn_counts(
+    training: Callable[[FakeStore], DictionaryTrainer],
+) -> None:
     store = FakeStore()
     store.others_first = SECOND
     at_work = training(store)
@@ -347,7 +414,9 @@ def test_of_two_processes_the_first_ones_turn_counts(training: Callable[[FakeSto
 
 
 def test_a_defect_in_one_column_keeps_no_other_one_from_a_dictionary(
-    training: Callable[[FakeStore], DictionaryTrainer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    training: Callable[[FakeStore], DictionaryTrainer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     train = trainer.train
 
@@ -367,7 +436,9 @@ def test_a_defect_in_one_column_keeps_no_other_one_from_a_dictionary(
     assert "a defect" in caplog.text
 
 
-def test_a_trainer_that_a_defect_of_the_store_ends_runs_again(training: Callable[[FakeStore], DictionaryTrainer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_that_a_defect_of_the_store_ends_runs_again(
+    training: Callable[[FakeStore], DictionaryTrainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, complete, calls = FakeStore(), FakeStore.complete, iter(range(100))
 
     def fail_once(self: FakeStore) -> None:
@@ -380,7 +451,9 @@ def test_a_trainer_that_a_defect_of_the_store_ends_runs_again(training: Callable
     wait_until(lambda: bool(store.turns), "a dictionary in use")
 
 
-def test_columns_of_which_little_is_written_keep_no_other_one_out(training: Callable[[FakeStore], DictionaryTrainer]) -> None:
+def test_columns_of_which_little_is_written_keep_no_other_one_out(
+    training: Callable[[FakeStore], DictionaryTrainer],
+) -> None:
     store = FakeStore()
     at_work = training(store)
     for number in range(2 * SAMPLED_COLUMNS_MAX):

@@ -1,4 +1,5 @@
-"""What a leader divides: at once what nobody has claimed, and what absent members have once it is clear that they do not come back with it."""
+"""What a leader divides: at once what nobody has claimed, and what absent members have once it is
+clear that they do not come back with it."""
 
 from __future__ import annotations
 
@@ -61,8 +62,12 @@ class Fleet:
         self.claims: dict[str, list[Claim]] = {}
         self.divide()
         for name in names:
-            shares = [partition for partition, member in self.assignment().items() if member == name]
-            self.claims[name] = list(self.coordination.claim(self.standings[name].session, TOPIC, shares).values())
+            shares = [
+                partition for partition, member in self.assignment().items() if member == name
+            ]
+            self.claims[name] = list(
+                self.coordination.claim(self.standings[name].session, TOPIC, shares).values()
+            )
 
     def joined(self, name: str) -> Standing:
         return Standing(self.coordination, GROUP, name, LEASE_S, clock=self.clock)
@@ -93,7 +98,9 @@ def test_who_dies_while_the_leader_is_in_touch_is_replaced_at_once(datastore: Da
     assert fleet.shares("abc") == [3, 0, 3]
 
 
-def test_a_leader_in_a_new_session_leaves_absent_members_what_they_have_until_they_are_back(datastore: Datastore) -> None:
+def test_a_leader_in_a_new_session_leaves_absent_members_what_they_have_until_they_are_back(
+    datastore: Datastore,
+) -> None:
     fleet = Fleet(datastore, "abc")
     fleet.clock.now_s += LONG_S
     fleet.ends("a", "b", "c")
@@ -122,7 +129,9 @@ def test_who_does_not_come_back_is_replaced_when_the_moment_is_over(datastore: D
 
 
 @pytest.mark.parametrize("how", ["cut off", "slow"])
-def test_a_leader_that_kept_its_session_through_an_outage_waits_for_the_others_too(datastore: Datastore, how: str) -> None:
+def test_a_leader_that_kept_its_session_through_an_outage_waits_for_the_others_too(
+    datastore: Datastore, how: str
+) -> None:
     fleet = Fleet(datastore, "ab")
     fleet.clock.now_s += LONG_S
     if how == "cut off":
@@ -139,7 +148,9 @@ def test_a_leader_that_kept_its_session_through_an_outage_waits_for_the_others_t
     assert fleet.divide()
 
 
-def test_while_failures_go_on_and_on_nobody_is_waited_for_longer_than_the_moment(datastore: Datastore) -> None:
+def test_while_failures_go_on_and_on_nobody_is_waited_for_longer_than_the_moment(
+    datastore: Datastore,
+) -> None:
     fleet = Fleet(datastore, "ab")
     fleet.ends("b")
     for _ in range(4):
@@ -174,7 +185,9 @@ def test_what_was_given_back_in_good_order_is_given_to_others_at_once(datastore:
     assert fleet.shares("abc") == [4, 0, 2], "c has left nothing, it may come back"
 
 
-def test_a_newcomer_shares_with_those_who_are_there_while_others_are_waited_for(datastore: Datastore) -> None:
+def test_a_newcomer_shares_with_those_who_are_there_while_others_are_waited_for(
+    datastore: Datastore,
+) -> None:
     fleet = Fleet(datastore, "ab")
     fleet.ends("a", "b")
     fleet.leader.renew()

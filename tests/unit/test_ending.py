@@ -1,4 +1,5 @@
-"""A command that a signal ends leaves no process behind, whenever the signal comes, and ends even where its exception was swallowed."""
+"""A command that a signal ends leaves no process behind, whenever the signal comes, and ends even
+where its exception was swallowed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ directory = RunDir(Path(sys.argv[1]))
 directory.make()
 end_at_signals()
 supervisor.start_one(directory, "worker", "worker")
-"""
+"""  # noqa: E501
 
 SWALLOWED = """
 import os, signal
@@ -49,7 +50,13 @@ print("went on")
 
 def run(program: str, *arguments: str) -> tuple[int, list[str]]:
     """Exit code and the lines that were printed."""
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     return done.returncode, done.stdout.splitlines()
 
 

@@ -1,4 +1,5 @@
-"""What followers make of an erased row: triggers pass it over, what is parked of it goes, a warehouse table and its latest view, records and views."""
+"""What followers make of an erased row: triggers pass it over, what is parked of it goes, a
+warehouse table and its latest view, records and views."""
 
 from __future__ import annotations
 
@@ -29,8 +30,15 @@ SECRET = "a-secret-of-somebody"
 
 
 def erased_log(datastore: Datastore) -> list[StoredCell]:
-    """A log of one shard: an erased row, between and behind cells of another, with what tells of it."""
-    datastore.put_cells([(uuid.UUID(int=8), "BASE", 1, {"n": 1}), (ROW, "BASE", 1, {"n": 2}), (ROW, "NOTES", 1, {"n": 3})])
+    """A log of one shard: an erased row, between and behind cells of another, with what tells of
+    it."""
+    datastore.put_cells(
+        [
+            (uuid.UUID(int=8), "BASE", 1, {"n": 1}),
+            (ROW, "BASE", 1, {"n": 2}),
+            (ROW, "NOTES", 1, {"n": 3}),
+        ]
+    )
     datastore.erase_row(ROW)
     datastore.put_cells([(uuid.UUID(int=8), "BASE", 2, {"n": 4})])
     return datastore.engine.scan(0, 0, 100)
@@ -43,16 +51,31 @@ def log(tmp_path: Path) -> list[StoredCell]:
 
 
 @pytest.mark.parametrize("event_format", [AvroFormat(1), JsonFormat()])
-def test_a_batch_has_a_null_value_for_every_cell_without_a_body(log: list[StoredCell], event_format: AvroFormat | JsonFormat) -> None:
+def test_a_batch_has_a_null_value_for_every_cell_without_a_body(
+    log: list[StoredCell], event_format: AvroFormat | JsonFormat
+) -> None:
     data = encode_record_batch(event_format, 0, log, base_offset=0, next_offset=5, leader_epoch=0)
     records = list(decode_record_batches(data))
-    assert [(record.offset, record.value is None) for record in records] == [(0, False), (1, True), (2, True), (3, True), (4, False)]
+    assert [(record.offset, record.value is None) for record in records] == [
+        (0, False),
+        (1, True),
+        (2, True),
+        (3, True),
+        (4, False),
+    ]
     assert [record.key for record in records] == [row_key_text(cell.row_key) for cell in log]
-    assert [record.timestamp_ms for record in records] == [cell.created_at_us // 1000 for cell in log]
+    assert [record.timestamp_ms for record in records] == [
+        cell.created_at_us // 1000 for cell in log
+    ]
     for cell, record in zip(log, records, strict=True):
         headers = {name: value for name, value in erased_headers(cell) if isinstance(value, bytes)}
         event = decode_record(0, record.key, record.value, headers, record.timestamp_ms)
-        assert (event.added_id, event.row_key, event.column_name, event.ref_key) == (cell.added_id, cell.row_key, cell.column_name, cell.ref_key)
+        assert (event.added_id, event.row_key, event.column_name, event.ref_key) == (
+            cell.added_id,
+            cell.row_key,
+            cell.column_name,
+            cell.ref_key,
+        )
         assert (event.body_json == ERASED_JSON) == (record.value is None)
 
 
@@ -60,12 +83,20 @@ def test_a_null_value_that_tells_of_no_cell_is_damage(log: list[StoredCell]) -> 
     key = row_key_text(log[0].row_key)
     whole = {"added_id": b"1", "column_name": b"BASE", "ref_key": b"1"}
     assert decode_record(0, key, None, whole, 0).added_id == 1
-    for key_of, headers in ((key, {}), (None, whole), (b"x", whole), (key, {**whole, "added_id": b"-1"}), (key, {**whole, "column_name": b""})):
+    for key_of, headers in (
+        (key, {}),
+        (None, whole),
+        (b"x", whole),
+        (key, {**whole, "added_id": b"-1"}),
+        (key, {**whole, "column_name": b""}),
+    ):
         with pytest.raises(DataDamaged):
             decode_record(0, key_of, None, headers, 0)
 
 
-def test_every_view_shows_what_tells_of_an_erasure_and_no_condition_holds_for_an_erased_body(log: list[StoredCell]) -> None:
+def test_every_view_shows_what_tells_of_an_erasure_and_no_condition_holds_for_an_erased_body(
+    log: list[StoredCell],
+) -> None:
     def shown(view: View) -> list[int]:
         return [cell.added_id for cell in ViewReader(view).read(log)[0]]
 
@@ -125,7 +156,9 @@ def test_what_is_parked_of_an_erased_row_goes_with_its_texts(datastore: Datastor
     assert [cell.row_key for cell in parked.all()] == [str(row(1))]
 
 
-def test_a_warehouse_table_has_the_places_and_its_latest_view_leaves_the_row_out(log: list[StoredCell], tmp_path: Path) -> None:
+def test_a_warehouse_table_has_the_places_and_its_latest_view_leaves_the_row_out(
+    log: list[StoredCell], tmp_path: Path
+) -> None:
     make_table(tmp_path / "table", "trips")
     loader = ShardLoader(tmp_path / "table", 0)
     whole = StoredCell(1, ROW.bytes, "BASE", 1, log[1].created_at_us, b"")
@@ -133,7 +166,16 @@ def test_a_warehouse_table_has_the_places_and_its_latest_view_leaves_the_row_out
     for cell in log:
         headers = {name: value for name, value in erased_headers(cell) if isinstance(value, bytes)}
         record = next(
-            decode_record_batches(encode_record_batch(JsonFormat(), 0, [cell], base_offset=cell.added_id, next_offset=cell.added_id + 1, leader_epoch=0))
+            decode_record_batches(
+                encode_record_batch(
+                    JsonFormat(),
+                    0,
+                    [cell],
+                    base_offset=cell.added_id,
+                    next_offset=cell.added_id + 1,
+                    leader_epoch=0,
+                )
+            )
         )
         # The first cell of the row was loaded before it was erased.
         value = early if cell.added_id == 1 else record.value
@@ -146,4 +188,7 @@ def test_a_warehouse_table_has_the_places_and_its_latest_view_leaves_the_row_out
         (3, ERASED_COLUMN, ERASED_JSON),
     ]
     assert [row.created_at_us for row in table.rows()][2] == log[2].created_at_us // 1000 * 1000
-    assert [(found["row_key"], found["ref_key"]) for found in table.query("SELECT row_key, ref_key FROM latest")] == [(str(UUID(int=8)), 2)]
+    assert [
+        (found["row_key"], found["ref_key"])
+        for found in table.query("SELECT row_key, ref_key FROM latest")
+    ] == [(str(UUID(int=8)), 2)]

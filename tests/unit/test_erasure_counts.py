@@ -1,4 +1,5 @@
-"""The count of erasures in a shard's head differs after every step that takes a body, or kept copies of it would stay."""
+"""The count of erasures in a shard's head differs after every step that takes a body, or kept
+copies of it would stay."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from cellfeed.store.datastore import Datastore
 ROW = UUID(int=5)
 
 
-def test_every_step_that_takes_a_body_changes_the_count_and_one_that_takes_none_does_not(datastore: Datastore) -> None:
+def test_every_step_that_takes_a_body_changes_the_count_and_one_that_takes_none_does_not(
+    datastore: Datastore,
+) -> None:
     datastore.put_cells([(ROW, "BASE", number, {"n": number}) for number in range(5)])
     counts, steps = [], []
     while not steps or not steps[-1].done:

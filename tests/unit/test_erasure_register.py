@@ -1,4 +1,5 @@
-"""Erased rows stay erased in whatever is restored: the register knows them, whatever becomes of logs, manifests and clocks."""
+"""Erased rows stay erased in whatever is restored: the register knows them, whatever becomes of
+logs, manifests and clocks."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def source(tmp_path: Path) -> Iterator[Datastore]:
     """Of one shard, with three cells of the row among others."""
     with Datastore.open_embedded(tmp_path / "source", shards=1) as store:
         store.put_new_cells(rides(0, 10))
-        store.put_cells([(ROW, "BASE", number, {"name": "Jane D. Roe", "n": number}) for number in range(3)])
+        store.put_cells(
+            [(ROW, "BASE", number, {"name": "Jane D. Roe", "n": number}) for number in range(3)]
+        )
         store.put_new_cells(rides(10, 10))
         yield store
 
@@ -55,7 +58,9 @@ def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None
     return create(folder, Source(store.engine, belongs), onto=onto)
 
 
-def restored_into(directory: Path, folder: BackupFolder, backup: Backup, beyond: int = 0) -> Datastore:
+def restored_into(
+    directory: Path, folder: BackupFolder, backup: Backup, beyond: int = 0
+) -> Datastore:
     """As the command does it."""
     chain, state = folder.chain(backup), read_state(backup)
     erased = to_erase(chain, state, told_of(Register(folder.path), backup, folder.later(backup)))
@@ -81,10 +86,12 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-# --- how erased rows came back --------------------------------------------------------------------------------------------
+# --- how erased rows came back --------------------------------------------------------------------
 
 
-def test_not_after_a_trim_and_a_full_backup(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_not_after_a_trim_and_a_full_backup(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = backed_up(source, folder)
     source.erase_row(ROW)
     trim_all(source)
@@ -92,10 +99,15 @@ def test_not_after_a_trim_and_a_full_backup(source: Datastore, folder: BackupFol
     assert new.manifest.erasures == [], "no log and no manifest tells of it any more"
     with restored_into(tmp_path / "new", folder, old) as store:
         assert bodies(store) == 0
-        assert store.put_new_cells([NewCell(ROW.bytes, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
+        assert (
+            store.put_new_cells([NewCell(ROW.bytes, "LATER", 1, b"{}")])[0].outcome
+            is Outcome.FAILED
+        )
 
 
-def test_not_when_the_backup_that_knew_of_it_is_gone(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_not_when_the_backup_that_knew_of_it_is_gone(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = backed_up(source, folder)
     source.erase_row(ROW)
     knew = backed_up(source, folder, old)
@@ -104,7 +116,9 @@ def test_not_when_the_backup_that_knew_of_it_is_gone(source: Datastore, folder: 
         assert bodies(store) == 0
 
 
-def test_not_with_a_damaged_later_manifest(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_not_with_a_damaged_later_manifest(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = backed_up(source, folder)
     source.erase_row(ROW)
     flip(backed_up(source, folder, old).path / MANIFEST)
@@ -112,7 +126,9 @@ def test_not_with_a_damaged_later_manifest(source: Datastore, folder: BackupFold
         restored_into(tmp_path / "new", folder, old)
 
 
-def test_not_with_a_clock_that_went_back(source: Datastore, folder: BackupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_with_a_clock_that_went_back(
+    source: Datastore, folder: BackupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = backed_up(source, folder)
     monkeypatch.setattr(SqliteState, "now_us", lambda _: old.manifest.created_at_us - 3_600_000_000)
     source.erase_row(ROW)
@@ -122,19 +138,25 @@ def test_not_with_a_clock_that_went_back(source: Datastore, folder: BackupFolder
         assert bodies(store) == 0
 
 
-def test_not_when_a_backup_ends_before_the_erasure_in_the_log(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_not_when_a_backup_ends_before_the_erasure_in_the_log(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     """As of one whose minion was behind: its manifest names no erasure."""
     old = backed_up(source, folder)
     end = source.heads()[0].watermark
     source.erase_row(ROW)
     behind = backed_up(source, folder, old)
     assert behind.manifest.logs[0].watermark == end + 1
-    (behind.path / MANIFEST).write_bytes(encode_manifest(msgspec.structs.replace(behind.manifest, erasures=[])))
+    (behind.path / MANIFEST).write_bytes(
+        encode_manifest(msgspec.structs.replace(behind.manifest, erasures=[]))
+    )
     with restored_into(tmp_path / "new", folder, old) as store:
         assert bodies(store) == 0
 
 
-def test_not_when_it_was_asked_for_and_not_done(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_not_when_it_was_asked_for_and_not_done(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = backed_up(source, folder)
     ErasureNotes(source.state).begin(ROW)
     backed_up(source, folder)
@@ -143,8 +165,13 @@ def test_not_when_it_was_asked_for_and_not_done(source: Datastore, folder: Backu
         assert bodies(store) == 0
 
 
-@pytest.mark.parametrize("point", sorted(name for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase."))))
-def test_not_when_the_erasure_was_killed_anywhere(point: str, source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "point",
+    sorted(name for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase."))),
+)
+def test_not_when_the_erasure_was_killed_anywhere(
+    point: str, source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = backed_up(source, folder)
     set_failpoint(point, "raise")
     with suppress(FailpointReached):
@@ -154,7 +181,9 @@ def test_not_when_the_erasure_was_killed_anywhere(point: str, source: Datastore,
         assert bodies(store) == 0
 
 
-def test_not_by_a_restore_of_a_restored_store(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_not_by_a_restore_of_a_restored_store(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = backed_up(source, folder)
     source.erase_row(ROW)
     backed_up(source, folder)
@@ -170,10 +199,12 @@ def test_not_by_a_restore_of_a_restored_store(source: Datastore, folder: BackupF
             assert bodies(two) == 0
 
 
-# --- a row that was put again ----------------------------------------------------------------------------------------------
+# --- a row that was put again ---------------------------------------------------------------------
 
 
-def test_a_row_that_was_put_again_after_a_trim_stays(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_row_that_was_put_again_after_a_trim_stays(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = backed_up(source, folder)
     source.erase_row(ROW)
     trim_all(source)
@@ -190,7 +221,9 @@ def test_a_row_that_was_put_again_after_a_trim_stays(source: Datastore, folder: 
         assert bodies(store) == 0, "erased once more since"
 
 
-def test_a_row_that_was_put_again_stays_although_its_erasure_was_once_seen_undone(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_row_that_was_put_again_stays_although_its_erasure_was_once_seen_undone(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     ErasureNotes(source.state).begin(ROW)
     backed_up(source, folder)
     source.erase_row(ROW)
@@ -206,7 +239,9 @@ def test_a_row_that_was_put_again_stays_although_its_erasure_was_once_seen_undon
         assert bodies(store) == 0, "asked for once more since"
 
 
-def test_a_row_that_was_put_again_in_a_restored_store_with_lower_ids_stays(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_row_that_was_put_again_in_a_restored_store_with_lower_ids_stays(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
     old = backed_up(source, folder)
     source.put_new_cells(rides(20, 50))
     source.erase_row(ROW)
@@ -220,10 +255,12 @@ def test_a_row_that_was_put_again_in_a_restored_store_with_lower_ids_stays(sourc
         assert bodies(two) == 1
 
 
-# --- the register ----------------------------------------------------------------------------------------------------------
+# --- the register ---------------------------------------------------------------------------------
 
 
-def test_the_register_outlives_every_backup_and_has_each_erasure_once(source: Datastore, folder: BackupFolder) -> None:
+def test_the_register_outlives_every_backup_and_has_each_erasure_once(
+    source: Datastore, folder: BackupFolder
+) -> None:
     source.erase_row(ROW)
     for _ in range(3):
         backup = backed_up(source, folder)
@@ -236,22 +273,30 @@ def test_the_register_outlives_every_backup_and_has_each_erasure_once(source: Da
     assert Register(folder.path).entries() == [entry]
 
 
-def test_erasures_from_before_there_was_a_register_come_from_logs_and_manifests(source: Datastore, folder: BackupFolder) -> None:
+def test_erasures_from_before_there_was_a_register_come_from_logs_and_manifests(
+    source: Datastore, folder: BackupFolder
+) -> None:
     source.erase_row(ROW)
-    source.state.commit({entry.key: None for entry in source.state.list(DONE)})  # as an earlier version has left it
+    source.state.commit(
+        {entry.key: None for entry in source.state.list(DONE)}
+    )  # as an earlier version has left it
     first = backed_up(source, folder)
     assert [each.row_key for each in Register(folder.path).entries()] == [ROW.hex]
     for name in FILES:
         (folder.path / name).unlink()
     (first.path / MARKER).unlink()
-    (first.path / MANIFEST).write_bytes(encode_manifest(msgspec.structs.replace(first.manifest, format_version=1, register=None)))
+    (first.path / MANIFEST).write_bytes(
+        encode_manifest(msgspec.structs.replace(first.manifest, format_version=1, register=None))
+    )
     trim_all(source)
     backed_up(source, folder)
     assert [each.row_key for each in Register(folder.path).entries()] == [ROW.hex]
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "shorter", "missing", "older", "empty"])
-def test_a_restore_and_a_backup_need_one_good_copy(source: Datastore, folder: BackupFolder, tmp_path: Path, damage: str) -> None:
+def test_a_restore_and_a_backup_need_one_good_copy(
+    source: Datastore, folder: BackupFolder, tmp_path: Path, damage: str
+) -> None:
     first = backed_up(source, folder)
     older = (folder.path / FILES[0]).read_bytes()
     source.erase_row(ROW)
@@ -259,7 +304,13 @@ def test_a_restore_and_a_backup_need_one_good_copy(source: Datastore, folder: Ba
     whole = (folder.path / FILES[0]).read_bytes()
     assert len(whole) > len(older)
     digit = whole.index(ROW.hex.encode()) + 31  # another row key, and JSON as before
-    damaged = {"flip": whole[:digit] + bytes([whole[digit] ^ 1]) + whole[digit + 1 :], "cut": whole[:-1], "shorter": whole[:-20], "older": older, "empty": b""}
+    damaged = {
+        "flip": whole[:digit] + bytes([whole[digit] ^ 1]) + whole[digit + 1 :],
+        "cut": whole[:-1],
+        "shorter": whole[:-20],
+        "older": older,
+        "empty": b"",
+    }
 
     def hurt(name: str) -> None:
         if damage == "missing":
@@ -274,7 +325,9 @@ def test_a_restore_and_a_backup_need_one_good_copy(source: Datastore, folder: Ba
         (folder.path / name).write_bytes(whole)
     hurt(FILES[0])
     backed_up(source, folder)
-    assert [(folder.path / name).read_bytes() for name in FILES] == [whole, whole], "the next backup mends the other one"
+    assert [(folder.path / name).read_bytes() for name in FILES] == [whole, whole], (
+        "the next backup mends the other one"
+    )
     for name in FILES:
         hurt(name)
     for number, each in enumerate((first, backup)):
@@ -293,7 +346,9 @@ def test_a_restore_and_a_backup_need_one_good_copy(source: Datastore, folder: Ba
         restored_into(tmp_path / "old", folder, first)
 
 
-def test_two_registers_that_differ_are_told_apart_by_nobody(source: Datastore, folder: BackupFolder) -> None:
+def test_two_registers_that_differ_are_told_apart_by_nobody(
+    source: Datastore, folder: BackupFolder
+) -> None:
     backed_up(source, folder)
     other = BackupFolder(folder.path.with_name("other"))
     source.erase_row(ROW)
@@ -306,7 +361,9 @@ def test_two_registers_that_differ_are_told_apart_by_nobody(source: Datastore, f
         Register(folder.path).entries()
 
 
-def test_a_kill_between_the_two_copies_loses_nothing(source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_between_the_two_copies_loses_nothing(
+    source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backed_up(source, folder)
     source.erase_row(ROW)
     write = register.write_synced
@@ -325,7 +382,9 @@ def test_a_kill_between_the_two_copies_loses_nothing(source: Datastore, folder: 
     assert (folder.path / FILES[0]).read_bytes() == (folder.path / FILES[1]).read_bytes()
 
 
-def test_an_erasure_is_in_the_state_table_at_every_moment_from_its_start_on(source: Datastore) -> None:
+def test_an_erasure_is_in_the_state_table_at_every_moment_from_its_start_on(
+    source: Datastore,
+) -> None:
     def known() -> bool:
         return bool(source.state.list(DONE) or source.unended_erasures.all())
 

@@ -1,4 +1,5 @@
-"""An erasure that was asked for is ended, whatever dies or is away meanwhile: it is on record, and a job goes on with it."""
+"""An erasure that was asked for is ended, whatever dies or is away meanwhile: it is on record, and
+a job goes on with it."""
 
 from __future__ import annotations
 
@@ -14,19 +15,29 @@ from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.erasures import ErasureJob, ErasureNotes
-from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StaleWriter, StorageUnavailable
+from cellfeed.store.errors import (
+    CellfeedError,
+    DataDamaged,
+    OutcomeUnknown,
+    StaleWriter,
+    StorageUnavailable,
+)
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, passes, set_failpoint
 from tests.services.waiting import wait_until
 
 ROW, OTHER = UUID(int=7), UUID(int=8)
-POINTS = sorted(name for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase.")))
+POINTS = sorted(
+    name for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase."))
+)
 
 
 @pytest.fixture
 def datastore(tmp_path: Path) -> Iterator[Datastore]:
     """Of one shard, with three cells of each row."""
     with Datastore.open_embedded(tmp_path, shards=1) as store:
-        store.put_cells([(row, "BASE", number, {"n": number}) for number in range(3) for row in (ROW, OTHER)])
+        store.put_cells(
+            [(row, "BASE", number, {"n": number}) for number in range(3) for row in (ROW, OTHER)]
+        )
         yield store
 
 
@@ -43,7 +54,9 @@ def bodies(datastore: Datastore, row: UUID) -> int:
 
 @pytest.mark.parametrize("at_pass", [1, 2])
 @pytest.mark.parametrize("point", POINTS)
-def test_an_erasure_that_dies_anywhere_is_ended_by_the_job(point: str, at_pass: int, datastore: Datastore, job: ErasureJob) -> None:
+def test_an_erasure_that_dies_anywhere_is_ended_by_the_job(
+    point: str, at_pass: int, datastore: Datastore, job: ErasureJob
+) -> None:
     forgotten: list[UUID] = []
     datastore.when_erased(forgotten.append)
     set_failpoint(point, "raise", at_pass)
@@ -62,7 +75,9 @@ def test_an_erasure_that_dies_anywhere_is_ended_by_the_job(point: str, at_pass: 
     assert job.look() == 0
 
 
-def test_a_job_that_dies_behind_its_claim_is_followed_by_another(datastore: Datastore, job: ErasureJob) -> None:
+def test_a_job_that_dies_behind_its_claim_is_followed_by_another(
+    datastore: Datastore, job: ErasureJob
+) -> None:
     datastore.unended_erasures.begin(ROW)
     set_failpoint("erasures.after_claim", "raise")
     with pytest.raises(FailpointReached):
@@ -72,7 +87,14 @@ def test_a_job_that_dies_behind_its_claim_is_followed_by_another(datastore: Data
     assert bodies(datastore, ROW) == 0
 
 
-@pytest.mark.parametrize("error", [StorageUnavailable("the master is away"), StaleWriter("another epoch"), DataDamaged("a body without its dictionary")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageUnavailable("the master is away"),
+        StaleWriter("another epoch"),
+        DataDamaged("a body without its dictionary"),
+    ],
+)
 def test_one_that_cannot_be_done_stays_on_record_with_the_reason_until_it_is(
     error: CellfeedError, datastore: Datastore, job: ErasureJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +103,9 @@ def test_one_that_cannot_be_done_stays_on_record_with_the_reason_until_it_is(
 
     with monkeypatch.context() as patched:
         patched.setattr(datastore.engine, "erase", away)
-        with pytest.raises(DataDamaged if isinstance(error, DataDamaged) else OutcomeUnknown) as told:
+        with pytest.raises(
+            DataDamaged if isinstance(error, DataDamaged) else OutcomeUnknown
+        ) as told:
             datastore.erase_row(ROW)
         assert str(error) in str(told.value)
         assert [note.error for note in datastore.unended_erasures.all()] == [str(error)]
@@ -91,7 +115,9 @@ def test_one_that_cannot_be_done_stays_on_record_with_the_reason_until_it_is(
     assert (bodies(datastore, ROW), datastore.unended_erasures.all()) == (0, [])
 
 
-def test_nothing_is_done_when_it_cannot_be_put_on_record(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_done_when_it_cannot_be_put_on_record(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: object) -> None:
         raise StorageUnavailable("the state table is away")
 
@@ -101,7 +127,9 @@ def test_nothing_is_done_when_it_cannot_be_put_on_record(datastore: Datastore, m
     assert len(datastore.engine.scan(0, 0, 100)) == 6
 
 
-def test_what_is_under_way_is_left_alone_and_one_of_two_jobs_takes_what_is_due(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_under_way_is_left_alone_and_one_of_two_jobs_takes_what_is_due(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes = datastore.unended_erasures
     notes.begin(ROW)
     assert notes.claim_due() == []
@@ -118,7 +146,9 @@ def test_what_is_under_way_is_left_alone_and_one_of_two_jobs_takes_what_is_due(d
     assert [row for [(row, _)] in taken] == [ROW]
 
 
-def test_a_note_that_was_written_anew_is_not_taken_away_by_who_wrote_the_one_before(datastore: Datastore) -> None:
+def test_a_note_that_was_written_anew_is_not_taken_away_by_who_wrote_the_one_before(
+    datastore: Datastore,
+) -> None:
     notes = datastore.unended_erasures
     first = notes.begin(ROW)
     second = notes.begin(ROW)
@@ -148,7 +178,10 @@ def test_the_job_goes_on_while_the_state_table_is_away_and_ends_when_it_is_told_
     thread = threading.Thread(target=job.run, args=(stop,))
     thread.start()
     try:
-        wait_until(lambda: bodies(datastore, ROW) == 0 and datastore.unended_erasures.all() == [], "the erasure is ended")
+        wait_until(
+            lambda: bodies(datastore, ROW) == 0 and datastore.unended_erasures.all() == [],
+            "the erasure is ended",
+        )
     finally:
         stop.set()
         thread.join(60)

@@ -1,4 +1,5 @@
-"""Envelopes: exact round trips, the same bytes as fastavro makes, and an error for everything else."""
+"""Envelopes: exact round trips, the same bytes as fastavro makes, and an error for everything
+else."""
 
 from __future__ import annotations
 
@@ -21,7 +22,15 @@ from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.errors import DataDamaged
-from tests.unit.event_cells import ADDED_IDS, BORDERS, COLUMNS, FORMATS, MOMENTS_US, REF_KEYS, SHARDS
+from tests.unit.event_cells import (
+    ADDED_IDS,
+    BORDERS,
+    COLUMNS,
+    FORMATS,
+    MOMENTS_US,
+    REF_KEYS,
+    SHARDS,
+)
 from tests.unit.test_json_body import BODIES
 
 ROW_KEY = uuid.UUID("5f0c7a52-28b4-5d6f-9f1b-3c9a1e0d7b44").bytes
@@ -54,7 +63,18 @@ def test_varints_round_trip_in_the_shortest_form(value: int, behind: bytes) -> N
         assert varint_of_moment(value) == encoded
 
 
-@pytest.mark.parametrize("damaged", [b"", b"\x80", b"\xff" * 9, b"\xff" * 10 + b"\x01", b"\xff" * 9 + b"\x02", b"\x80\x00", b"\x81\x80\x00"])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"\x80",
+        b"\xff" * 9,
+        b"\xff" * 10 + b"\x01",
+        b"\xff" * 9 + b"\x02",
+        b"\x80\x00",
+        b"\x81\x80\x00",
+    ],
+)
 def test_a_varint_that_is_cut_too_big_or_stretched_is_damage(damaged: bytes) -> None:
     with pytest.raises(DataDamaged):
         read_varint(damaged, 0)
@@ -69,20 +89,45 @@ def test_record_keys_are_the_row_keys_as_text(row_keys: list[bytes]) -> None:
 def test_avro_envelopes_are_what_fastavro_writes_and_reads(
     shard: int, added_id: int, column: str, ref_key: int, created_at_us: int, body: dict[str, Any]
 ) -> None:
-    cell, text = StoredCell(added_id, uuid.uuid4().bytes, column, ref_key, created_at_us, b""), canonical_json.canonical(body)
+    cell, text = (
+        StoredCell(added_id, uuid.uuid4().bytes, column, ref_key, created_at_us, b""),
+        canonical_json.canonical(body),
+    )
     mine = AvroFormat(7).encode(shard, cell, row_key_text(cell.row_key), text)
     assert mine == b"\x00\x00\x00\x00\x07" + by_fastavro(shard, cell, text)
     read = fastavro.schemaless_reader(io.BytesIO(mine[5:]), PARSED_SCHEMA, None)
-    assert (read["added_id"], read["shard"], read["row_key"].bytes, read["body"]) == (added_id, shard, cell.row_key, text.decode())
+    assert (read["added_id"], read["shard"], read["row_key"].bytes, read["body"]) == (
+        added_id,
+        shard,
+        cell.row_key,
+        text.decode(),
+    )
 
 
 @given(SHARDS, ADDED_IDS, COLUMNS, REF_KEYS, MOMENTS_US, BODIES)
-def test_json_envelopes_are_one_object_with_sorted_keys(shard: int, added_id: int, column: str, ref_key: int, created_at_us: int, body: dict[str, Any]) -> None:
-    cell, text = StoredCell(added_id, ROW_KEY, column, ref_key, created_at_us, b""), canonical_json.canonical(body)
+def test_json_envelopes_are_one_object_with_sorted_keys(
+    shard: int, added_id: int, column: str, ref_key: int, created_at_us: int, body: dict[str, Any]
+) -> None:
+    cell, text = (
+        StoredCell(added_id, ROW_KEY, column, ref_key, created_at_us, b""),
+        canonical_json.canonical(body),
+    )
     value = json.loads(JsonFormat().encode(shard, cell, row_key_text(ROW_KEY), text))
-    assert list(value) == sorted(value) == ["added_id", "body", "column_name", "created_at", "ref_key", "row_key", "shard"]
-    assert (value["added_id"], value["body"], value["column_name"]) == (added_id, json.loads(text), column)
-    assert (value["ref_key"], value["row_key"], value["shard"]) == (ref_key, str(uuid.UUID(bytes=ROW_KEY)), shard)
+    assert (
+        list(value)
+        == sorted(value)
+        == ["added_id", "body", "column_name", "created_at", "ref_key", "row_key", "shard"]
+    )
+    assert (value["added_id"], value["body"], value["column_name"]) == (
+        added_id,
+        json.loads(text),
+        column,
+    )
+    assert (value["ref_key"], value["row_key"], value["shard"]) == (
+        ref_key,
+        str(uuid.UUID(bytes=ROW_KEY)),
+        shard,
+    )
 
 
 def test_the_bytes_of_a_known_cell_never_change() -> None:
@@ -106,15 +151,53 @@ def test_the_bytes_of_a_known_cell_never_change() -> None:
 
 
 @pytest.mark.parametrize("event_format", FORMATS, ids=lambda f: f.name)
-@given(shard=SHARDS, added_id=ADDED_IDS, column=COLUMNS, ref_key=REF_KEYS, created_at_us=MOMENTS_US, body=BODIES)
-@example(shard=0, added_id=0, column='","created_at":"', ref_key=0, created_at_us=0, body={'},"column_name":"': '},"column_name":"x","created_at":"'})
-@example(shard=0, added_id=0, column="\\", ref_key=0, created_at_us=0, body={"\\": '\\"},"body":{}', "big": 2**64 - 1, "small": 5e-324})
+@given(
+    shard=SHARDS,
+    added_id=ADDED_IDS,
+    column=COLUMNS,
+    ref_key=REF_KEYS,
+    created_at_us=MOMENTS_US,
+    body=BODIES,
+)
+@example(
+    shard=0,
+    added_id=0,
+    column='","created_at":"',
+    ref_key=0,
+    created_at_us=0,
+    body={'},"column_name":"': '},"column_name":"x","created_at":"'},
+)
+@example(
+    shard=0,
+    added_id=0,
+    column="\\",
+    ref_key=0,
+    created_at_us=0,
+    body={"\\": '\\"},"body":{}', "big": 2**64 - 1, "small": 5e-324},
+)
 def test_a_cell_comes_back_from_its_value_exactly(
-    event_format: EventFormat, shard: int, added_id: int, column: str, ref_key: int, created_at_us: int, body: dict[str, Any]
+    event_format: EventFormat,
+    shard: int,
+    added_id: int,
+    column: str,
+    ref_key: int,
+    created_at_us: int,
+    body: dict[str, Any],
 ) -> None:
-    cell, text = StoredCell(added_id, ROW_KEY, column, ref_key, created_at_us, b""), canonical_json.canonical(body)
+    cell, text = (
+        StoredCell(added_id, ROW_KEY, column, ref_key, created_at_us, b""),
+        canonical_json.canonical(body),
+    )
     value = event_format.encode(shard, cell, row_key_text(ROW_KEY), text)
-    assert decode_envelope(value) == (shard, added_id, ROW_KEY, column, ref_key, created_at_us, text)
+    assert decode_envelope(value) == (
+        shard,
+        added_id,
+        ROW_KEY,
+        column,
+        ref_key,
+        created_at_us,
+        text,
+    )
 
 
 @pytest.mark.parametrize("event_format", FORMATS, ids=lambda f: f.name)
@@ -134,8 +217,11 @@ def test_a_cut_or_lengthened_value_is_never_taken_for_a_cell(event_format: Event
 
 @pytest.mark.parametrize("event_format", FORMATS, ids=lambda f: f.name)
 @given(data=st.data())
-def test_what_decodes_is_what_would_be_written(event_format: EventFormat, data: st.DataObject) -> None:
-    """Damage anywhere is an error, or it makes another whole and valid value: never a value that is read in two ways, never another exception."""
+def test_what_decodes_is_what_would_be_written(
+    event_format: EventFormat, data: st.DataObject
+) -> None:
+    """Damage anywhere is an error, or it makes another whole and valid value: never a value that is
+    read in two ways, never another exception."""
     value = bytearray(event_format.encode(7, CELL, row_key_text(ROW_KEY), BODY))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(value) - 1))
@@ -147,14 +233,26 @@ def test_what_decodes_is_what_would_be_written(event_format: EventFormat, data: 
         event = decode_envelope(damaged)
     except DataDamaged:
         return
-    as_cell = StoredCell(event.added_id, event.row_key, event.column_name, event.ref_key, event.created_at_us, b"")
-    written_by = AvroFormat(struct.unpack(">I", damaged[1:5])[0]) if damaged[0] == 0 else JsonFormat()
-    assert written_by.encode(event.shard, as_cell, row_key_text(event.row_key), event.body_json) == damaged
+    as_cell = StoredCell(
+        event.added_id, event.row_key, event.column_name, event.ref_key, event.created_at_us, b""
+    )
+    written_by = (
+        AvroFormat(struct.unpack(">I", damaged[1:5])[0]) if damaged[0] == 0 else JsonFormat()
+    )
+    assert (
+        written_by.encode(event.shard, as_cell, row_key_text(event.row_key), event.body_json)
+        == damaged
+    )
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_never_taken_for_a_cell(garbage: bytes) -> None:
-    for value in (garbage, b"\x00\x00\x00\x00\x01" + garbage, b"\x00\x00\x00\x00\x01\x48" + row_key_text(ROW_KEY) + garbage, b"{" + garbage):
+    for value in (
+        garbage,
+        b"\x00\x00\x00\x00\x01" + garbage,
+        b"\x00\x00\x00\x00\x01\x48" + row_key_text(ROW_KEY) + garbage,
+        b"{" + garbage,
+    ):
         with pytest.raises(DataDamaged):
             decode_envelope(value)
 
@@ -170,7 +268,10 @@ def avro_value(**changed: Any) -> bytes:
         "body": b"{}",
         **changed,
     }
-    return b"\x00\x00\x00\x00\x01" + b"".join(varint(len(part)) + part if isinstance(part, bytes) else varint(part) for part in parts.values())
+    return b"\x00\x00\x00\x00\x01" + b"".join(
+        varint(len(part)) + part if isinstance(part, bytes) else varint(part)
+        for part in parts.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,7 +316,10 @@ def test_avro_of_what_no_cell_can_be_is_damage(changed: dict[str, Any]) -> None:
         (b'"body":{', b'"body": {'),
         (b"12.5", b"12.50"),
         (b'{"fare":12.5,', b'{"fare":12.5,"fare":12.5,'),
-        (b'"fare":12.5,"zone":"Th\xc3\xa9\xc3\xa2tre"', b'"zone":"Th\xc3\xa9\xc3\xa2tre","fare":12.5'),
+        (
+            b'"fare":12.5,"zone":"Th\xc3\xa9\xc3\xa2tre"',
+            b'"zone":"Th\xc3\xa9\xc3\xa2tre","fare":12.5',
+        ),
         (b"\xc3\xa9", b"\\u00e9"),
         (b'"BASE"', b'"B\\u0041SE"'),
         (b'"BASE"', b'"\\ud800"'),

@@ -1,4 +1,5 @@
-"""The registry's answers: stable ids, Confluent's error codes, and nothing but an error for what is not a schema."""
+"""The registry's answers: stable ids, Confluent's error codes, and nothing but an error for what is
+not a schema."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cellfeed.schemas
-from cellfeed.bridge.events.registry import ENVELOPE_VERSIONS, RegistryError, SchemaRegistry, envelope_schema_id, schema_id_of
+from cellfeed.bridge.events.registry import (
+    ENVELOPE_VERSIONS,
+    RegistryError,
+    SchemaRegistry,
+    envelope_schema_id,
+    schema_id_of,
+)
 from cellfeed.bridge.events.registry_http import CONTENT_TYPE, REQUEST_BYTES_MAX, registry_app
 from cellfeed.store.errors import CellfeedError, DataDamaged, StorageUnavailable
 
@@ -20,18 +27,32 @@ ENVELOPE_ID = 812_394_139
 COLUMNS = ["BASE", "a/b", "JSON"]
 ENVELOPE = cellfeed.schemas.avro_text("cell_envelope")
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
 
-def call(method: str, path: str, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None, query: str = "") -> tuple[int, Any]:
+def call(
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: list[tuple[bytes, bytes]] | None = None,
+    query: str = "",
+) -> tuple[int, Any]:
     """One request about a datastore with an Avro topic per column but JSON."""
-    registry = SchemaRegistry("trips", lambda: COLUMNS, serves_avro=lambda topic: topic != "trips.JSON")
+    registry = SchemaRegistry(
+        "trips", lambda: COLUMNS, serves_avro=lambda topic: topic != "trips.JSON"
+    )
     return answer_of(registry, method, path, body, headers, query)
 
 
 def answer_of(
-    registry: SchemaRegistry, method: str, path: str, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None, query: str = ""
+    registry: SchemaRegistry,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: list[tuple[bytes, bytes]] | None = None,
+    query: str = "",
 ) -> tuple[int, Any]:
     """One request to the app in process: the status and the decoded answer."""
     sent: list[dict[str, Any]] = []
@@ -61,7 +82,9 @@ def posted(schema: object, **more: object) -> bytes:
 
 
 def test_the_ids_of_released_schemas_never_change() -> None:
-    assert {name: schema_id_of(cellfeed.schemas.load_avro(name)) for name in ENVELOPE_VERSIONS} == {"cell_envelope": ENVELOPE_ID}
+    assert {name: schema_id_of(cellfeed.schemas.load_avro(name)) for name in ENVELOPE_VERSIONS} == {
+        "cell_envelope": ENVELOPE_ID
+    }
     assert envelope_schema_id() == ENVELOPE_ID
 
 
@@ -72,7 +95,9 @@ def test_a_better_explanation_keeps_the_id_and_another_meaning_changes_it() -> N
     schema["fields"][0]["type"] = "string"  # without its logical type
     assert schema_id_of(schema) != ENVELOPE_ID
     documented_default = {"type": "map", "values": "string", "default": {"doc": "a"}}
-    assert schema_id_of(documented_default) != schema_id_of({**documented_default, "default": {"doc": "b"}})
+    assert schema_id_of(documented_default) != schema_id_of(
+        {**documented_default, "default": {"doc": "b"}}
+    )
 
 
 def test_every_field_of_the_envelope_is_documented() -> None:
@@ -90,11 +115,20 @@ def test_a_topic_that_appears_later_is_a_subject_at_once() -> None:
 
 
 def test_declared_topics_are_subjects_and_unlisted_ones_are_there_for_whoever_asks() -> None:
-    registry = SchemaRegistry("trips", lambda: ["JSON"], lambda topic: topic != "trips.JSON", ["cards"], unlisted=lambda topic: topic == "trips@latest")
+    registry = SchemaRegistry(
+        "trips",
+        lambda: ["JSON"],
+        lambda topic: topic != "trips.JSON",
+        ["cards"],
+        unlisted=lambda topic: topic == "trips@latest",
+    )
     assert registry.subjects() == ["cards-value", "trips-value"]
     for subject in ("cards-value", "trips@latest-value"):
         assert registry.version(subject, "latest").schema_id == envelope_schema_id()
-        assert answer_of(registry, "GET", f"/subjects/{quote(subject)}/versions/latest")[1]["id"] == ENVELOPE_ID
+        assert (
+            answer_of(registry, "GET", f"/subjects/{quote(subject)}/versions/latest")[1]["id"]
+            == ENVELOPE_ID
+        )
     for subject in ("trips.JSON-value", "trips@latest", "cards", "cards@latest-value"):
         with pytest.raises(RegistryError, match="not found"):
             registry.check_subject(subject)
@@ -111,7 +145,10 @@ def test_reads_answer_as_confluents_registry_does() -> None:
     assert call("GET", f"/schemas/ids/{ENVELOPE_ID}/schema") == (200, json.loads(ENVELOPE))
     all_subjects = ["trips-value", "trips.BASE-value", "trips.a/b-value"]
     assert call("GET", f"/schemas/ids/{ENVELOPE_ID}/subjects") == (200, all_subjects)
-    assert call("GET", f"/schemas/ids/{ENVELOPE_ID}/versions") == (200, [{"subject": name, "version": 1} for name in all_subjects])
+    assert call("GET", f"/schemas/ids/{ENVELOPE_ID}/versions") == (
+        200,
+        [{"subject": name, "version": 1} for name in all_subjects],
+    )
     assert call("GET", "/subjects/") == (200, all_subjects)
     assert call("GET", "/subjects", query="subjectPrefix=trips.B") == (200, ["trips.BASE-value"])
     assert call("GET", f"/subjects/{subject}/versions") == (200, [1])
@@ -120,7 +157,11 @@ def test_reads_answer_as_confluents_registry_does() -> None:
         assert (status, found) == (200, {**version, "schema": answer["schema"]})
     assert call("GET", f"/subjects/{subject}/versions/1/schema") == (200, json.loads(ENVELOPE))
     assert call("GET", f"/subjects/{quote('trips.a/b-value', safe='')}/versions") == (200, [1])
-    assert call("GET", "/config") == call("GET", f"/config/{subject}") == (200, {"compatibilityLevel": "FULL_TRANSITIVE"})
+    assert (
+        call("GET", "/config")
+        == call("GET", f"/config/{subject}")
+        == (200, {"compatibilityLevel": "FULL_TRANSITIVE"})
+    )
     assert call("GET", "/mode") == call("GET", f"/mode/{subject}") == (200, {"mode": "READONLY"})
     assert call("HEAD", "/subjects") == (200, None)
 
@@ -128,9 +169,18 @@ def test_reads_answer_as_confluents_registry_does() -> None:
 def test_the_envelope_is_looked_up_and_registered_under_the_id_it_has() -> None:
     reformatted = json.dumps(json.loads(ENVELOPE), indent=7)
     for path in ("/subjects/trips-value", "/subjects/trips-value/versions"):
-        for body in (posted(ENVELOPE), posted(reformatted, schemaType="AVRO"), posted(ENVELOPE, schemaType=None, references=[])):
+        for body in (
+            posted(ENVELOPE),
+            posted(reformatted, schemaType="AVRO"),
+            posted(ENVELOPE, schemaType=None, references=[]),
+        ):
             status, answer = call("POST", path, body)
-            assert (status, answer["id"], answer["version"], answer["subject"]) == (200, ENVELOPE_ID, 1, "trips-value")
+            assert (status, answer["id"], answer["version"], answer["subject"]) == (
+                200,
+                ENVELOPE_ID,
+                1,
+                "trips-value",
+            )
 
 
 @pytest.mark.parametrize(
@@ -167,21 +217,28 @@ def test_the_envelope_is_looked_up_and_registered_under_the_id_it_has() -> None:
         ("BREW", "/subjects", b"", 405, 405),
     ],
 )
-def test_what_is_refused_says_so_with_confluents_code(method: str, path: str, body: bytes, status: int, error_code: int) -> None:
+def test_what_is_refused_says_so_with_confluents_code(
+    method: str, path: str, body: bytes, status: int, error_code: int
+) -> None:
     found, answer = call(method, path, body)
     assert (found, answer["error_code"]) == (status, error_code)
     assert sorted(answer) == ["error_code", "message"]
     assert answer["message"]
 
 
-@pytest.mark.parametrize(("error", "status"), [(StorageUnavailable("the store is closed"), 503), (DataDamaged("a row does not decode"), 500)])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(StorageUnavailable("the store is closed"), 503), (DataDamaged("a row does not decode"), 500)],
+)
 def test_a_store_that_is_out_is_told_as_such(error: CellfeedError, status: int) -> None:
     def columns() -> list[str]:
         raise error
 
     found, answer = answer_of(SchemaRegistry("trips", columns), "GET", "/subjects")
     assert (found, answer) == (status, {"error_code": 50001, "message": str(error)})
-    assert answer_of(SchemaRegistry("trips", columns), "GET", f"/schemas/ids/{ENVELOPE_ID}")[0] == 200  # needs no store
+    assert (
+        answer_of(SchemaRegistry("trips", columns), "GET", f"/schemas/ids/{ENVELOPE_ID}")[0] == 200
+    )  # needs no store
 
 
 def test_a_foreign_host_name_is_refused() -> None:
@@ -190,20 +247,36 @@ def test_a_foreign_host_name_is_refused() -> None:
 
 
 @given(JSON_VALUES, JSON_VALUES)
-def test_any_json_for_a_schema_is_answered_and_never_taken_for_the_envelope(schema: object, schema_type: object) -> None:
-    for text in (schema, json.dumps(schema), json.dumps({"type": "record", "name": "x", "fields": schema})):
+def test_any_json_for_a_schema_is_answered_and_never_taken_for_the_envelope(
+    schema: object, schema_type: object
+) -> None:
+    for text in (
+        schema,
+        json.dumps(schema),
+        json.dumps({"type": "record", "name": "x", "fields": schema}),
+    ):
         status, answer = call("POST", "/subjects/trips-value", posted(text, schemaType=schema_type))
         assert (status, answer["error_code"]) in ((404, 40403), (422, 42201))
 
 
 def test_a_schema_nested_without_end_is_invalid() -> None:
-    for text in ("[" * 100_000, '{"type":' * 5_000 + '"string"' + "}" * 5_000, '{"type":"array","items":' * 300 + '"string"' + "}" * 300):
+    for text in (
+        "[" * 100_000,
+        '{"type":' * 5_000 + '"string"' + "}" * 5_000,
+        '{"type":"array","items":' * 300 + '"string"' + "}" * 300,
+    ):
         assert call("POST", "/subjects/trips-value", posted(text))[0] in (404, 422)
 
 
 @given(st.text(), st.sampled_from(["GET", "POST", "HEAD", "DELETE"]), st.binary(max_size=50))
 def test_any_path_is_answered(path: str, method: str, body: bytes) -> None:
-    for prefix in ("/", "/subjects/", "/schemas/ids/", "/subjects/trips-value/versions/", "/config/"):
+    for prefix in (
+        "/",
+        "/subjects/",
+        "/schemas/ids/",
+        "/subjects/trips-value/versions/",
+        "/config/",
+    ):
         assert call(method, prefix + quote(path, safe="/%"), body)[0] in (200, 400, 404, 405, 422)
 
 

@@ -21,11 +21,19 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import DataDamaged, InvalidRequest
 
 ROW_KEY = UUID("2f0a1c6e-3b7d-4f5a-9c8e-0123456789ab")
-json_scalars = st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-10, 10, allow_nan=False) | st.text(max_size=5)
+json_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-1000, 1000)
+    | st.floats(-10, 10, allow_nan=False)
+    | st.text(max_size=5)
+)
 
 
 def cell(added_id: int, body: dict[str, Any], column: str = "BASE") -> StoredCell:
-    return StoredCell(added_id, ROW_KEY.bytes, column, 1, 1_700_000_000_123_456, encode_body(canonical(body)))
+    return StoredCell(
+        added_id, ROW_KEY.bytes, column, 1, 1_700_000_000_123_456, encode_body(canonical(body))
+    )
 
 
 def shown(view: View, *bodies: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
@@ -35,7 +43,12 @@ def shown(view: View, *bodies: dict[str, Any]) -> list[tuple[int, dict[str, Any]
 
 def test_a_cell_is_shown_when_all_conditions_hold_and_keeps_its_added_id() -> None:
     conditions = [Condition("payment.kind", "=", value="card"), Condition("tip", "exists")]
-    bodies = [{"payment": {"kind": "card"}}, {"payment": {"kind": "card"}, "tip": None}, {"payment": {"kind": "cash"}, "tip": 1}, {"payment": "card", "tip": 1}]
+    bodies = [
+        {"payment": {"kind": "card"}},
+        {"payment": {"kind": "card"}, "tip": None},
+        {"payment": {"kind": "cash"}, "tip": 1},
+        {"payment": "card", "tip": 1},
+    ]
     assert [added_id for added_id, _ in shown(View(filter=conditions), *bodies)] == [1]
 
 
@@ -55,13 +68,19 @@ def test_values_of_different_kinds_are_different(condition: Condition, wanted: l
 
 @given(json_scalars, json_scalars)
 def test_equality_is_that_of_json_texts_but_for_numbers(one: Any, other: Any) -> None:
-    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (one, other))
-    assert same_json(one, other) == (one == other if numbers else json.dumps(one) == json.dumps(other))
+    numbers = all(
+        isinstance(each, int | float) and not isinstance(each, bool) for each in (one, other)
+    )
+    assert same_json(one, other) == (
+        one == other if numbers else json.dumps(one) == json.dumps(other)
+    )
 
 
 def test_a_projection_keeps_fields_where_they_were_and_leaves_out_what_is_missing() -> None:
     view = View(fields=["fare.cents", "vendor", "nothing.here"])
-    assert shown(view, {"fare": {"cents": 5, "tip": 1}, "vendor": "CMT", "x": [1]}) == [(0, {"fare": {"cents": 5}, "vendor": "CMT"})]
+    assert shown(view, {"fare": {"cents": 5, "tip": 1}, "vendor": "CMT", "x": [1]}) == [
+        (0, {"fare": {"cents": 5}, "vendor": "CMT"})
+    ]
     assert project({"a": None}, [("a", "b")]) == {}
 
 
@@ -99,7 +118,9 @@ def test_a_cloud_event_names_the_cell_and_carries_its_envelope() -> None:
     stored = cell(17, body, 'odd "column"')
     value = CloudEventsFormat("trips").encode(3, stored, str(ROW_KEY).encode(), canonical(body))
     event = json.loads(value)
-    assert {name: event[name] for name in ("specversion", "id", "source", "type", "subject", "time")} == {
+    assert {
+        name: event[name] for name in ("specversion", "id", "source", "type", "subject", "time")
+    } == {
         "specversion": "1.0",
         "id": "3/17",
         "source": "/cellfeed/trips",
@@ -108,7 +129,11 @@ def test_a_cloud_event_names_the_cell_and_carries_its_envelope() -> None:
         "time": "2023-11-14T22:13:20.123456Z",
     }
     decoded = decode_envelope(envelope_of(value))
-    assert (decoded.added_id, decoded.row_key, decoded.body_json) == (17, ROW_KEY.bytes, canonical(body))
+    assert (decoded.added_id, decoded.row_key, decoded.body_json) == (
+        17,
+        ROW_KEY.bytes,
+        canonical(body),
+    )
     with pytest.raises(ValueError, match="no CloudEvent"):
         envelope_of(b"{}")
 

@@ -1,4 +1,5 @@
-"""The bar of a first export: it counts what this process has to do, comes to its end, and ends an exporter that is refused everything."""
+"""The bar of a first export: it counts what this process has to do, comes to its end, and ends an
+exporter that is refused everything."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def test_the_bar_counts_what_was_there_of_the_shards_that_this_process_has() -> 
     assert (bar.tasks[0].completed, bar.tasks[0].total) == (170, 200)
     looked(looks, Group({0: 130, 1: 60}), Group({1: 50}, Named("cards")))
     assert not bar.live.is_started
-    looked(looks, Group({0: 130, 1: 60, 2: 5}))  # of an exporter that has ended; the first export is over here
+    looked(
+        looks, Group({0: 130, 1: 60, 2: 5})
+    )  # of an exporter that has ended; the first export is over here
     assert not bar.live.is_started
     looks.close()
 

@@ -1,4 +1,5 @@
-"""What a unit's producer makes of deliveries: one error, or an offset that goes back, and nothing is committed. The client is a value here."""
+"""What a unit's producer makes of deliveries: one error, or an offset that goes back, and nothing
+is committed. The client is a value here."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Message:
 
 
 class Client:
-    """A producer of one transaction after another: ``offsets`` and ``errors`` are what the broker answers, in the order of the records."""
+    """A producer of one transaction after another: ``offsets`` and ``errors`` are what the broker
+    answers, in the order of the records."""
 
     def __init__(self) -> None:
         self.begun = self.committed = self.aborted = 0
@@ -38,7 +40,9 @@ class Client:
     def begin_transaction(self) -> None:
         self.begun += 1
 
-    def produce(self, topic: str, value: Any, key: Any, partition: int, callback: Any, *_more: Any) -> None:
+    def produce(
+        self, topic: str, value: Any, key: Any, partition: int, callback: Any, *_more: Any
+    ) -> None:
         assert topic == "out"
         offset, error = self.offsets.pop(0), self.errors.pop(0) if self.errors else None
         if callback is not None:
@@ -82,22 +86,33 @@ def records(count: int) -> dict[int, list[OutRecord]]:
     return {3: [OutRecord(3, added_id, b"key", b"value", [], 0) for added_id in range(count)]}
 
 
-def send(producer: UnitProducer, clients: list[Client], offsets: list[int], errors: list[KafkaError | None] | None = None) -> Client:
+def send(
+    producer: UnitProducer,
+    clients: list[Client],
+    offsets: list[int],
+    errors: list[KafkaError | None] | None = None,
+) -> Client:
     for client in clients:
         client.offsets, client.errors = list(offsets), list(errors or [])
     before = [client.begun for client in clients]
     producer.begin(records(len(offsets)))
-    return next(client for client, begun in zip(clients, before, strict=True) if client.begun > begun)
+    return next(
+        client for client, begun in zip(clients, before, strict=True) if client.begun > begun
+    )
 
 
-def test_a_transaction_that_was_delivered_is_committed_and_says_where_it_ends(producer: UnitProducer, clients: list[Client]) -> None:
+def test_a_transaction_that_was_delivered_is_committed_and_says_where_it_ends(
+    producer: UnitProducer, clients: list[Client]
+) -> None:
     client = send(producer, clients, [7, 8, 9])
     assert producer.commit({3: 7}) == {3: 10}
     assert (client.committed, client.aborted) == (1, 0)
 
 
 @pytest.mark.parametrize("failed", [0, 2])
-def test_a_record_that_was_not_delivered_keeps_the_transaction_from_its_commit(producer: UnitProducer, clients: list[Client], failed: int) -> None:
+def test_a_record_that_was_not_delivered_keeps_the_transaction_from_its_commit(
+    producer: UnitProducer, clients: list[Client], failed: int
+) -> None:
     errors: list[KafkaError | None] = [None, None, None]
     errors[failed] = KafkaError(KafkaError._MSG_TIMED_OUT, "not delivered")
     client = send(producer, clients, [7, 8, 9], errors)
@@ -106,7 +121,9 @@ def test_a_record_that_was_not_delivered_keeps_the_transaction_from_its_commit(p
     assert client.committed == 0
 
 
-def test_an_error_of_one_transaction_is_not_that_of_the_next(producer: UnitProducer, clients: list[Client]) -> None:
+def test_an_error_of_one_transaction_is_not_that_of_the_next(
+    producer: UnitProducer, clients: list[Client]
+) -> None:
     send(producer, clients, [7], [KafkaError(KafkaError._MSG_TIMED_OUT, "not delivered")])
     with pytest.raises(KafkaException):
         producer.commit({})
@@ -114,12 +131,18 @@ def test_an_error_of_one_transaction_is_not_that_of_the_next(producer: UnitProdu
     assert producer.commit({}) == {3: 9}
 
 
-def test_an_offset_below_the_end_of_the_partition_aborts(producer: UnitProducer, clients: list[Client]) -> None:
+def test_an_offset_below_the_end_of_the_partition_aborts(
+    producer: UnitProducer, clients: list[Client]
+) -> None:
     client = send(producer, clients, [5, 6])
-    with pytest.raises(PartitionMoved, match="gave offset 5 to a record, and had records up to 7 before"):
+    with pytest.raises(
+        PartitionMoved, match="gave offset 5 to a record, and had records up to 7 before"
+    ):
         producer.commit({3: 7})
     assert (client.committed, client.aborted) == (0, 1)
 
 
-def test_two_transactions_in_a_row_are_of_two_producers(producer: UnitProducer, clients: list[Client]) -> None:
+def test_two_transactions_in_a_row_are_of_two_producers(
+    producer: UnitProducer, clients: list[Client]
+) -> None:
     assert send(producer, clients, [7]) is not send(producer, clients, [8])

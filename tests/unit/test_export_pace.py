@@ -26,7 +26,9 @@ def paced(look_s: float, transaction_s: float, pace: Pace | None = None) -> Pace
         pytest.param(0.001_4, 0.060, False, id="a broker far away"),
     ],
 )
-def test_it_is_looked_for_meanwhile_where_looking_takes_a_good_part_of_a_transaction(look_s: float, transaction_s: float, meanwhile: bool) -> None:
+def test_it_is_looked_for_meanwhile_where_looking_takes_a_good_part_of_a_transaction(
+    look_s: float, transaction_s: float, meanwhile: bool
+) -> None:
     assert paced(look_s, transaction_s).looks_meanwhile is meanwhile
 
 

@@ -45,7 +45,10 @@ def test_a_reason_that_is_hidden_as_the_cause_is_the_error() -> None:
 
 
 def test_a_reason_that_was_lost_is_asked_for() -> None:
-    assert verdict(found(Useless(FENCED), SystemError("returned NULL without setting an exception"))) is Verdict.FENCED
+    assert (
+        verdict(found(Useless(FENCED), SystemError("returned NULL without setting an exception")))
+        is Verdict.FENCED
+    )
 
 
 @pytest.mark.parametrize("then", [None, SystemError("again")])

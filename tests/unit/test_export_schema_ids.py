@@ -1,4 +1,5 @@
-"""The schema's registration, against the answers of Confluent's Schema Registry as its documentation records them."""
+"""The schema's registration, against the answers of Confluent's Schema Registry as its
+documentation records them."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def registry(status: int, answer: object) -> Iterator[tuple[str, list[Asked]]]:
 
 def test_the_schema_is_registered_under_the_topics_value_and_its_id_taken() -> None:
     with registry(200, {"id": 42, "version": 1}) as (url, asked):
-        export = Export("trips", "broker:9092", registry=url.replace("http://", "http://user:secret@"))
+        export = Export(
+            "trips", "broker:9092", registry=url.replace("http://", "http://user:secret@")
+        )
         assert schema_id_for(export, "trips.BASE") == 42
     [(path, headers, body)] = asked
     assert path == "/subjects/trips.BASE-value/versions"
@@ -52,15 +55,27 @@ def test_without_a_registry_the_id_is_that_of_the_gateways_own() -> None:
 @pytest.mark.parametrize(
     ("status", "answer", "error", "says"),
     [
-        (409, {"error_code": 409, "message": "Schema being registered is incompatible"}, ProtectData, "incompatible"),
+        (
+            409,
+            {"error_code": 409, "message": "Schema being registered is incompatible"},
+            ProtectData,
+            "incompatible",
+        ),
         (422, {"error_code": 42201, "message": "Invalid schema"}, ProtectData, "Invalid schema"),
         (401, {"message": "Unauthorized"}, ProtectData, "401"),
-        (500, {"error_code": 50001, "message": "Error in the backend datastore"}, Unavailable, "500"),
+        (
+            500,
+            {"error_code": 50001, "message": "Error in the backend datastore"},
+            Unavailable,
+            "500",
+        ),
         (429, {}, Unavailable, "429"),
         (200, {"hello": "world"}, ProtectData, "no Schema Registry"),
     ],
 )
-def test_what_it_refuses_is_told_and_what_it_may_take_later_is_tried_again(status: int, answer: object, error: type[Exception], says: str) -> None:
+def test_what_it_refuses_is_told_and_what_it_may_take_later_is_tried_again(
+    status: int, answer: object, error: type[Exception], says: str
+) -> None:
     with registry(status, answer) as (url, _), pytest.raises(error, match=says):
         register(url, "trips-value", ENVELOPE)
 

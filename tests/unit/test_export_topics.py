@@ -1,4 +1,5 @@
-"""What a topic must be like, how an export is declared, and how positions are looked for: no broker needed."""
+"""What a topic must be like, how an export is declared, and how positions are looked for: no broker
+needed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.export.batches import BatchReader, Throttle
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.export_terms import Settled, settle, settled, start_over
-from cellfeed.bridge.export.limits import LIVE_CELLS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX, UNITS
+from cellfeed.bridge.export.limits import (
+    LIVE_CELLS_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_CELLS_MAX,
+    UNITS,
+)
 from cellfeed.bridge.export.records import CLAIM_CHECK, RecordEncoder
 from cellfeed.bridge.export.topics import check_partitions, check_settings, wanted_settings
 from cellfeed.bridge.export.translate import Found, offset_of
@@ -30,7 +36,13 @@ from cellfeed.store.errors import InvalidRequest, ProtectData
 from tests.integration.export_steps import put
 
 EXPORT = Export("trips", "broker:9092")
-GOOD = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime", "max.message.bytes": "2000000"}
+GOOD = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+    "max.message.bytes": "2000000",
+}
 
 
 def test_a_topic_as_it_is_made_passes_the_check() -> None:
@@ -49,14 +61,21 @@ def test_a_topic_as_it_is_made_passes_the_check() -> None:
         ("max.message.bytes", "1000"),
     ],
 )
-def test_a_setting_that_would_cost_cells_is_refused_with_the_command_that_mends_it(name: str, value: str) -> None:
+def test_a_setting_that_would_cost_cells_is_refused_with_the_command_that_mends_it(
+    name: str, value: str
+) -> None:
     [wrong] = check_settings(EXPORT, "trips", {**GOOD, name: value})
     assert f"{name} is {value}" in wrong
-    assert "kafka-configs.sh --bootstrap-server broker:9092 --alter --entity-type topics --entity-name trips --add-config " + name in wrong
+    assert (
+        "kafka-configs.sh --bootstrap-server broker:9092 --alter --entity-type topics --entity-name"
+        " trips --add-config " + name in wrong
+    )
 
 
 def test_retention_that_was_configured_is_meant() -> None:
-    export = msgspec.structs.replace(EXPORT, topic_settings={"retention.ms": "86400000", "min.insync.replicas": "2"})
+    export = msgspec.structs.replace(
+        EXPORT, topic_settings={"retention.ms": "86400000", "min.insync.replicas": "2"}
+    )
     assert check_settings(export, "trips", {**GOOD, "retention.ms": "86400000"}) == []
     assert wanted_settings(export)["min.insync.replicas"] == "2"
     for name, value in (("cleanup.policy", "compact"), ("max.message.bytes", "10")):
@@ -66,7 +85,10 @@ def test_retention_that_was_configured_is_meant() -> None:
 
 def test_a_topic_has_a_partition_for_each_shard() -> None:
     assert check_partitions(EXPORT, "trips", 16, 16) is None
-    assert "kafka-topics.sh --bootstrap-server broker:9092 --alter --topic trips --partitions 16" in (check_partitions(EXPORT, "trips", 16, 4) or "")
+    assert (
+        "kafka-topics.sh --bootstrap-server broker:9092 --alter --topic trips --partitions 16"
+        in (check_partitions(EXPORT, "trips", 16, 4) or "")
+    )
     assert "cannot be taken away" in (check_partitions(EXPORT, "trips", 16, 32) or "")
 
 
@@ -86,7 +108,9 @@ def test_a_declaration_that_cannot_be_meant_is_refused() -> None:
     assert msgspec.structs.replace(EXPORT, column="BASE").topic_of("trips") == "trips.BASE"
 
 
-def test_what_was_settled_holds_for_every_process_and_a_changed_export_is_refused(datastore: Datastore) -> None:
+def test_what_was_settled_holds_for_every_process_and_a_changed_export_is_refused(
+    datastore: Datastore,
+) -> None:
     assert settled(datastore, "trips") is None
     first = settle(datastore, EXPORT, "id-1")
     assert first.units == 1
@@ -103,25 +127,45 @@ def test_what_was_settled_holds_for_every_process_and_a_changed_export_is_refuse
 @given(st.integers(1, 300), st.integers(1, UNITS))
 def test_every_shard_is_in_one_unit(shards: int, units: int) -> None:
     agreed = Settled("trips", "trips", "id", min(units, shards), "", [0] * shards, 0)
-    assert sorted(shard for unit in range(agreed.units) for shard in agreed.shards_of(unit)) == list(range(shards))
+    assert sorted(
+        shard for unit in range(agreed.units) for shard in agreed.shards_of(unit)
+    ) == list(range(shards))
 
 
 def test_a_late_start_is_settled_once(datastore: Datastore) -> None:
     put(datastore, 50)
     first = settle(datastore, msgspec.structs.replace(EXPORT, start="latest"), "id")
     put(datastore, 50, first=100)
-    assert settle(datastore, msgspec.structs.replace(EXPORT, start="latest"), "id").starts == first.starts
+    assert (
+        settle(datastore, msgspec.structs.replace(EXPORT, start="latest"), "id").starts
+        == first.starts
+    )
     assert sum(first.starts) == 50
 
 
-@given(st.lists(st.integers(1, 4), max_size=40), st.lists(st.integers(1, 3), min_size=40, max_size=40), st.integers(0, 4), st.integers(0, 170))
-def test_the_offset_of_a_cell_is_found_among_marks_and_cells_that_were_left_out(gaps: list[int], steps: list[int], marks: int, wanted: int) -> None:
+@given(
+    st.lists(st.integers(1, 4), max_size=40),
+    st.lists(st.integers(1, 3), min_size=40, max_size=40),
+    st.integers(0, 4),
+    st.integers(0, 170),
+)
+def test_the_offset_of_a_cell_is_found_among_marks_and_cells_that_were_left_out(
+    gaps: list[int], steps: list[int], marks: int, wanted: int
+) -> None:
     ids = [each - 1 for each in accumulate(gaps)]
     offsets = list(accumulate(steps[: len(ids)]))
     records = [Found(offset, added_id) for offset, added_id in zip(offsets, ids, strict=True)]
     end = (offsets[-1] if offsets else 0) + 1 + marks
     expected = next((record.offset for record in records if record.added_id >= wanted), end)
-    assert offset_of(lambda offset: next((record for record in records if record.offset >= offset), None), 0, end, wanted) == expected
+    assert (
+        offset_of(
+            lambda offset: next((record for record in records if record.offset >= offset), None),
+            0,
+            end,
+            wanted,
+        )
+        == expected
+    )
 
 
 def test_a_batch_is_bounded_and_every_shard_gets_its_turn(datastore: Datastore) -> None:
@@ -143,14 +187,20 @@ def test_what_is_fetched_ahead_is_what_comes_next_also_behind_a_batch_that_was_c
     monkeypatch.setattr("cellfeed.bridge.export.batches.FETCH_AHEAD_CELLS_MIN", 1)
     monkeypatch.setattr("cellfeed.bridge.export.batches.TRANSACTION_BYTES_MAX", bytes_max)
     put(datastore, 3_000)
-    heads, locations, read = datastore.heads(), dict.fromkeys(range(16), 0), dict.fromkeys(range(16), 0)
+    heads, locations, read = (
+        datastore.heads(),
+        dict.fromkeys(range(16), 0),
+        dict.fromkeys(range(16), 0),
+    )
     with ThreadPoolExecutor(1) as ahead:
         reader = BatchReader(datastore.engine, RecordEncoder(EXPORT, "trips", 1), range(16), ahead)
         batches = 0
         while (batch := reader.read(locations, heads, 500)) is not None:
             for shard, records in batch.records.items():
                 ids = [record.added_id for record in records]
-                assert ids == list(range(read[shard], read[shard] + len(ids))), "nothing is left out, nothing comes twice"
+                assert ids == list(range(read[shard], read[shard] + len(ids))), (
+                    "nothing is left out, nothing comes twice"
+                )
                 assert {record.shard for record in records} == {shard}
                 read[shard] += len(ids)
             locations |= batch.ends
@@ -170,10 +220,19 @@ class Scanned:
         return [[] for _ in ranges]
 
 
-@given(st.lists(st.integers(0, 3 * LIVE_CELLS_MAX) | st.integers(5_000, 50_000), min_size=1, max_size=200), st.sampled_from([1, 100, TRANSACTION_CELLS_MAX]))
-def test_live_shards_are_in_the_next_transaction_and_those_far_behind_take_turns(behind: list[int], cells_max: int) -> None:
+@given(
+    st.lists(
+        st.integers(0, 3 * LIVE_CELLS_MAX) | st.integers(5_000, 50_000), min_size=1, max_size=200
+    ),
+    st.sampled_from([1, 100, TRANSACTION_CELLS_MAX]),
+)
+def test_live_shards_are_in_the_next_transaction_and_those_far_behind_take_turns(
+    behind: list[int], cells_max: int
+) -> None:
     engine = Scanned()
-    reader = BatchReader(cast("Engine", engine), RecordEncoder(EXPORT, "trips", 1), range(len(behind)))
+    reader = BatchReader(
+        cast("Engine", engine), RecordEncoder(EXPORT, "trips", 1), range(len(behind))
+    )
     heads = {shard: Head(0, cells, cells, 1, 0) for shard, cells in enumerate(behind)}
     locations = dict.fromkeys(heads, 0)
     live = {shard for shard, cells in enumerate(behind) if 0 < cells <= LIVE_CELLS_MAX}
@@ -187,7 +246,9 @@ def test_live_shards_are_in_the_next_transaction_and_those_far_behind_take_turns
         assert sum(asked.values()) <= cells_max
         assert bool(asked) == bool(waiting)
         if few and cells_max >= 2 * LIVE_CELLS_MAX:
-            assert {shard: asked.get(shard) for shard in live} == {shard: behind[shard] for shard in live}
+            assert {shard: asked.get(shard) for shard in live} == {
+                shard: behind[shard] for shard in live
+            }
         turns |= asked.keys()
     assert turns == waiting
 
@@ -202,15 +263,20 @@ def test_large_cells_are_read_in_smaller_batches(datastore: Datastore) -> None:
     locations = dict.fromkeys(range(16), 0)
     sizes = []
     while (batch := reader.read(locations, datastore.heads())) is not None:
-        sizes.append(sum(len(record.value) for records in batch.records.values() for record in records))
+        sizes.append(
+            sum(len(record.value) for records in batch.records.values() for record in records)
+        )
         locations |= batch.ends
     assert len(sizes) > 2
     assert max(sizes) < 20 << 20
 
 
 @pytest.mark.parametrize(("units", "rate"), [(1, 500), (3, 2_000), (2, 1)])
-def test_all_units_of_a_process_together_keep_to_the_throttle(units: int, rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a time of its own: each unit's next batch is asked for when its last one has been let through."""
+def test_all_units_of_a_process_together_keep_to_the_throttle(
+    units: int, rate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a time of its own: each unit's next batch is asked for when its last one has been let
+    through."""
     now_s = 100.0
     monkeypatch.setattr("cellfeed.bridge.export.batches.time.monotonic", lambda: now_s)
     throttle, waits = Throttle(rate), _Waits()
@@ -223,7 +289,9 @@ def test_all_units_of_a_process_together_keep_to_the_throttle(units: int, rate: 
         throttle.wait(batch, waits)
         free_at_s[unit] = now_s + waits.last_s
     let_through_in_s = max(free_at_s) - 100.0
-    assert batch * (batches - 1) / let_through_in_s == pytest.approx(rate), "the first batch goes at once, each other one when the ones before are paid for"
+    assert batch * (batches - 1) / let_through_in_s == pytest.approx(rate), (
+        "the first batch goes at once, each other one when the ones before are paid for"
+    )
 
 
 class _Waits(threading.Event):

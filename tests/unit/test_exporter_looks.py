@@ -1,4 +1,5 @@
-"""An exporter looks at the logs when one of its units can use it: while all of them are in transactions, new cells do not make it look again and again."""
+"""An exporter looks at the logs when one of its units can use it: while all of them are in
+transactions, new cells do not make it look again and again."""
 
 from __future__ import annotations
 
@@ -25,7 +26,14 @@ class FakeGroup:
 
     made: FakeGroup
 
-    def __init__(self, export: Export, datastore: Datastore, coordinator: Coordinator, name: str, heads_wanted: threading.Event) -> None:
+    def __init__(
+        self,
+        export: Export,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        name: str,
+        heads_wanted: threading.Event,
+    ) -> None:
         del datastore
         self.export = export
         self.standing = Standing(coordinator, export.group, name, export.lease_s)
@@ -49,14 +57,21 @@ class FakeGroup:
     def close(self) -> None: ...
 
 
-def test_new_cells_are_looked_for_when_a_unit_waits_for_them_and_not_before(datastore: Datastore) -> None:
+def test_new_cells_are_looked_for_when_a_unit_waits_for_them_and_not_before(
+    datastore: Datastore,
+) -> None:
     stop = threading.Event()
     export = Export("trips", "127.0.0.1:1", topic="trips").check()
     with patch.object(worker, "ExportGroup", FakeGroup), patch.object(worker, "LOOK_GAP_S", LONG_S):
-        thread = threading.Thread(target=run_exporter, args=([export], datastore, StoreCoordinator(datastore.state), "exporter", stop))
+        thread = threading.Thread(
+            target=run_exporter,
+            args=([export], datastore, StoreCoordinator(datastore.state), "exporter", stop),
+        )
         thread.start()
         try:
-            wait_until(lambda: hasattr(FakeGroup, "made") and bool(FakeGroup.made.told), "the first look")
+            wait_until(
+                lambda: hasattr(FakeGroup, "made") and bool(FakeGroup.made.told), "the first look"
+            )
             group = FakeGroup.made
             for number in range(1, 4):
                 for cell in range(20):
@@ -64,7 +79,10 @@ def test_new_cells_are_looked_for_when_a_unit_waits_for_them_and_not_before(data
                 looks = len(group.told)
                 assert looks == number, "nobody could have used another one"
                 group.heads_wanted.set()
-                wait_until(lambda looks=looks: len(group.told) > looks, "a unit waits for new heads, and has them")  # type: ignore[misc]
+                wait_until(
+                    lambda looks=looks: len(group.told) > looks,
+                    "a unit waits for new heads, and has them",
+                )  # type: ignore[misc]
                 assert group.told[-1] == 20 * number
         finally:
             stop.set()

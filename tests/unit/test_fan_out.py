@@ -1,4 +1,5 @@
-"""Reads of several clusters side by side: who makes them, in which order answers and errors come, and what is left when there are no threads."""
+"""Reads of several clusters side by side: who makes them, in which order answers and errors come,
+and what is left when there are no threads."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_the_error_told_is_the_first_in_order_once_every_read_has_ended(fan_out:
 
 
 def test_where_no_thread_is_free_the_caller_makes_the_reads(fan_out: FanOut) -> None:
-    """Both threads wait, and another caller is answered all the same; afterwards both are free again."""
+    """Both threads wait, and another caller is answered all the same; afterwards both are free
+    again."""
     waiting, go_on = threading.Semaphore(0), threading.Event()
 
     def stall(_key: str, _value: int) -> None:
@@ -69,7 +71,9 @@ def test_where_no_thread_is_free_the_caller_makes_the_reads(fan_out: FanOut) -> 
     try:
         for _ in range(3):
             assert waiting.acquire(timeout=TIMEOUT_S)
-        assert set(fan_out.each({"a": 1, "b": 2, "c": 3}, thread_name)) == {threading.current_thread().name}
+        assert set(fan_out.each({"a": 1, "b": 2, "c": 3}, thread_name)) == {
+            threading.current_thread().name
+        }
     finally:
         go_on.set()
         other.join()

@@ -1,6 +1,7 @@
 """Each check of what fault runs saw finds a planted fault, and finds nothing where there is none.
 
-The ledgers of the state are made by hand. Readers and workers run over an embedded store whose answers are falsified.
+The ledgers of the state are made by hand. Readers and workers run over an embedded store whose
+answers are falsified.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from tests.faults.ledger import Ledger, Put
 from tests.faults.offset_watch import OffsetWatch
 from tests.faults.seeds import VARIABLE, default_seed, seed_with
 from tests.faults.shown import Shown
-from tests.faults.state_ledger import Commit, OffsetLook, OffsetSave, StateLedger, check_falls, check_offsets, check_state
+from tests.faults.state_ledger import (
+    Commit,
+    OffsetLook,
+    OffsetSave,
+    StateLedger,
+    check_falls,
+    check_offsets,
+    check_state,
+)
 from tests.faults.state_work import StateWork
 from tests.services.kept_index import caught_up, index_worker, made_index
 
@@ -51,12 +60,20 @@ def seen(number: int, added_id: int, body: bytes = b"{}") -> Seen:
     return Seen(added_id, UUID(int=number), "BASE", 1, body)
 
 
-# --- one ledger of what was shown ----------------------------------------------------------------------------------------------
+# --- one ledger of what was shown -----------------------------------------------------------------
 
 
 def shown_by(*sights: tuple[str, int, Seen]) -> set[str]:
     """What is found when these are shown, of cells 1 and 2 that were put as ``{}``."""
-    shown, ledger = Shown(), Ledger([Put(UUID(int=number), "BASE", 1, b"{}", 0.0, "stored", 0, number, 1.0) for number in (1, 2)])
+    shown, ledger = (
+        Shown(),
+        Ledger(
+            [
+                Put(UUID(int=number), "BASE", 1, b"{}", 0.0, "stored", 0, number, 1.0)
+                for number in (1, 2)
+            ]
+        ),
+    )
     for path, shard, cell in sights:
         shown.see(path, shard, cell)
     return found(shown.violations(ledger, ("BASE",), ("a",)))
@@ -67,8 +84,12 @@ def test_one_body_and_one_place_on_every_path_is_no_violation() -> None:
 
 
 def test_each_difference_between_two_paths_is_found() -> None:
-    assert shown_by(("a", 0, seen(1, 0)), ("b", 0, seen(1, 0, b'{"x":1}'))) == {"I3"}, "another body"
-    assert shown_by(("a", 0, seen(1, 0)), ("b", 0, seen(2, 0))) == {"I3"}, "another cell in the place"
+    assert shown_by(("a", 0, seen(1, 0)), ("b", 0, seen(1, 0, b'{"x":1}'))) == {"I3"}, (
+        "another body"
+    )
+    assert shown_by(("a", 0, seen(1, 0)), ("b", 0, seen(2, 0))) == {"I3"}, (
+        "another cell in the place"
+    )
     assert shown_by(("a", 0, seen(1, 0)), ("b", 0, seen(1, 1))) == {"I3"}, "another added_id"
     assert shown_by(("a", 0, seen(1, 0)), ("b", 1, seen(1, 0))) == {"I3"}, "another shard"
     assert shown_by(("a", 0, seen(9, 0))) == {"I2"}, "never put"
@@ -85,7 +106,7 @@ def test_a_place_that_is_not_promised_yet_may_change_but_no_body() -> None:
     assert found(shown.violations(ledger, ("BASE",), ("a",))) == {"I3"}
 
 
-# --- readers by key ------------------------------------------------------------------------------------------------------------
+# --- readers by key -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -108,7 +129,14 @@ def looked(datastore: Datastore, ledger: Ledger, *, with_index: bool = False) ->
         return IndexQuestion("by_number", number, [("n", "=", number)], ("n",))
 
     shown = Shown()
-    reader = KeyReader("reader", datastore, ledger, shown, random.Random(1), question=question if with_index else None)
+    reader = KeyReader(
+        "reader",
+        datastore,
+        ledger,
+        shown,
+        random.Random(1),
+        question=question if with_index else None,
+    )
     look_at_all(reader)
     for _ in range(5):
         reader.look()
@@ -122,42 +150,67 @@ def falsified(located: LocatedCell) -> LocatedCell:
     return located._replace(cell=located.cell._replace(body=body))
 
 
-def test_readers_by_key_find_nothing_in_a_store_that_is_well(datastore: Datastore, put_cells: Ledger) -> None:
+def test_readers_by_key_find_nothing_in_a_store_that_is_well(
+    datastore: Datastore, put_cells: Ledger
+) -> None:
     assert looked(datastore, put_cells) == set()
 
 
 @pytest.mark.parametrize("call", ["get", "latest"])
-def test_a_false_body_by_key_is_found(datastore: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_false_body_by_key_is_found(
+    datastore: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     real = getattr(datastore.engine, call)
-    monkeypatch.setattr(datastore.engine, call, lambda *given: [each and falsified(each) for each in real(*given)])
+    monkeypatch.setattr(
+        datastore.engine, call, lambda *given: [each and falsified(each) for each in real(*given)]
+    )
     assert "I3" in looked(datastore, put_cells)
 
 
-def test_a_false_body_of_a_row_is_found(datastore: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_false_body_of_a_row_is_found(
+    datastore: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = datastore.engine.row
-    monkeypatch.setattr(datastore.engine, "row", lambda *given: [list(map(falsified, row)) for row in real(*given)])
+    monkeypatch.setattr(
+        datastore.engine, "row", lambda *given: [list(map(falsified, row)) for row in real(*given)]
+    )
     assert "I3" in looked(datastore, put_cells)
 
 
 @pytest.mark.parametrize(("call", "nothing"), [("get", None), ("latest", None), ("row", [])])
 def test_an_acknowledged_cell_that_is_told_to_be_absent_is_found(
-    datastore: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch, call: str, nothing: object
+    datastore: Datastore,
+    put_cells: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    nothing: object,
 ) -> None:
     monkeypatch.setattr(datastore.engine, call, lambda keys, *_: [nothing for _ in keys])
     assert "I1" in looked(datastore, put_cells)
 
 
-def test_another_cell_than_the_one_asked_for_is_found(datastore: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_cell_than_the_one_asked_for_is_found(
+    datastore: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = datastore.engine.get
     monkeypatch.setattr(datastore.engine, "get", lambda *given: list(reversed(real(*given))))
     assert "errors" in looked(datastore, put_cells)
 
 
 @pytest.mark.parametrize(
-    ("error", "wanted"), [(StorageUnavailable("away"), {"no look"}), (DataDamaged("a body"), {"no look", "errors"}), (KeyError("x"), {"no look", "errors"})]
+    ("error", "wanted"),
+    [
+        (StorageUnavailable("away"), {"no look"}),
+        (DataDamaged("a body"), {"no look", "errors"}),
+        (KeyError("x"), {"no look", "errors"}),
+    ],
 )
 def test_a_refusal_is_no_violation_and_any_other_exception_is_one(
-    datastore: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception, wanted: set[str]
+    datastore: Datastore,
+    put_cells: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    wanted: set[str],
 ) -> None:
     def fail(*_: object) -> Any:
         raise error
@@ -173,13 +226,20 @@ def indexed(datastore: Datastore, put_cells: Ledger) -> Iterator[Datastore]:
         yield datastore
 
 
-def test_an_index_that_shows_false_fields_or_lacks_a_row_is_found(indexed: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_shows_false_fields_or_lacks_a_row_is_found(
+    indexed: Datastore, put_cells: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert looked(indexed, put_cells, with_index=True) == set()
     real = Datastore.query_index
 
     def query_false(self: Datastore, *given: Any, **how: Any) -> Any:
         page = real(self, *given, **how)
-        return type(page)([type(row)(row.row_key, {"n": -1}, row.cells) for row in page.rows], page.cursor, page.version, page.stale)
+        return type(page)(
+            [type(row)(row.row_key, {"n": -1}, row.cells) for row in page.rows],
+            page.cursor,
+            page.version,
+            page.stale,
+        )
 
     def query_nothing(self: Datastore, *given: Any, **how: Any) -> Any:
         page = real(self, *given, **how)
@@ -191,21 +251,35 @@ def test_an_index_that_shows_false_fields_or_lacks_a_row_is_found(indexed: Datas
     assert "I18" in looked(indexed, put_cells, with_index=True)
 
 
-# --- state, claims and offsets -------------------------------------------------------------------------------------------------
+# --- state, claims and offsets --------------------------------------------------------------------
 
 
 def commit(key: str, value: bytes, version: int | None, expected: int | None = None) -> Commit:
-    return Commit(key, value, expected, float(version or 0), "committed" if version else "unknown", version, float(version or 0))
+    return Commit(
+        key,
+        value,
+        expected,
+        float(version or 0),
+        "committed" if version else "unknown",
+        version,
+        float(version or 0),
+    )
 
 
 def test_each_broken_promise_of_the_state_table_is_found() -> None:
     good = StateLedger([commit("k", b"a", 1), commit("k", b"b", 2, 1), commit("k", b"c", None, 2)])
     assert found(check_state(good, {"k": StateEntry("k", b"b", 2)})) == set()
-    assert found(check_state(good, {"k": StateEntry("k", b"c", 3)})) == set(), "the one of no known fate may stand"
+    assert found(check_state(good, {"k": StateEntry("k", b"c", 3)})) == set(), (
+        "the one of no known fate may stand"
+    )
     assert found(check_state(good, {"k": StateEntry("k", b"a", 1)})) == {"E11"}, "lost"
     assert found(check_state(good, {"k": None})) == {"E11"}, "lost"
-    assert found(check_state(good, {"k": None}, lossy=True)) == set(), "asynchronous replication may lose it"
-    assert found(check_state(good, {"k": StateEntry("k", b"x", 2)})) == {"E11"}, "another value under a version"
+    assert found(check_state(good, {"k": None}, lossy=True)) == set(), (
+        "asynchronous replication may lose it"
+    )
+    assert found(check_state(good, {"k": StateEntry("k", b"x", 2)})) == {"E11"}, (
+        "another value under a version"
+    )
     twice = StateLedger([commit("k", b"a", 1), commit("other", b"b", 1)])
     assert found(check_state(twice, {}, lossy=True)) == {"E11"}, "a version given twice"
     both = StateLedger([commit("k", b"a", 5, 1), commit("k", b"b", 6, 1)])
@@ -216,14 +290,23 @@ def test_each_broken_promise_of_the_state_table_is_found() -> None:
 
 
 def test_each_offset_that_falls_is_found() -> None:
-    saves = [OffsetSave(0, 10, "m", 0.0, "committed", 1.0), OffsetSave(0, 30, "m", 2.0, "unknown", 3.0)]
-    good = StateLedger(saves=saves, looks=[OffsetLook(0, 0, 0.5), OffsetLook(0, 10, 2.0), OffsetLook(0, 30, 4.0)])
+    saves = [
+        OffsetSave(0, 10, "m", 0.0, "committed", 1.0),
+        OffsetSave(0, 30, "m", 2.0, "unknown", 3.0),
+    ]
+    good = StateLedger(
+        saves=saves, looks=[OffsetLook(0, 0, 0.5), OffsetLook(0, 10, 2.0), OffsetLook(0, 30, 4.0)]
+    )
     assert found(check_offsets(good, {0: 10})) == set()
     assert found(check_offsets(good, {0: 30})) == set()
     assert found(check_offsets(good, {0: 9})) == {"I20"}
     assert found(check_offsets(good, {})) == {"I20"}
-    assert found(check_offsets(StateLedger(saves=saves, looks=[OffsetLook(0, 9, 2.0)]), {0: 30})) == {"I20"}, "shown too low"
-    assert found(check_offsets(StateLedger(saves=saves, broken=["a claim"]), {0: 30}, lossy=True)) == {"I20"}
+    assert found(
+        check_offsets(StateLedger(saves=saves, looks=[OffsetLook(0, 9, 2.0)]), {0: 30})
+    ) == {"I20"}, "shown too low"
+    assert found(
+        check_offsets(StateLedger(saves=saves, broken=["a claim"]), {0: 30}, lossy=True)
+    ) == {"I20"}
 
 
 def test_a_watch_that_saw_no_offset_says_so(datastore: Datastore) -> None:
@@ -258,20 +341,30 @@ def test_the_work_on_the_state_finds_nothing_in_a_store_that_is_well(datastore: 
     assert state_work(datastore) == set()
 
 
-def test_a_version_that_is_given_twice_is_found(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_is_given_twice_is_found(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = SqliteState.commit
-    monkeypatch.setattr(SqliteState, "commit", lambda *given, **how: (version := real(*given, **how)) and version - version % 2)
+    monkeypatch.setattr(
+        SqliteState,
+        "commit",
+        lambda *given, **how: (version := real(*given, **how)) and version - version % 2,
+    )
     assert "E11" in state_work(datastore)
 
 
-def test_a_commit_on_a_version_that_has_gone_is_found(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_on_a_version_that_has_gone_is_found(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without compare-and-set members that gave their claim up save offsets, too."""
     real = SqliteState.commit
     monkeypatch.setattr(SqliteState, "commit", lambda self, write, expect=None: real(self, write))
     assert "I20" in state_work(datastore)
 
 
-def test_a_commit_that_is_acknowledged_and_not_written_is_found(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_is_acknowledged_and_not_written_is_found(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = SqliteState.commit
     lost: list[int] = []
 
@@ -289,12 +382,14 @@ def test_a_commit_that_is_acknowledged_and_not_written_is_found(datastore: Datas
     assert found(work.violations()) & {"E11", "I20"}
 
 
-# --- verdicts and seeds --------------------------------------------------------------------------------------------------------
+# --- verdicts and seeds ---------------------------------------------------------------------------
 
 
 def test_a_row_that_is_there_twice_and_a_check_that_breaks_off_are_verdicts() -> None:
     log = {0: [seen(1, 0), seen(2, 1)]}
-    assert found(check_reader(log, {0: [seen(1, 0), seen(1, 0), seen(2, 1)]}, "warehouse")) == {"I6"}
+    assert found(check_reader(log, {0: [seen(1, 0), seen(1, 0), seen(2, 1)]}, "warehouse")) == {
+        "I6"
+    }
 
     def damaged() -> dict[str, list[str]]:
         raise DataDamaged("a file has a row twice")
@@ -306,4 +401,6 @@ def test_seeds_follow_from_the_date_unless_one_is_given(monkeypatch: pytest.Monk
     monkeypatch.setenv(VARIABLE, "20261124")
     assert (default_seed(), seed_with(0), seed_with(1)) == (20261124, 20261124, 20261125)
     monkeypatch.delenv(VARIABLE)
-    assert str(default_seed()) in {time.strftime("%Y%m%d", time.gmtime(time.time() + shift)) for shift in (-5, 5)}
+    assert str(default_seed()) in {
+        time.strftime("%Y%m%d", time.gmtime(time.time() + shift)) for shift in (-5, 5)
+    }

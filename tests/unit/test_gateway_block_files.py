@@ -1,4 +1,5 @@
-"""Kept blocks in files: whatever happens to the files, to the process and to the store, a block that is read is what the store would give."""
+"""Kept blocks in files: whatever happens to the files, to the process and to the store, a block
+that is read is what the store would give."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ WAIT_S = 60.0
 
 
 class Log:
-    """One shard as a store keeps it: cells in order, erased in place, trimmed, restored. No two puts have one moment."""
+    """One shard as a store keeps it: cells in order, erased in place, trimmed, restored. No two
+    puts have one moment."""
 
     datastore = "trips"
     shards = 1
@@ -66,7 +68,16 @@ class Log:
             number = self.watermark
             body = encode_body(canonical({"n": number, "at": self.clock_us}))
             # Another history may well have the same rows again.
-            self.cells.append(StoredCell(number, bytes([number % 7]) * 16, "RARE" if number % 5 == 0 else "BASE", number, self.clock_us, body))
+            self.cells.append(
+                StoredCell(
+                    number,
+                    bytes([number % 7]) * 16,
+                    "RARE" if number % 5 == 0 else "BASE",
+                    number,
+                    self.clock_us,
+                    body,
+                )
+            )
 
     def erase(self, added_id: int) -> None:
         self.cells[added_id] = self.cells[added_id]._replace(body=encode_body(b"{}"))
@@ -74,10 +85,13 @@ class Log:
         self.erased.append((added_id, self.watermark))
 
     def restored(self, length: int) -> None:
-        """As from a backup of when the log was that long: what was erased since is erased again, as whoever restores a store must do."""
+        """As from a backup of when the log was that long: what was erased since is erased again, as
+        whoever restores a store must do."""
         del self.cells[length:]
         self.log_start = min(self.log_start, length)
-        again = [added_id for added_id, known in self.erased if known > length and added_id < length]
+        again = [
+            added_id for added_id, known in self.erased if known > length and added_id < length
+        ]
         self.erased = [each for each in self.erased if each[1] <= length]
         for added_id in again:
             self.erase(added_id)
@@ -167,7 +181,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     def start_again(self) -> None:
         self.files = opened(self.directory, self.log, self.bytes_max)
-        for added_id, known in self.log.erased:  # as whoever tells of what was erased does at a start
+        for (
+            added_id,
+            known,
+        ) in self.log.erased:  # as whoever tells of what was erased does at a start
             self.files.forget(0, added_id, added_id + 1, known)
         self.files.trim(0, self.log.log_start)
 
@@ -179,7 +196,12 @@ class AnyOrder(RuleBasedStateMachine):
     def keep(self, topic: Topic, first: int) -> None:
         start, end = max(4 * first, self.log.log_start), 4 * first + 4
         if start < end <= self.log.watermark:
-            self.files.keep(self.files.key(topic, 0, start, end), encoded(self.log, topic, start, end), self.log.watermark, 0)
+            self.files.keep(
+                self.files.key(topic, 0, start, end),
+                encoded(self.log, topic, start, end),
+                self.log.watermark,
+                0,
+            )
 
     @rule(topic=st.sampled_from(TOPICS))
     def keep_and_read_all(self, topic: Topic) -> None:
@@ -210,7 +232,8 @@ class AnyOrder(RuleBasedStateMachine):
         bit=st.integers(0, 7),
     )
     def damage(self, which: int, other: int, kind: str, share: float, bit: int) -> None:
-        # What is drawn must not depend on the files: which of them are there is a matter of threads.
+        # What is drawn must not depend on the files: which of them are there is a matter of
+        # threads.
         settle(self.files)
         there = paths(self.directory)
         if not there:
@@ -237,7 +260,9 @@ class AnyOrder(RuleBasedStateMachine):
     def erase(self, data: st.DataObject) -> None:
         if self.log.watermark > self.log.log_start:
             self.log.erase(data.draw(st.integers(self.log.log_start, self.log.watermark - 1)))
-            self.files.forget(0, self.log.erased[-1][0], self.log.erased[-1][0] + 1, self.log.erased[-1][1])
+            self.files.forget(
+                0, self.log.erased[-1][0], self.log.erased[-1][0] + 1, self.log.erased[-1][1]
+            )
 
     @rule(data=st.data(), first=st.integers(0, 9))
     def erase_while_it_is_encoded(self, data: st.DataObject, first: int) -> None:
@@ -245,7 +270,9 @@ class AnyOrder(RuleBasedStateMachine):
         if start < end <= known:
             block = encoded(self.log, ALL, start, end)
             self.log.erase(data.draw(st.integers(start, end - 1)))
-            self.files.forget(0, self.log.erased[-1][0], self.log.erased[-1][0] + 1, self.log.erased[-1][1])
+            self.files.forget(
+                0, self.log.erased[-1][0], self.log.erased[-1][0] + 1, self.log.erased[-1][1]
+            )
             self.files.keep(self.files.key(ALL, 0, start, end), block, known, 0)
 
     @rule(data=st.data())
@@ -284,7 +311,9 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+TestAnyOrder.settings = settings(
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def test_a_block_is_there_after_a_restart(log: Log, open_files: Callable[..., BlockFiles]) -> None:
@@ -297,7 +326,9 @@ def test_a_block_is_there_after_a_restart(log: Log, open_files: Callable[..., Bl
     assert (again.counts.read, again.kept_bytes) == (1, files.kept_bytes)
 
 
-def test_a_store_that_was_restored_and_went_on_has_none_of_the_blocks_from_before(log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_a_store_that_was_restored_and_went_on_has_none_of_the_blocks_from_before(
+    log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     files = open_files()
     keep(files, log, 0, 20)
     files.close()
@@ -320,7 +351,9 @@ def test_a_store_that_was_restored_and_went_on_has_none_of_the_blocks_from_befor
         make_topic("trips", View(), JsonFormat(), compression=compression_named("gzip")),
     ],
 )
-def test_what_is_encoded_otherwise_has_another_name(log: Log, open_files: Callable[..., BlockFiles], other: Topic) -> None:
+def test_what_is_encoded_otherwise_has_another_name(
+    log: Log, open_files: Callable[..., BlockFiles], other: Topic
+) -> None:
     files = open_files()
     keep(files, log, 0, 20)
     files.close()
@@ -329,7 +362,9 @@ def test_what_is_encoded_otherwise_has_another_name(log: Log, open_files: Callab
     assert read(again, 0, 20, other) is None
 
 
-def test_a_format_whose_bytes_changed_has_another_name(log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_a_format_whose_bytes_changed_has_another_name(
+    log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     """A newer program, or another schema id: nothing says so but what it encodes."""
     files = open_files()
     avro = [make_topic("trips", View(), AvroFormat(schema_id)) for schema_id in (1, 2)]
@@ -339,24 +374,43 @@ def test_a_format_whose_bytes_changed_has_another_name(log: Log, open_files: Cal
     assert open_files().key(avro[1], 0, 0, 20) != first
 
 
-def test_the_least_recently_used_goes_first_also_after_a_restart(log: Log, open_files: Callable[..., BlockFiles], tmp_path: Path) -> None:
+def test_the_least_recently_used_goes_first_also_after_a_restart(
+    log: Log, open_files: Callable[..., BlockFiles], tmp_path: Path
+) -> None:
     files = open_files()
     for start in (0, 10, 20):
         keep(files, log, start, start + 10)
-    for number, path in enumerate(paths(tmp_path)):  # filesystems' clocks are coarse: uses are a second apart
+    for number, path in enumerate(
+        paths(tmp_path)
+    ):  # filesystems' clocks are coarse: uses are a second apart
         os.utime(path, (1_000 + number, 1_000 + number))
     assert read(files, 0, 10) is not None
     files.close()
     size = max(path.stat().st_size for path in paths(tmp_path))
     again = open_files(bytes_max=2 * size + size // 2)
-    assert [read(again, start, start + 10) is not None for start in (0, 10, 20)] == [True, False, True]
+    assert [read(again, start, start + 10) is not None for start in (0, 10, 20)] == [
+        True,
+        False,
+        True,
+    ]
     keep(again, log, 30, 40)
-    assert [read(again, start, start + 10) is not None for start in (0, 10, 20, 30)] == [False, False, True, True]
+    assert [read(again, start, start + 10) is not None for start in (0, 10, 20, 30)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert again.counts.evicted == 2
-    assert sum(path.stat().st_size for path in paths(tmp_path)) == again.kept_bytes <= 2 * size + size // 2
+    assert (
+        sum(path.stat().st_size for path in paths(tmp_path))
+        == again.kept_bytes
+        <= 2 * size + size // 2
+    )
 
 
-def test_of_two_processes_with_one_name_the_second_has_the_files_when_the_first_has_ended(log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_of_two_processes_with_one_name_the_second_has_the_files_when_the_first_has_ended(
+    log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     first = open_files()
     block = keep(first, log, 0, 20)
     second = open_files()
@@ -364,11 +418,16 @@ def test_of_two_processes_with_one_name_the_second_has_the_files_when_the_first_
     assert second.read(second.key(ALL, 0, 0, 20), 0) is None
     assert not second._loaded
     first.close()
-    wait_until(lambda: second.read(second.key(ALL, 0, 0, 20), 0) == block, "the second process has the files")
+    wait_until(
+        lambda: second.read(second.key(ALL, 0, 0, 20), 0) == block,
+        "the second process has the files",
+    )
     assert read(second, 20, 40) == encoded(log, ALL, 20, 40)
 
 
-def test_two_gateways_with_one_directory_have_folders_of_their_own(log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_two_gateways_with_one_directory_have_folders_of_their_own(
+    log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     one, other = open_files(name="gateway-1"), open_files(name="gateway-2")
     keep(one, log, 0, 20)
     assert read(other, 0, 20) is None
@@ -382,7 +441,9 @@ def test_a_directory_that_cannot_be_used_is_refused(log: Log, tmp_path: Path) ->
         opened(tmp_path / "file", log)
 
 
-def test_a_disk_that_fails_costs_no_more_than_the_files(log: Log, open_files: Callable[..., BlockFiles], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_costs_no_more_than_the_files(
+    log: Log, open_files: Callable[..., BlockFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = open_files()
 
     def full(*_: object) -> None:
@@ -395,7 +456,9 @@ def test_a_disk_that_fails_costs_no_more_than_the_files(log: Log, open_files: Ca
     assert keep(files, log, 0, 20) == read(files, 0, 20)
 
 
-def test_blocks_of_an_epoch_that_the_shard_has_not_come_to_are_not_taken(log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_blocks_of_an_epoch_that_the_shard_has_not_come_to_are_not_taken(
+    log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     files = open_files()
     key = files.key(ALL, 0, 0, 20)
     files.keep(key, encoded(log, ALL, 0, 20), 40, 3)
@@ -404,7 +467,9 @@ def test_blocks_of_an_epoch_that_the_shard_has_not_come_to_are_not_taken(log: Lo
     assert files.read(key, 3) == files.read(key, 4) == encoded(log, ALL, 0, 20)
 
 
-def test_what_waits_for_the_disk_is_bounded(log: Log, open_files: Callable[..., BlockFiles], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_for_the_disk_is_bounded(
+    log: Log, open_files: Callable[..., BlockFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
     files, go_on = open_files(), threading.Event()
     settle(files)
     with files._lock:
@@ -423,7 +488,7 @@ def assert_true(value: bool) -> None:
     assert value
 
 
-# --- as the gateway uses them ------------------------------------------------------------------------------------------------------
+# --- as the gateway uses them ---------------------------------------------------------------------
 
 
 def gateway_read(log: Log, files: BlockFiles, bytes_max: int = 1 << 28) -> tuple[list[Batch], int]:
@@ -445,7 +510,9 @@ def long_log() -> Log:
     return made
 
 
-def test_after_a_restart_full_blocks_come_from_files_and_the_store_is_asked_for_one_cell(long_log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_after_a_restart_full_blocks_come_from_files_and_the_store_is_asked_for_one_cell(
+    long_log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     files = open_files(log=long_log)
     settle(files)
     before, encodings = gateway_read(long_log, files)
@@ -459,7 +526,9 @@ def test_after_a_restart_full_blocks_come_from_files_and_the_store_is_asked_for_
     assert (again.counts.read, long_log.scanned) == (2, 1)
 
 
-def test_a_damaged_file_is_encoded_anew_and_counted(long_log: Log, open_files: Callable[..., BlockFiles], tmp_path: Path) -> None:
+def test_a_damaged_file_is_encoded_anew_and_counted(
+    long_log: Log, open_files: Callable[..., BlockFiles], tmp_path: Path
+) -> None:
     files = open_files(log=long_log)
     before, _ = gateway_read(long_log, files)
     settle(files)
@@ -471,14 +540,18 @@ def test_a_damaged_file_is_encoded_anew_and_counted(long_log: Log, open_files: C
     assert gateway_read(long_log, files) == (before, 0)
 
 
-def test_what_memory_has_no_room_for_is_read_from_files(long_log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_what_memory_has_no_room_for_is_read_from_files(
+    long_log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     files = open_files(log=long_log)
     before, _ = gateway_read(long_log, files, bytes_max=1)
     settle(files)
     assert gateway_read(long_log, files, bytes_max=1) == (before, 0)
 
 
-def test_a_fetch_does_not_wait_for_the_disk(long_log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_a_fetch_does_not_wait_for_the_disk(
+    long_log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     files, go_on = open_files(log=long_log), threading.Event()
     settle(files)
     with files._lock:
@@ -490,7 +563,9 @@ def test_a_fetch_does_not_wait_for_the_disk(long_log: Log, open_files: Callable[
     assert files.counts.written == 2
 
 
-def test_a_trimmed_log_is_read_from_its_start_on_and_the_files_below_go(long_log: Log, open_files: Callable[..., BlockFiles], tmp_path: Path) -> None:
+def test_a_trimmed_log_is_read_from_its_start_on_and_the_files_below_go(
+    long_log: Log, open_files: Callable[..., BlockFiles], tmp_path: Path
+) -> None:
     files = open_files(log=long_log)
     gateway_read(long_log, files)
     settle(files)
@@ -505,12 +580,20 @@ def test_a_trimmed_log_is_read_from_its_start_on_and_the_files_below_go(long_log
         batches = asyncio.run(run(executor))
     settle(files)
     assert [batch.start for batch in batches] == [10, BLOCK_CELLS]
-    assert [path.name for path in paths(tmp_path)] == [f"10-{BLOCK_CELLS}-1000.block", "500-1000-1000.block"]
+    assert [path.name for path in paths(tmp_path)] == [
+        f"10-{BLOCK_CELLS}-1000.block",
+        "500-1000-1000.block",
+    ]
 
 
-@pytest.mark.parametrize("erased", [3, 2 * BLOCK_CELLS + 1], ids=["in a full block", "in the open end"])
+@pytest.mark.parametrize(
+    "erased", [3, 2 * BLOCK_CELLS + 1], ids=["in a full block", "in the open end"]
+)
 def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
-    long_log: Log, open_files: Callable[..., BlockFiles], monkeypatch: pytest.MonkeyPatch, erased: int
+    long_log: Log,
+    open_files: Callable[..., BlockFiles],
+    monkeypatch: pytest.MonkeyPatch,
+    erased: int,
 ) -> None:
     long_log.put(5)
     files = open_files(log=long_log)
@@ -540,17 +623,26 @@ def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
 
     with ThreadPoolExecutor(4) as executor:
         reading, after = asyncio.run(run(executor))
-    now = encoded(long_log, ALL, erased // BLOCK_CELLS * BLOCK_CELLS, min(erased // BLOCK_CELLS * BLOCK_CELLS + BLOCK_CELLS, 2 * BLOCK_CELLS + 5))
+    now = encoded(
+        long_log,
+        ALL,
+        erased // BLOCK_CELLS * BLOCK_CELLS,
+        min(erased // BLOCK_CELLS * BLOCK_CELLS + BLOCK_CELLS, 2 * BLOCK_CELLS + 5),
+    )
     assert [batch.data for batch in reading if batch.start <= erased < batch.end] == [now[0].data]
     if erased < BLOCK_CELLS:
         assert after[0].data == now[0].data
     settle(files)
     kept = [files.read(key, 0) for key in list(files._entries)]
-    assert all(block == encoded(long_log, ALL, block[0].start, block[-1].end) for block in kept if block)
+    assert all(
+        block == encoded(long_log, ALL, block[0].start, block[-1].end) for block in kept if block
+    )
     assert all(block_bytes(block) > 0 for block in kept if block)
 
 
-def test_what_was_encoded_before_something_was_erased_is_not_kept_afterwards(log: Log, open_files: Callable[..., BlockFiles]) -> None:
+def test_what_was_encoded_before_something_was_erased_is_not_kept_afterwards(
+    log: Log, open_files: Callable[..., BlockFiles]
+) -> None:
     files = open_files()
     known, block = log.watermark, encoded(log, ALL, 0, 20)
     log.erase(3)

@@ -1,4 +1,5 @@
-"""Kept blocks: whatever offset is asked for, each record once and in order, encoded at most twice, within the memory that they may take."""
+"""Kept blocks: whatever offset is asked for, each record once and in order, encoded at most twice,
+within the memory that they may take."""
 
 from __future__ import annotations
 
@@ -43,9 +44,14 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
         yield opened
 
 
-def fill(store: Datastore, count: int, column: Callable[[int], str] = lambda _: "BASE", body: str = "") -> None:
+def fill(
+    store: Datastore, count: int, column: Callable[[int], str] = lambda _: "BASE", body: str = ""
+) -> None:
     start = store.heads()[0].watermark
-    cells = [(uuid.uuid4(), column(number), 0, {"n": number, "text": body}) for number in range(start, start + count)]
+    cells = [
+        (uuid.uuid4(), column(number), 0, {"n": number, "text": body})
+        for number in range(start, start + count)
+    ]
     for first in range(0, count, 1_000):
         store.put_cells(cells[first : first + 1_000])
 
@@ -65,11 +71,18 @@ def assert_contiguous(batches: list[Batch], offset: int, end: int) -> None:
     assert batches[-1].end == end
 
 
-@pytest.mark.parametrize("offset", [0, 1, BLOCK_CELLS - 1, BLOCK_CELLS, BLOCK_CELLS + 1, 2 * BLOCK_CELLS, 2 * BLOCK_CELLS + 99])
-def test_from_any_offset_every_record_up_to_the_watermark_comes_once_and_in_order(store: Datastore, offset: int) -> None:
+@pytest.mark.parametrize(
+    "offset",
+    [0, 1, BLOCK_CELLS - 1, BLOCK_CELLS, BLOCK_CELLS + 1, 2 * BLOCK_CELLS, 2 * BLOCK_CELLS + 99],
+)
+def test_from_any_offset_every_record_up_to_the_watermark_comes_once_and_in_order(
+    store: Datastore, offset: int
+) -> None:
     end = 2 * BLOCK_CELLS + 100
     fill(store, end)
-    batches = run(lambda executor: Blocks(store.engine, executor).read(ALL, 0, offset, end, EPOCH, ENDLESS))
+    batches = run(
+        lambda executor: Blocks(store.engine, executor).read(ALL, 0, offset, end, EPOCH, ENDLESS)
+    )
     assert_contiguous(batches, offset, end)
     assert [record.offset for record in records(batches)] == list(range(batches[0].start, end))
 
@@ -79,29 +92,41 @@ def test_nothing_at_or_above_the_watermark_is_given_although_it_is_stored(store:
 
     async def read(executor: ThreadPoolExecutor) -> list[list[Batch]]:
         blocks = Blocks(store.engine, executor)
-        return [await blocks.read(ALL, 0, 0, watermark, EPOCH, ENDLESS) for watermark in (7, BLOCK_CELLS, BLOCK_CELLS + 20)]
+        return [
+            await blocks.read(ALL, 0, 0, watermark, EPOCH, ENDLESS)
+            for watermark in (7, BLOCK_CELLS, BLOCK_CELLS + 20)
+        ]
 
     for batches, watermark in zip(run(read), (7, BLOCK_CELLS, BLOCK_CELLS + 20), strict=True):
         assert [record.offset for record in records(batches)] == list(range(watermark))
 
 
-def test_a_topic_of_one_column_has_its_own_cells_at_their_own_offsets_and_holes_for_the_rest(store: Datastore) -> None:
+def test_a_topic_of_one_column_has_its_own_cells_at_their_own_offsets_and_holes_for_the_rest(
+    store: Datastore,
+) -> None:
     end = BLOCK_CELLS + 30
     fill(store, end, lambda number: "RARE" if number in (3, BLOCK_CELLS + 5) else "BASE")
 
     async def read(executor: ThreadPoolExecutor) -> tuple[list[Batch], list[Batch]]:
         blocks = Blocks(store.engine, executor)
-        return await blocks.read(RARE, 0, 0, end, EPOCH, ENDLESS), await blocks.read(BASE, 0, 0, end, EPOCH, ENDLESS)
+        return await blocks.read(RARE, 0, 0, end, EPOCH, ENDLESS), await blocks.read(
+            BASE, 0, 0, end, EPOCH, ENDLESS
+        )
 
     rare, base = run(read)
     assert [record.offset for record in records(rare)] == [3, BLOCK_CELLS + 5]
-    assert [record.offset for record in records(base)] == [offset for offset in range(end) if offset not in (3, BLOCK_CELLS + 5)]
-    # A consumer goes on behind the batch's last offset, so a hole at the end has to be covered as well.
+    assert [record.offset for record in records(base)] == [
+        offset for offset in range(end) if offset not in (3, BLOCK_CELLS + 5)
+    ]
+    # A consumer goes on behind the batch's last offset, so a hole at the end has to be covered as
+    # well.
     assert_contiguous(rare, 0, end)
     assert_contiguous(base, 0, end)
 
 
-def test_at_least_one_batch_is_given_and_never_more_bytes_than_asked_for_beyond_it(store: Datastore) -> None:
+def test_at_least_one_batch_is_given_and_never_more_bytes_than_asked_for_beyond_it(
+    store: Datastore,
+) -> None:
     end = 3 * BLOCK_CELLS
     fill(store, end)
 
@@ -109,7 +134,11 @@ def test_at_least_one_batch_is_given_and_never_more_bytes_than_asked_for_beyond_
         blocks = Blocks(store.engine, executor)
         everything = await blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS)
         two = len(everything[0].data) + len(everything[1].data)
-        return await blocks.read(ALL, 0, 0, end, EPOCH, 1), await blocks.read(ALL, 0, 0, end, EPOCH, two), await blocks.read(ALL, 0, 0, end, EPOCH, two - 1)
+        return (
+            await blocks.read(ALL, 0, 0, end, EPOCH, 1),
+            await blocks.read(ALL, 0, 0, end, EPOCH, two),
+            await blocks.read(ALL, 0, 0, end, EPOCH, two - 1),
+        )
 
     one, two, not_two = run(read)
     assert [len(batches) for batches in (one, two, not_two)] == [1, 2, 1]
@@ -117,9 +146,13 @@ def test_at_least_one_batch_is_given_and_never_more_bytes_than_asked_for_beyond_
 
 def test_large_bodies_end_a_batch_early_and_the_largest_goes_alone(store: Datastore) -> None:
     fill(store, 5, body="x" * 300_000)
-    batches = run(lambda executor: Blocks(store.engine, executor).read(ALL, 0, 0, 5, EPOCH, ENDLESS))
+    batches = run(
+        lambda executor: Blocks(store.engine, executor).read(ALL, 0, 0, 5, EPOCH, ENDLESS)
+    )
     assert len(batches) >= 2
-    assert all(len(batch.data) < 1 << 20 for batch in batches), "each fits a consumer's default fetch"
+    assert all(len(batch.data) < 1 << 20 for batch in batches), (
+        "each fits a consumer's default fetch"
+    )
     assert_contiguous(batches, 0, 5)
     assert [record.offset for record in records(batches)] == list(range(5))
 
@@ -138,7 +171,9 @@ def test_a_full_block_is_encoded_once_however_often_it_is_read(store: Datastore)
     assert run(read) == (2, 20)
 
 
-def test_many_readers_of_the_same_piece_wait_for_one_encoding(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_readers_of_the_same_piece_wait_for_one_encoding(
+    store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(store, BLOCK_CELLS + 10)
     encodings, all_asked = [], threading.Event()
 
@@ -151,7 +186,10 @@ def test_many_readers_of_the_same_piece_wait_for_one_encoding(store: Datastore, 
 
     async def read(executor: ThreadPoolExecutor) -> list[list[Batch]]:
         blocks = Blocks(store.engine, executor)
-        readers = [asyncio.create_task(blocks.read(ALL, 0, 0, BLOCK_CELLS + 10, EPOCH, ENDLESS)) for _ in range(20)]
+        readers = [
+            asyncio.create_task(blocks.read(ALL, 0, 0, BLOCK_CELLS + 10, EPOCH, ENDLESS))
+            for _ in range(20)
+        ]
         await asyncio.sleep(0)
         all_asked.set()
         return await asyncio.gather(*readers)
@@ -161,7 +199,9 @@ def test_many_readers_of_the_same_piece_wait_for_one_encoding(store: Datastore, 
     assert all(batches == found[0] for batches in found)
 
 
-def test_a_reader_that_is_given_up_takes_the_encoding_away_from_nobody(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_given_up_takes_the_encoding_away_from_nobody(
+    store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(store, BLOCK_CELLS)
     go_on = threading.Event()
 
@@ -173,7 +213,10 @@ def test_a_reader_that_is_given_up_takes_the_encoding_away_from_nobody(store: Da
 
     async def read(executor: ThreadPoolExecutor) -> list[Batch]:
         blocks = Blocks(store.engine, executor)
-        leaving, staying = (asyncio.create_task(blocks.read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS)) for _ in range(2))
+        leaving, staying = (
+            asyncio.create_task(blocks.read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS))
+            for _ in range(2)
+        )
         await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -184,7 +227,9 @@ def test_a_reader_that_is_given_up_takes_the_encoding_away_from_nobody(store: Da
     assert len(records(run(read))) == BLOCK_CELLS
 
 
-def test_nothing_kept_or_under_way_from_before_an_erasure_is_given_to_who_comes_after_it(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_kept_or_under_way_from_before_an_erasure_is_given_to_who_comes_after_it(
+    store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     end = BLOCK_CELLS + 10
     fill(store, end)
     victims = [store.engine.scan(0, added_id, 1)[0] for added_id in (3, BLOCK_CELLS + 3)]
@@ -221,10 +266,15 @@ def test_nothing_kept_or_under_way_from_before_an_erasure_is_given_to_who_comes_
     kept, late, again = run(read)
     assert [record.offset for record in records(kept) if record.value is None] == []
     for batches in (late, again):
-        assert [record.offset for record in records(batches) if record.value is None] == [3, BLOCK_CELLS + 3]
+        assert [record.offset for record in records(batches) if record.value is None] == [
+            3,
+            BLOCK_CELLS + 3,
+        ]
 
 
-def test_an_encoding_that_failed_is_tried_again_by_the_next_reader(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoding_that_failed_is_tried_again_by_the_next_reader(
+    store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(store, 10)
     failing = True
 
@@ -247,7 +297,8 @@ def test_an_encoding_that_failed_is_tried_again_by_the_next_reader(store: Datast
 
 
 class CountingEngine:
-    """Counts how often each cell, by its place in its shard alone, and each range is read from the store."""
+    """Counts how often each cell, by its place in its shard alone, and each range is read from the
+    store."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -271,7 +322,9 @@ class CountingEngine:
         return [self.scan(*each) for each in ranges]
 
 
-def test_a_new_cell_is_encoded_once_at_the_end_and_once_in_its_block_however_many_follow(store: Datastore) -> None:
+def test_a_new_cell_is_encoded_once_at_the_end_and_once_in_its_block_however_many_follow(
+    store: Datastore,
+) -> None:
     engine = CountingEngine(store.engine)
 
     async def follow(executor: ThreadPoolExecutor) -> None:
@@ -282,7 +335,9 @@ def test_a_new_cell_is_encoded_once_at_the_end_and_once_in_its_block_however_man
             watermark = store.heads()[0].watermark
             for reader, offset in enumerate(positions):
                 batches = await blocks.read(ALL, 0, offset, watermark, EPOCH, ENDLESS)
-                assert [record.offset for record in records(batches) if record.offset >= offset] == list(range(offset, watermark))
+                assert [
+                    record.offset for record in records(batches) if record.offset >= offset
+                ] == list(range(offset, watermark))
                 positions[reader] = watermark
 
     run(follow)
@@ -290,11 +345,15 @@ def test_a_new_cell_is_encoded_once_at_the_end_and_once_in_its_block_however_man
     assert max(engine.read.values()) <= 2
 
 
-def test_memory_stays_within_its_limit_and_the_least_recently_read_block_goes_first(store: Datastore) -> None:
+def test_memory_stays_within_its_limit_and_the_least_recently_read_block_goes_first(
+    store: Datastore,
+) -> None:
     fill(store, 6 * BLOCK_CELLS)
 
     async def read(executor: ThreadPoolExecutor) -> None:
-        size = len((await Blocks(store.engine, executor).read(ALL, 0, 0, BLOCK_CELLS, EPOCH, 1))[0].data)
+        size = len(
+            (await Blocks(store.engine, executor).read(ALL, 0, 0, BLOCK_CELLS, EPOCH, 1))[0].data
+        )
         blocks = Blocks(store.engine, executor, bytes_max=3 * size + size // 2)
 
         async def block(number: int) -> None:
@@ -317,12 +376,17 @@ def test_memory_stays_within_its_limit_and_the_least_recently_read_block_goes_fi
 
 def test_a_block_larger_than_all_the_room_is_still_given(store: Datastore) -> None:
     fill(store, BLOCK_CELLS)
-    batches = run(lambda executor: Blocks(store.engine, executor, bytes_max=1).read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS))
+    batches = run(
+        lambda executor: Blocks(store.engine, executor, bytes_max=1).read(
+            ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS
+        )
+    )
     assert len(records(batches)) == BLOCK_CELLS
 
 
 def test_readers_at_different_places_of_the_open_end_see_the_same_records(store: Datastore) -> None:
-    """One begins in the middle, one at its start afterwards, one beyond what is kept: nobody gets a gap."""
+    """One begins in the middle, one at its start afterwards, one beyond what is kept: nobody gets a
+    gap."""
     fill(store, BLOCK_CELLS + 40)
 
     async def read(executor: ThreadPoolExecutor) -> None:
@@ -331,12 +395,16 @@ def test_readers_at_different_places_of_the_open_end_see_the_same_records(store:
         for offset in (BLOCK_CELLS + 30, BLOCK_CELLS, BLOCK_CELLS + 39, BLOCK_CELLS + 5, 3):
             for end in (watermark, BLOCK_CELLS + 40):
                 batches = await blocks.read(ALL, 0, offset, end, EPOCH, ENDLESS)
-                assert [record.offset for record in records(batches) if record.offset >= offset] == list(range(offset, end))
+                assert [
+                    record.offset for record in records(batches) if record.offset >= offset
+                ] == list(range(offset, end))
 
     run(read)
 
 
-def test_the_ends_of_several_logs_are_read_together_once_whoever_asks_for_them(tmp_path: Path) -> None:
+def test_the_ends_of_several_logs_are_read_together_once_whoever_asks_for_them(
+    tmp_path: Path,
+) -> None:
     with Datastore.open_embedded(tmp_path / "several", shards=8) as several:
         several.put_cells([(uuid.uuid4(), "BASE", 0, {"n": number}) for number in range(200)])
         engine = CountingEngine(several.engine)
@@ -347,17 +415,24 @@ def test_the_ends_of_several_logs_are_read_together_once_whoever_asks_for_them(t
             blocks = Blocks(engine, executor)  # type: ignore[arg-type]
             blocks.prepare(wanted)
             blocks.prepare(wanted)
-            found = [await blocks.read(topic, shard, offset, watermark, EPOCH, ENDLESS) for topic, shard, offset, watermark, _ in wanted]
+            found = [
+                await blocks.read(topic, shard, offset, watermark, EPOCH, ENDLESS)
+                for topic, shard, offset, watermark, _ in wanted
+            ]
             blocks.prepare(wanted)
             return found
 
         found = run(read)
         assert engine.scans_of_many == 1
         assert engine.ranges == len(wanted), "what was read together was read again, one by one"
-        assert [[record.offset for record in records(batches)] for batches in found] == [list(range(head.watermark)) for head in heads.values()]
+        assert [[record.offset for record in records(batches)] for batches in found] == [
+            list(range(head.watermark)) for head in heads.values()
+        ]
 
 
-def test_an_error_while_several_logs_are_read_reaches_those_who_wait_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_several_logs_are_read_reaches_those_who_wait_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Datastore.open_embedded(tmp_path / "several", shards=2) as several:
         several.put_cells([(uuid.uuid4(), "BASE", 0, {"n": number}) for number in range(50)])
         wanted = [(ALL, shard, 0, head.watermark, EPOCH) for shard, head in several.heads().items()]
@@ -373,7 +448,10 @@ def test_an_error_while_several_logs_are_read_reaches_those_who_wait_and_is_not_
                 with pytest.raises(OSError, match="disk"):
                     await blocks.read(ALL, 0, 0, wanted[0][3], EPOCH, ENDLESS)
             blocks.prepare(wanted)
-            return [await blocks.read(topic, shard, offset, watermark, EPOCH, ENDLESS) for topic, shard, offset, watermark, _ in wanted]
+            return [
+                await blocks.read(topic, shard, offset, watermark, EPOCH, ENDLESS)
+                for topic, shard, offset, watermark, _ in wanted
+            ]
 
         assert sum(len(records(batches)) for batches in run(read)) == 50
 
@@ -395,7 +473,9 @@ def test_a_block_that_was_begun_ahead_is_encoded_once(store: Datastore) -> None:
     assert engine.read == dict.fromkeys(range(BLOCK_CELLS), 1)
 
 
-def test_a_block_that_could_not_be_begun_ahead_is_read_when_it_is_asked_for(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_could_not_be_begun_ahead_is_read_when_it_is_asked_for(
+    store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(store, BLOCK_CELLS)
     failed = threading.Event()
 
@@ -415,8 +495,13 @@ def test_a_block_that_could_not_be_begun_ahead_is_read_when_it_is_asked_for(stor
     assert len(records(run(read))) == BLOCK_CELLS
 
 
-@pytest.mark.parametrize("start", [1, BLOCK_CELLS - 1, BLOCK_CELLS, BLOCK_CELLS + 7, 2 * BLOCK_CELLS + 9, 2 * BLOCK_CELLS + 20])
-def test_what_is_kept_from_below_the_start_of_a_trimmed_log_is_dropped_and_the_rest_comes_as_before(store: Datastore, start: int) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [1, BLOCK_CELLS - 1, BLOCK_CELLS, BLOCK_CELLS + 7, 2 * BLOCK_CELLS + 9, 2 * BLOCK_CELLS + 20],
+)
+def test_what_is_kept_from_below_the_start_of_a_trimmed_log_is_dropped_and_the_rest_comes_as_before(
+    store: Datastore, start: int
+) -> None:
     end = 2 * BLOCK_CELLS + 20
     fill(store, end)
 
@@ -435,12 +520,16 @@ def test_what_is_kept_from_below_the_start_of_a_trimmed_log_is_dropped_and_the_r
             batches = await blocks.read(ALL, 0, start, end + 10, EPOCH, ENDLESS)
             assert_contiguous(batches, start, end + 10)
             assert [record.offset for record in records(batches)] == list(range(start, end + 10))
-        assert blocks.kept_bytes == sum(sum(len(batch.data) for batch in block) for block in blocks._full.values())
+        assert blocks.kept_bytes == sum(
+            sum(len(batch.data) for batch in block) for block in blocks._full.values()
+        )
 
     run(read)
 
 
-def test_a_block_that_is_being_read_while_its_log_is_trimmed_says_so_and_is_not_kept(store: Datastore) -> None:
+def test_a_block_that_is_being_read_while_its_log_is_trimmed_says_so_and_is_not_kept(
+    store: Datastore,
+) -> None:
     fill(store, BLOCK_CELLS + 10)
     scan = store.engine.scan
 
@@ -469,7 +558,9 @@ LARGE = "x" * 1_000_000
 
 
 @pytest.mark.parametrize("count", [BLOCK_CELLS + 40, 60])
-def test_large_bodies_end_a_block_early_and_every_reader_comes_past_it(store: Datastore, count: int) -> None:
+def test_large_bodies_end_a_block_early_and_every_reader_comes_past_it(
+    store: Datastore, count: int
+) -> None:
     fill(store, 10)
     for _ in range(count // 10):
         fill(store, 4, body=LARGE)
@@ -487,7 +578,10 @@ def test_large_bodies_end_a_block_early_and_every_reader_comes_past_it(store: Da
                 assert sum(len(batch.data) for batch in batches) <= (4 << 20) + LIMIT_SLACK
                 offsets += [record.offset for record in records(batches) if record.offset >= offset]
                 offset = batches[-1].end
-            assert all(sum(len(batch.data) for batch in block) < BLOCK_BYTES_MAX + LIMIT_SLACK for block in [*blocks._full.values(), *blocks._ends.values()])
+            assert all(
+                sum(len(batch.data) for batch in block) < BLOCK_BYTES_MAX + LIMIT_SLACK
+                for block in [*blocks._full.values(), *blocks._ends.values()]
+            )
         return offsets
 
     assert run(read_all) == [*range(end), *range(end // 2, end)]

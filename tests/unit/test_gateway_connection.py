@@ -1,4 +1,5 @@
-"""One connection and its limits: who stops half-way, stays silent, leaves answers unread or claims too much is let go; who waits for an answer is not."""
+"""One connection and its limits: who stops half-way, stays silent, leaves answers unread or claims
+too much is let go; who waits for an answer is not."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from kio.serial._introspect import EntityTupleField, classify_field
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.gateway import connection as connection_module
 from cellfeed.bridge.gateway import server
-from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX, LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
+from cellfeed.bridge.gateway.limits import (
+    FRAME_BYTES_MAX,
+    LARGE_FRAME_BYTES,
+    LARGE_FRAMES_BYTES_MAX,
+)
 from cellfeed.bridge.gateway.server import Gateway, GatewayConfig
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.wire import frame_check
@@ -34,18 +39,28 @@ BEGIN_WITH_AN_ARRAY = [
     (key, version)
     for key, version in ALL_VERSIONS
     for first in fields(load_request_schema(key, version))[:1]
-    if isinstance(classify_field(first), EntityTupleField) and type(None) not in get_args(first.type)
+    if isinstance(classify_field(first), EntityTupleField)
+    and type(None) not in get_args(first.type)
 ]
 """Versions whose request begins with an array that has to be there."""
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def with_gateway(datastore: Datastore, use: Callable[[Gateway], Coroutine[Any, Any, None]], topics: tuple[VirtualTopic, ...] = ()) -> None:
-    """Runs ``use`` beside a gateway in the same event loop; all of it has to end within half a minute."""
+def with_gateway(
+    datastore: Datastore,
+    use: Callable[[Gateway], Coroutine[Any, Any, None]],
+    topics: tuple[VirtualTopic, ...] = (),
+) -> None:
+    """Runs ``use`` beside a gateway in the same event loop; all of it has to end within half a
+    minute."""
 
     async def serve() -> None:
-        gateway = Gateway(datastore, StoreCoordinator(datastore.state), GatewayConfig(port=0, registry_port=0, topics=topics))
+        gateway = Gateway(
+            datastore,
+            StoreCoordinator(datastore.state),
+            GatewayConfig(port=0, registry_port=0, topics=topics),
+        )
         await gateway.start()
         try:
             async with asyncio.timeout(30):
@@ -63,7 +78,8 @@ _opened: list[Peer] = []
 
 
 async def connect(gateway: Gateway, buffer_bytes: int | None = None) -> Peer:
-    """``buffer_bytes``: how much the peer's kernel takes of answers that nobody reads; megabytes, without."""
+    """``buffer_bytes``: how much the peer's kernel takes of answers that nobody reads; megabytes,
+    without."""
     opened = socket.socket()
     opened.setblocking(False)
     if buffer_bytes is not None:
@@ -105,7 +121,9 @@ async def let_go(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("half", [b"\x00", b"\x00\x00\x01\x00", api_versions(1)[:-1]])
-def test_a_peer_that_stops_half_way_is_let_go_and_the_others_are_not(datastore: Datastore, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+def test_a_peer_that_stops_half_way_is_let_go_and_the_others_are_not(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch, half: bytes
+) -> None:
     monkeypatch.setattr(connection_module, "FRAME_TIMEOUT_S", SOON_S)
 
     async def use(gateway: Gateway) -> None:
@@ -119,7 +137,9 @@ def test_a_peer_that_stops_half_way_is_let_go_and_the_others_are_not(datastore: 
     with_gateway(datastore, use)
 
 
-def test_a_silent_peer_is_let_go_but_not_while_it_waits_for_an_answer(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_peer_is_let_go_but_not_while_it_waits_for_an_answer(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "IDLE_TIMEOUT_S", SOON_S)
 
     async def use(gateway: Gateway) -> None:
@@ -128,14 +148,18 @@ def test_a_silent_peer_is_let_go_but_not_while_it_waits_for_an_answer(datastore:
         silent = await connect(gateway)
         await let_go(silent)
         [size] = struct.unpack(">i", await waiting[0].readexactly(4))
-        assert struct.unpack_from(">i", await waiting[0].readexactly(size)) == (5,), "the fetch is answered after several idle times"
+        assert struct.unpack_from(">i", await waiting[0].readexactly(size)) == (5,), (
+            "the fetch is answered after several idle times"
+        )
         await let_go(waiting)
         await asyncio.gather(leave(silent), leave(waiting))
 
     with_gateway(datastore, use)
 
 
-def test_a_peer_that_leaves_its_answers_unread_is_let_go(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_leaves_its_answers_unread_is_let_go(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "SEND_TIMEOUT_S", SOON_S)
     monkeypatch.setattr(server, "_SEND_BUFFER_BYTES", 1 << 10)
 
@@ -163,7 +187,9 @@ def test_a_peer_that_goes_while_its_fetch_waits_is_noticed_at_once(datastore: Da
     with_gateway(datastore, use)
 
 
-def test_beyond_the_most_connections_a_new_one_is_closed_and_those_there_go_on(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_most_connections_a_new_one_is_closed_and_those_there_go_on(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
 
     async def use(gateway: Gateway) -> None:
@@ -183,7 +209,9 @@ def test_beyond_the_most_connections_a_new_one_is_closed_and_those_there_go_on(d
 
 def test_the_end_of_the_gateway_ends_every_connection_and_every_wait(datastore: Datastore) -> None:
     async def use() -> None:
-        gateway = Gateway(datastore, StoreCoordinator(datastore.state), GatewayConfig(port=0, registry_port=0))
+        gateway = Gateway(
+            datastore, StoreCoordinator(datastore.state), GatewayConfig(port=0, registry_port=0)
+        )
         await gateway.start()
         peers = [await connect(gateway) for _ in range(5)]
         for peer in peers:
@@ -248,7 +276,9 @@ def test_peers_that_announce_much_and_send_little_keep_no_large_frame_waiting() 
         for each in (*liars, half_way):
             each.cancel()
         await asyncio.gather(*liars, half_way, return_exceptions=True)
-        assert await asyncio.wait_for(read(whole), 10) == whole, "who was given up gives its room back"
+        assert await asyncio.wait_for(read(whole), 10) == whole, (
+            "who was given up gives its room back"
+        )
 
     asyncio.run(use())
 
@@ -257,7 +287,9 @@ def test_one_frame_of_the_largest_size_always_finds_room() -> None:
     assert FRAME_BYTES_MAX <= LARGE_FRAMES_BYTES_MAX
 
 
-def test_more_elements_than_the_limit_are_refused_wherever_they_are_nested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_elements_than_the_limit_are_refused_wherever_they_are_nested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     schema, (_, body) = load_request_schema(1, 11), sample(1, 11)
     check_frame(schema, body, 0)
     monkeypatch.setattr(frame_check, "REQUEST_ELEMENTS_MAX", 9)

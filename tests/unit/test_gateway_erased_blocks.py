@@ -1,4 +1,5 @@
-"""A body that was being encoded when it was erased is not kept, though nobody else asks for the block meanwhile."""
+"""A body that was being encoded when it was erased is not kept, though nobody else asks for the
+block meanwhile."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
 
 
 @pytest.mark.parametrize("place", [3, BLOCK_CELLS + 3], ids=["a full block", "the open end"])
-def test_what_was_read_before_an_erasure_is_neither_given_nor_kept(store: Datastore, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+def test_what_was_read_before_an_erasure_is_neither_given_nor_kept(
+    store: Datastore, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
     held = Held(blocks_module.encode_range)
     monkeypatch.setattr(blocks_module, "encode_range", held)
 
@@ -62,7 +65,9 @@ def test_what_was_read_before_an_erasure_is_neither_given_nor_kept(store: Datast
         assert place in [record.offset for record in records(batches) if record.value is None]
 
 
-def test_ends_of_several_logs_that_were_read_before_an_erasure_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_of_several_logs_that_were_read_before_an_erasure_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = Held(blocks_module.encode_pieces)
     monkeypatch.setattr(blocks_module, "encode_pieces", held)
 
@@ -77,12 +82,16 @@ def test_ends_of_several_logs_that_were_read_before_an_erasure_are_not_kept(tmp_
             blocks.erased(1)
             held.go_on.set()
             await asyncio.get_running_loop().run_in_executor(executor, lambda: None)
-            await blocks.read(ALL, 0, 0, ends[0], EPOCH, ENDLESS)  # done with the piece of the other log
+            await blocks.read(
+                ALL, 0, 0, ends[0], EPOCH, ENDLESS
+            )  # done with the piece of the other log
             return await blocks.read(ALL, 1, 0, ends[1], EPOCH, ENDLESS)
 
     with Datastore.open_embedded(tmp_path / "logs", shards=SHARDS) as opened:
         opened.put_cells([(cell_key(number), "BASE", 0, {"n": number}) for number in range(40)])
-        assert [record.offset for record in records(asyncio.run(read(opened))) if record.value is None] == [3]
+        assert [
+            record.offset for record in records(asyncio.run(read(opened))) if record.value is None
+        ] == [3]
 
 
 def cell_key(number: int) -> UUID:

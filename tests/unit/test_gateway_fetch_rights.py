@@ -1,4 +1,5 @@
-"""Fetch by topic id: who may describe a topic may not read it, and who may do neither learns nothing of it."""
+"""Fetch by topic id: who may describe a topic may not read it, and who may do neither learns
+nothing of it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from cellfeed.store.engines.contract.values import Head
 
 TOPIC = SimpleNamespace(name="trips", latest=False, compression=None)
 TOPIC_ID = UUID(int=7)
-RULES = [Acl("User:reader", "topic", "trips", "read"), Acl("User:looker", "topic", "trips", "describe"), Acl("User:other", "topic", "fares", "read")]
+RULES = [
+    Acl("User:reader", "topic", "trips", "read"),
+    Acl("User:looker", "topic", "trips", "describe"),
+    Acl("User:other", "topic", "fares", "read"),
+]
 
 
 class Heads:
@@ -55,21 +60,40 @@ class Gateway:
         ("User:nobody", None, ErrorCode.none),
     ],
 )
-def test_a_topic_is_read_by_its_id_with_the_right_to_read_alone(monkeypatch: pytest.MonkeyPatch, principal: str, topic: Any, error: ErrorCode) -> None:
+def test_a_topic_is_read_by_its_id_with_the_right_to_read_alone(
+    monkeypatch: pytest.MonkeyPatch, principal: str, topic: Any, error: ErrorCode
+) -> None:
     """A topic that may not even be described is one that is not there."""
     asked: list[Any] = []
 
     async def read(_context: Any, wanted: Any, *_more: Any) -> tuple[list[Any], int, bool]:
         asked.extend(wanted)
-        return [SimpleNamespace(error=ErrorCode.unknown_server_error, batches=()) for _ in wanted], 0, True
+        return (
+            [SimpleNamespace(error=ErrorCode.unknown_server_error, batches=()) for _ in wanted],
+            0,
+            True,
+        )
 
     monkeypatch.setattr(api_01_fetch, "_read", read)
     monkeypatch.setattr(api_01_fetch, "_response", lambda *_about: [])
-    partition = SimpleNamespace(partition=1, fetch_offset=0, partition_max_bytes=1 << 20, current_leader_epoch=-1)
+    partition = SimpleNamespace(
+        partition=1, fetch_offset=0, partition_max_bytes=1 << 20, current_leader_epoch=-1
+    )
     request = SimpleNamespace(
-        topics=[SimpleNamespace(topic_id=TOPIC_ID, partitions=[partition])], max_wait=timedelta(0), min_bytes=1, max_bytes=1 << 20, session_epoch=-1
+        topics=[SimpleNamespace(topic_id=TOPIC_ID, partitions=[partition])],
+        max_wait=timedelta(0),
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_epoch=-1,
     )
     peer = Peer("client", "127.0.0.1", 13, "default", principal, 1, 0.0)
-    asyncio.run(api_01_fetch.handle(cast("GatewayContext", Gateway()), request, cast("RequestHead", SimpleNamespace(version=13)), peer))
+    asyncio.run(
+        api_01_fetch.handle(
+            cast("GatewayContext", Gateway()),
+            request,
+            cast("RequestHead", SimpleNamespace(version=13)),
+            peer,
+        )
+    )
     [wanted] = asked
     assert (wanted.topic, wanted[5]) == (topic, error)

@@ -15,25 +15,50 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
-from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    classify_field,
+    get_schema_field_type,
+)
 
 from cellfeed.bridge.gateway.apis import advertised
 from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
-from cellfeed.bridge.gateway.wire.protocol import RequestHead, read_head, read_request, write_response
+from cellfeed.bridge.gateway.wire.protocol import (
+    RequestHead,
+    read_head,
+    read_request,
+    write_response,
+)
 from tests.clients.raw_requests import head_bytes
 
-ALL_VERSIONS = [(api.key, version) for api in APIS.values() for version in range(api.versions[0], api.versions[1] + 1)]
+ALL_VERSIONS = [
+    (api.key, version)
+    for api in APIS.values()
+    for version in range(api.versions[0], api.versions[1] + 1)
+]
 
 SAMPLES: dict[str, Any] = {
-    "string": "text", "bytes": b"bytes", "records": b"records", "bool": True, "error_code": ErrorCode.none, "uuid": UUID(int=7),
-    "timedelta_i32": timedelta(milliseconds=1500), "timedelta_i64": timedelta(milliseconds=1500), "int8": 1, "int16": 2, "int32": 3, "int64": 4,
-}  # fmt: skip
+    "string": "text",
+    "bytes": b"bytes",
+    "records": b"records",
+    "bool": True,
+    "error_code": ErrorCode.none,
+    "uuid": UUID(int=7),
+    "timedelta_i32": timedelta(milliseconds=1500),
+    "timedelta_i64": timedelta(milliseconds=1500),
+    "int8": 1,
+    "int16": 2,
+    "int32": 3,
+    "int64": 4,
+}
 
 
 def sample_entity(schema: type[Any], *, nulls: bool) -> Any:
-    """An entity with every field set: arrays of two, or with ``nulls`` None wherever that is allowed."""
+    """An entity with every field set: arrays of two, or with ``nulls`` None wherever that is
+    allowed."""
     values = {}
     for field in fields(schema):
         kind = classify_field(field)
@@ -61,11 +86,18 @@ def sample(key: int, version: int, *, nulls: bool = False) -> tuple[Any, bytes]:
 
 @pytest.mark.parametrize("nulls", [False, True])
 @pytest.mark.parametrize(("key", "version"), ALL_VERSIONS)
-def test_every_advertised_request_is_read_as_it_was_written(key: int, version: int, nulls: bool) -> None:
+def test_every_advertised_request_is_read_as_it_was_written(
+    key: int, version: int, nulls: bool
+) -> None:
     entity, body = sample(key, version, nulls=nulls)
     frame = head_bytes(key, version) + body
     head = read_head(frame, FLEXIBLE_FROM)
-    assert (head.api_key, head.version, head.correlation_id, head.client_id) == (key, version, 7, "test")
+    assert (head.api_key, head.version, head.correlation_id, head.client_id) == (
+        key,
+        version,
+        7,
+        "test",
+    )
     assert read_request(frame, head) == entity
 
 
@@ -93,7 +125,10 @@ def test_a_lying_count_is_found_before_anything_is_allocated() -> None:
 def test_mutated_requests_are_read_or_malformed_and_nothing_else() -> None:
     """Whatever passes the check is safe to read: thousands of mutations, seeded."""
     chance = random.Random(7)
-    samples = [(key, version, head_bytes(key, version) + sample(key, version)[1]) for key, version in ALL_VERSIONS]
+    samples = [
+        (key, version, head_bytes(key, version) + sample(key, version)[1])
+        for key, version in ALL_VERSIONS
+    ]
     read = 0
     for _ in range(20_000):
         _, _, frame = chance.choice(samples)
@@ -104,7 +139,14 @@ def test_mutated_requests_are_read_or_malformed_and_nothing_else() -> None:
                 case 0:
                     mutated[place] = chance.randrange(256)
                 case 1:
-                    mutated[place : place + 4] = chance.choice([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff\x0f"])
+                    mutated[place : place + 4] = chance.choice(
+                        [
+                            b"\x7f\xff\xff\xff",
+                            b"\xff\xff\xff\xff",
+                            b"\x00\x00\x00\x00",
+                            b"\xff\xff\xff\xff\x0f",
+                        ]
+                    )
                 case 2:
                     del mutated[place]
                 case _:
@@ -120,7 +162,14 @@ def test_mutated_requests_are_read_or_malformed_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame", [b"", b"\x00", b"\x00\x12\x00\x00\x00\x00\x00\x01", b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x7fab", b"\x00\x12\x00\x03\x00\x00\x00\x01\xff\xff\x05"]
+    "frame",
+    [
+        b"",
+        b"\x00",
+        b"\x00\x12\x00\x00\x00\x00\x00\x01",
+        b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x7fab",
+        b"\x00\x12\x00\x03\x00\x00\x00\x01\xff\xff\x05",
+    ],
 )
 def test_a_damaged_head_is_malformed(frame: bytes) -> None:
     with pytest.raises(MalformedFrame):
@@ -128,7 +177,9 @@ def test_a_damaged_head_is_malformed(frame: bytes) -> None:
 
 
 def test_the_answer_to_api_versions_always_has_the_oldest_head() -> None:
-    frame = write_response(RequestHead(18, 3, 5, "", 0), {"error_code": 0, "api_keys": [], "throttle_time": 0})
+    frame = write_response(
+        RequestHead(18, 3, 5, "", 0), {"error_code": 0, "api_keys": [], "throttle_time": 0}
+    )
     assert frame[:8] == struct.pack(">ii", len(frame) - 4, 5)
     assert frame[8:10] == b"\x00\x00"
 

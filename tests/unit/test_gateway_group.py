@@ -30,9 +30,17 @@ class Answers:
 
 
 def request(
-    member_id: str = "", *, instance_id: str | None = None, protocols: Any = RANGE, session_s: float = 10, version: int = 9, kind: str = "consumer"
+    member_id: str = "",
+    *,
+    instance_id: str | None = None,
+    protocols: Any = RANGE,
+    session_s: float = 10,
+    version: int = 9,
+    kind: str = "consumer",
 ) -> Any:
-    return JoinRequest(member_id, instance_id, "client", "127.0.0.1", session_s, 60.0, kind, protocols, version)
+    return JoinRequest(
+        member_id, instance_id, "client", "127.0.0.1", session_s, 60.0, kind, protocols, version
+    )
 
 
 def join(group: Group, now: float = 0, **options: Any) -> tuple[str, Answers]:
@@ -67,10 +75,17 @@ def stable_pair(now: float = 0) -> tuple[Group, str, str]:
 def test_only_the_leader_hears_of_the_members() -> None:
     group, leader, follower = stable_pair()
     answers = Answers()
-    group.join(request(follower, protocols=(("range", b"other"), ("roundrobin", b"topics"))), answers.to("follower"), 0)
+    group.join(
+        request(follower, protocols=(("range", b"other"), ("roundrobin", b"topics"))),
+        answers.to("follower"),
+        0,
+    )
     assert group.state is State.PREPARING
     group.join(request(leader), answers.to("leader"), 0)
-    assert [member["member_id"] for member in answers.got["leader"]["members"]] == [leader, follower]
+    assert [member["member_id"] for member in answers.got["leader"]["members"]] == [
+        leader,
+        follower,
+    ]
     assert answers.got["follower"]["members"] == []
     assert answers.got["follower"]["leader"] == leader
 
@@ -112,7 +127,9 @@ def test_a_member_parked_in_join_never_expires() -> None:
     group, leader, _ = stable_pair()
     answers = Answers()
     group.join(request(leader), answers.to("leader"), 9)
-    group.tick(10)  # the follower's session ends; the parked leader's would have as well, and does not
+    group.tick(
+        10
+    )  # the follower's session ends; the parked leader's would have as well, and does not
     assert answers.got["leader"]["error_code"] is ErrorCode.none
     assert list(group.members) == [leader]
 
@@ -256,7 +273,8 @@ def test_a_member_without_a_share_gets_a_valid_empty_assignment() -> None:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Members that join, sync, leave, fall silent and come back, in any order: nobody waits for ever, and everybody agrees."""
+    """Members that join, sync, leave, fall silent and come back, in any order: nobody waits for
+    ever, and everybody agrees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,13 +304,19 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ids)
     @rule(data=st.data(), metadata=st.sampled_from([b"a", b"b"]))
     def rejoin(self, data: st.DataObject, metadata: bytes) -> None:
-        self.group.join(request(data.draw(st.sampled_from(self.ids)), protocols=(("range", metadata),)), self.reply("join"), self.now)
+        self.group.join(
+            request(data.draw(st.sampled_from(self.ids)), protocols=(("range", metadata),)),
+            self.reply("join"),
+            self.now,
+        )
 
     @precondition(lambda self: self.ids)
     @rule(data=st.data())
     def sync(self, data: st.DataObject) -> None:
         member_id = data.draw(st.sampled_from(self.ids))
-        self.group.sync(member_id, None, self.group.generation, {member_id: b"x"}, self.reply("sync"), self.now)
+        self.group.sync(
+            member_id, None, self.group.generation, {member_id: b"x"}, self.reply("sync"), self.now
+        )
 
     @precondition(lambda self: self.ids)
     @rule(data=st.data())
@@ -302,7 +326,9 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ids)
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
-        self.group.heartbeat(data.draw(st.sampled_from(self.ids)), None, self.group.generation, self.now)
+        self.group.heartbeat(
+            data.draw(st.sampled_from(self.ids)), None, self.group.generation, self.now
+        )
 
     @rule()
     def time_passes(self) -> None:
@@ -322,7 +348,10 @@ class GroupMachine(RuleBasedStateMachine):
             assert not any(member.parked_join for member in group.members.values())
         if group.state is State.STABLE:
             assert not any(member.parked_sync for member in group.members.values())
-        parked = sum((member.parked_join is not None) + (member.parked_sync is not None) for member in group.members.values())
+        parked = sum(
+            (member.parked_join is not None) + (member.parked_sync is not None)
+            for member in group.members.values()
+        )
         assert parked == len(self.waiting), "somebody waits whom the group has forgotten"
         if self.waiting:
             assert group.next_deadline() is not None, "nothing would ever wake those who wait"

@@ -1,4 +1,5 @@
-"""The gateway's picture of the logs' ends: only ever forwards, never older than the question, and nobody waits for what is there already."""
+"""The gateway's picture of the logs' ends: only ever forwards, never older than the question, and
+nobody waits for what is there already."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ class Counters:
         if self.error is not None:
             raise self.error
         waiting = self.waiting_for_a_minion
-        seen = {shard: Head(self.log_start, shown, shown + waiting, 0, 0, self.erasures[shard]) for shard, shown in self.watermarks.items()}
+        seen = {
+            shard: Head(self.log_start, shown, shown + waiting, 0, 0, self.erasures[shard])
+            for shard, shown in self.watermarks.items()
+        }
         self.looked.set()
         if self.hold is not None:
             assert self.hold.wait(10)
@@ -67,7 +71,9 @@ def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_n
         counters.erasures[1] = 4
         heads = LogHeads(counters, executor, on_erasure=told.append)  # type: ignore[arg-type]
         for _ in range(2):
-            await heads.refresh()  # what was erased before the first look may be in files from before
+            await (
+                heads.refresh()
+            )  # what was erased before the first look may be in files from before
         assert told == [1]
         told.clear()
         for erasures in (5, 6):
@@ -82,7 +88,9 @@ def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_n
     assert told == [1, 1]
 
 
-async def begun(heads: LogHeads, seen: dict[int, int], timeout_s: float = LONG_S) -> asyncio.Task[None]:
+async def begun(
+    heads: LogHeads, seen: dict[int, int], timeout_s: float = LONG_S
+) -> asyncio.Task[None]:
     """Somebody who waits already."""
     waiting = asyncio.create_task(heads.wait_for_more(seen, timeout_s))
     await asyncio.sleep(0.01)
@@ -95,7 +103,9 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def test_what_was_committed_before_a_refresh_is_seen_after_it_even_when_an_older_read_is_under_way() -> None:
+def test_what_was_committed_before_a_refresh_is_seen_after_it_even_when_an_older_read_is_under_way() -> (  # noqa: E501
+    None
+):
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.hold = threading.Event()
         counters.looked.clear()
@@ -122,7 +132,9 @@ def test_many_refreshes_at_once_are_few_reads() -> None:
     run(use)
 
 
-def test_requests_that_were_read_together_share_a_look_and_one_that_was_read_later_does_not() -> None:
+def test_requests_that_were_read_together_share_a_look_and_one_that_was_read_later_does_not() -> (
+    None
+):
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.watermarks[0] = 1
         asked_s = time.monotonic()
@@ -177,7 +189,11 @@ def test_a_log_start_that_moves_up_is_seen() -> None:
 
 def test_who_waits_is_woken_by_its_own_shards_only() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
-        first, second, both = await begun(heads, {0: 0}), await begun(heads, {1: 0}), await begun(heads, {0: 0, 1: 0})
+        first, second, both = (
+            await begun(heads, {0: 0}),
+            await begun(heads, {1: 0}),
+            await begun(heads, {0: 0, 1: 0}),
+        )
         counters.watermarks[0] = 1
         await heads.refresh()
         await asyncio.wait_for(asyncio.gather(first, both), 10)
@@ -236,7 +252,9 @@ def test_a_read_in_the_background_tells_its_error_and_the_next_one_works() -> No
     run(use)
 
 
-def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.WATCHED_S", -1.0)
 
     async def use(counters: Counters, heads: LogHeads) -> None:
@@ -255,7 +273,9 @@ def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(monk
     run(use)
 
 
-def test_who_waits_is_woken_however_long_ago_the_last_read_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_woken_however_long_ago_the_last_read_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.WATCHED_S", -1.0)
 
     async def use(counters: Counters, heads: LogHeads) -> None:
@@ -268,7 +288,9 @@ def test_who_waits_is_woken_however_long_ago_the_last_read_was(monkeypatch: pyte
     run(use)
 
 
-def test_wake_ups_while_cells_wait_for_a_minion_cost_no_looks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wake_ups_while_cells_wait_for_a_minion_cost_no_looks_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.FOLLOW_UP_S", (LONG_S,))
 
     async def use(counters: Counters, heads: LogHeads) -> None:
@@ -298,7 +320,9 @@ def test_what_a_minion_has_after_a_pause_is_shown_without_another_wake_up() -> N
     run(use)
 
 
-def test_cells_that_no_minion_has_for_long_are_not_looked_for_without_end_and_the_next_wake_up_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_that_no_minion_has_for_long_are_not_looked_for_without_end_and_the_next_wake_up_looks_again(  # noqa: E501
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.FOLLOW_UP_S", (0.0, 0.0))
 
     async def use(counters: Counters, heads: LogHeads) -> None:

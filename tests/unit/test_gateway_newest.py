@@ -1,4 +1,5 @@
-"""``@latest``: the newest cell of each row and column is never left out, nothing is without a newer one in the log, and from "now" on every cell is shown."""
+"""``@latest``: the newest cell of each row and column is never left out, nothing is without a newer
+one in the log, and from "now" on every cell is shown."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def newest_of(cells: Sequence[StoredCell]) -> dict[Key, int]:
 
 
 def offsets(batches: Sequence[Batch]) -> list[int]:
-    return [record.offset for record in decode_record_batches(b"".join(batch.data for batch in batches))]
+    return [
+        record.offset for record in decode_record_batches(b"".join(batch.data for batch in batches))
+    ]
 
 
 def log_of(written: Sequence[tuple[int, str, int]]) -> list[StoredCell]:
@@ -60,9 +63,13 @@ def log_of(written: Sequence[tuple[int, str, int]]) -> list[StoredCell]:
 
 
 @given(st.lists(triples, max_size=60), st.data())
-def test_any_piece_shows_what_is_newest_and_nothing_of_which_a_newer_cell_is_in_the_shown_log(written: list[tuple[int, str, int]], data: st.DataObject) -> None:
+def test_any_piece_shows_what_is_newest_and_nothing_of_which_a_newer_cell_is_in_the_shown_log(
+    written: list[tuple[int, str, int]], data: st.DataObject
+) -> None:
     cells = log_of(written)
-    log_start, start, end, watermark = sorted(data.draw(st.lists(st.integers(0, len(cells)), min_size=4, max_size=4)))
+    log_start, start, end, watermark = sorted(
+        data.draw(st.lists(st.integers(0, len(cells)), min_size=4, max_size=4))
+    )
     if start == end:
         return
     batches = encode_newest(LogOfCells(cells), LATEST, 0, start, end, head(watermark, log_start))  # type: ignore[arg-type]
@@ -73,7 +80,8 @@ def test_any_piece_shows_what_is_newest_and_nothing_of_which_a_newer_cell_is_in_
 
 
 class Client:
-    """Reads as a Kafka client does: from a position, in answers of any size, over connections that break and gateways that have not seen the newest cells."""
+    """Reads as a Kafka client does: from a position, in answers of any size, over connections that
+    break and gateways that have not seen the newest cells."""
 
     def __init__(self, log: LogOfCells, position: int) -> None:
         self._log = log
@@ -86,15 +94,24 @@ class Client:
         self._connection += 1
 
     def fetch(self, known_watermark: int, cells: int) -> None:
-        """One answer of up to ``cells`` offsets, from a gateway that knows of the log up to there."""
+        """One answer of up to ``cells`` offsets, from a gateway that knows of the log up to
+        there."""
         reader = Reader(self._connection, LATEST.name, 0)
         live_from = self.reads.live_from(reader, self.position, known_watermark)
         end = min(self.position + cells, known_watermark)
         if self.position < live_from:
             end = min(end, live_from)
-            batches = encode_newest(self._log, LATEST, 0, self.position, end, head(known_watermark)) if end > self.position else []  # type: ignore[arg-type]
+            batches = (
+                encode_newest(self._log, LATEST, 0, self.position, end, head(known_watermark))
+                if end > self.position
+                else []
+            )  # type: ignore[arg-type]
         else:
-            batches = encode_range(self._log, LATEST, 0, self.position, end, 0) if end > self.position else []  # type: ignore[arg-type]
+            batches = (
+                encode_range(self._log, LATEST, 0, self.position, end, 0)
+                if end > self.position
+                else []
+            )  # type: ignore[arg-type]
         self.reads.answered(reader, self.position, max(end, self.position))
         self.seen += offsets(batches)
         self.position = max(end, self.position)
@@ -108,8 +125,12 @@ steps = st.one_of(
 
 
 @given(st.integers(0, 10), st.lists(triples, max_size=20), st.lists(steps, max_size=50))
-@example(0, [(0, "BASE", 1), (0, "BASE", 0)], [("fetch", (1, 0)), ("put", (0, "BASE", 2)), ("fetch", (8, 0))])
-def test_whoever_reads_from_an_offset_to_the_end_has_the_newest_of_each_row_and_column_that_lies_there(
+@example(
+    0,
+    [(0, "BASE", 1), (0, "BASE", 0)],
+    [("fetch", (1, 0)), ("put", (0, "BASE", 2)), ("fetch", (8, 0))],
+)
+def test_whoever_reads_from_an_offset_to_the_end_has_the_newest_of_each_row_and_column_that_lies_there(  # noqa: E501
     begin: int, before: list[tuple[int, str, int]], then: list[tuple[str, object]]
 ) -> None:
     written = dict.fromkeys(before)
@@ -128,7 +149,9 @@ def test_whoever_reads_from_an_offset_to_the_end_has_the_newest_of_each_row_and_
     while client.position < len(log.cells):
         client.fetch(len(log.cells), 3)
     assert client.seen == sorted(set(client.seen)), "in order, none twice"
-    missing = {offset for offset in newest_of(log.cells).values() if offset >= start} - set(client.seen)
+    missing = {offset for offset in newest_of(log.cells).values() if offset >= start} - set(
+        client.seen
+    )
     assert not missing
 
 
@@ -153,10 +176,16 @@ def test_a_fetch_goes_on_with_a_read_from_where_its_last_answer_was_only() -> No
     reads = LatestReads()
     assert reads.live_from(READER, 10, 100) == 100
     reads.answered(READER, 10, 40)
-    for offset in (10, 25, 40):  # an answer that was lost, or of which the client dropped a part, is asked for again
+    for offset in (
+        10,
+        25,
+        40,
+    ):  # an answer that was lost, or of which the client dropped a part, is asked for again
         assert reads.live_from(READER, offset, 200) == 100
     reads.answered(READER, 40, 60)
-    assert reads.live_from(READER, 10, 300) == 300, "the client went back to the beginning: a read of its own"
+    assert reads.live_from(READER, 10, 300) == 300, (
+        "the client went back to the beginning: a read of its own"
+    )
     assert reads.live_from(READER, 900, 1_000) == 1_000
     assert reads.live_from(READER._replace(connection=2), 10, 400) == 400
     assert reads.live_from(READER._replace(shard=1), 10, 500) == 500
@@ -173,17 +202,25 @@ def test_no_more_reads_are_remembered_than_the_limit_and_those_that_go_on_stay()
 
 def read(log: LogOfCells, live_from: int, bytes_max: int, until_s: float) -> list[Batch]:
     async def run(executor: ThreadPoolExecutor) -> list[Batch]:
-        return await Newest(log, executor).read(LATEST, 0, 0, live_from, head(live_from), bytes_max, until_s)  # type: ignore[arg-type]
+        return await Newest(log, executor).read(
+            LATEST, 0, 0, live_from, head(live_from), bytes_max, until_s
+        )  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(1) as executor:
         return asyncio.run(run(executor))
 
 
-@pytest.mark.parametrize(("bytes_max", "until_s", "pieces"), [(1 << 30, inf, 4), (1, inf, 1), (1 << 30, 0.0, 1)])
-def test_an_answer_ends_at_now_or_when_bytes_or_time_are_used_up_but_always_goes_on(bytes_max: int, until_s: float, pieces: int) -> None:
+@pytest.mark.parametrize(
+    ("bytes_max", "until_s", "pieces"), [(1 << 30, inf, 4), (1, inf, 1), (1 << 30, 0.0, 1)]
+)
+def test_an_answer_ends_at_now_or_when_bytes_or_time_are_used_up_but_always_goes_on(
+    bytes_max: int, until_s: float, pieces: int
+) -> None:
     end = 4 * NEWEST_CELLS - 5
     rows = [Random(1).randrange(50) for _ in range(end)]
-    log = LogOfCells([log_cell(added_id, row, ref_key=added_id) for added_id, row in enumerate(rows)])
+    log = LogOfCells(
+        [log_cell(added_id, row, ref_key=added_id) for added_id, row in enumerate(rows)]
+    )
     batches = read(log, end, bytes_max, until_s)
     assert len(batches) == pieces
     assert batches[-1].end == min(end, pieces * NEWEST_CELLS)
@@ -191,6 +228,8 @@ def test_an_answer_ends_at_now_or_when_bytes_or_time_are_used_up_but_always_goes
 
 
 def test_of_a_piece_without_anything_newest_no_cell_is_read() -> None:
-    log = LogOfCells([log_cell(added_id, 0, ref_key=added_id) for added_id in range(3 * NEWEST_CELLS)])
+    log = LogOfCells(
+        [log_cell(added_id, 0, ref_key=added_id) for added_id in range(3 * NEWEST_CELLS)]
+    )
     assert offsets(read(log, 3 * NEWEST_CELLS, 1 << 30, inf)) == [3 * NEWEST_CELLS - 1]
     assert log.scanned == NEWEST_CELLS

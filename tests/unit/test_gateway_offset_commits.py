@@ -1,4 +1,5 @@
-"""OffsetCommit: what is saved carries this gateway's claim, and only of topics that the peer may read. The gateway's parts are values here."""
+"""OffsetCommit: what is saved carries this gateway's claim, and only of topics that the peer may
+read. The gateway's parts are values here."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ CLAIM = Claim("__gateways", "__consumer_offsets", 5, "gateway-1", 77)
 
 
 class Gateway:
-    """What OffsetCommit asks of its context. ``refuses`` is raised by the coordination; ``forbidden`` are topics that nobody may read."""
+    """What OffsetCommit asks of its context. ``refuses`` is raised by the coordination;
+    ``forbidden`` are topics that nobody may read."""
 
     def __init__(self) -> None:
         self.saved: list[tuple[dict[Any, CommittedOffset], Sequence[Claim]]] = []
@@ -28,10 +30,15 @@ class Gateway:
         self.forbidden: set[str] = set()
         self.generation_error: ErrorCode | None = None
         self.cluster = SimpleNamespace(group_error=lambda _group: None, claim=lambda _group: CLAIM)
-        self.groups = SimpleNamespace(offsets_lock=lambda _group: asyncio.Lock(), commit_error=lambda *_about: self.generation_error)
+        self.groups = SimpleNamespace(
+            offsets_lock=lambda _group: asyncio.Lock(),
+            commit_error=lambda *_about: self.generation_error,
+        )
         self.offsets = SimpleNamespace(commit_offsets=self._commit)
 
-    def _commit(self, group: str, offsets: Mapping[Any, CommittedOffset], *, claims: Sequence[Claim] = ()) -> None:
+    def _commit(
+        self, group: str, offsets: Mapping[Any, CommittedOffset], *, claims: Sequence[Claim] = ()
+    ) -> None:
         assert group == "g"
         if self.refuses is not None:
             raise self.refuses
@@ -59,12 +66,23 @@ def gateway() -> Gateway:
 def commit(gateway: Gateway, *places: tuple[str, int, int]) -> list[ErrorCode]:
     """Commits ``(topic, partition, offset)``; the error of each."""
     topics = [
-        SimpleNamespace(name=name, partitions=[SimpleNamespace(partition_index=partition, committed_offset=offset, committed_metadata=None)])
+        SimpleNamespace(
+            name=name,
+            partitions=[
+                SimpleNamespace(
+                    partition_index=partition, committed_offset=offset, committed_metadata=None
+                )
+            ],
+        )
         for name, partition, offset in places
     ]
     request = SimpleNamespace(group_id="g", member_id="", generation_id=-1, topics=topics)
     peer = Peer("client", "127.0.0.1", 8, "default", "User:a", 1, 0.0)
-    answer = asyncio.run(api_08_offset_commit.handle(cast("GatewayContext", gateway), request, cast("RequestHead", None), peer))
+    answer = asyncio.run(
+        api_08_offset_commit.handle(
+            cast("GatewayContext", gateway), request, cast("RequestHead", None), peer
+        )
+    )
     return [each["error_code"] for topic in answer["topics"] for each in topic["partitions"]]
 
 
@@ -77,16 +95,25 @@ def test_a_commit_carries_the_claim_of_the_gateway_on_the_group(gateway: Gateway
 
 @pytest.mark.parametrize(
     ("refuses", "told"),
-    [(StaleWriter("another gateway has the slot"), ErrorCode.not_coordinator), (StorageUnavailable("away"), ErrorCode.coordinator_not_available)],
+    [
+        (StaleWriter("another gateway has the slot"), ErrorCode.not_coordinator),
+        (StorageUnavailable("away"), ErrorCode.coordinator_not_available),
+    ],
 )
-def test_a_commit_that_the_coordination_refuses_is_not_acknowledged(gateway: Gateway, refuses: Exception, told: ErrorCode) -> None:
+def test_a_commit_that_the_coordination_refuses_is_not_acknowledged(
+    gateway: Gateway, refuses: Exception, told: ErrorCode
+) -> None:
     gateway.refuses = refuses
     assert commit(gateway, ("trips", 1, 7), ("trips", 2, 8)) == [told, told]
 
 
-def test_topics_that_may_not_be_read_and_partitions_that_are_not_there_are_answered_for_themselves(gateway: Gateway) -> None:
+def test_topics_that_may_not_be_read_and_partitions_that_are_not_there_are_answered_for_themselves(
+    gateway: Gateway,
+) -> None:
     gateway.forbidden = {"secret"}
-    assert commit(gateway, ("secret", 1, 7), ("trips", 9, 7), ("trips", 1, -2), ("trips", 2, 8)) == [
+    assert commit(
+        gateway, ("secret", 1, 7), ("trips", 9, 7), ("trips", 1, -2), ("trips", 2, 8)
+    ) == [
         ErrorCode.topic_authorization_failed,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.offset_out_of_range,

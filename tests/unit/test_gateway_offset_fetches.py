@@ -1,4 +1,5 @@
-"""OffsetFetch shows offsets of topics that the peer may see, and of no others; and a rule of one kind is none of another."""
+"""OffsetFetch shows offsets of topics that the peer may see, and of no others; and a rule of one
+kind is none of another."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from cellfeed.bridge.gateway.security.users import Acl, Security
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 OFFSETS = {("open", 0): CommittedOffset(5), ("secret", 0): CommittedOffset(7)}
-RULES = [Acl("User:a", "group", "g", "read"), Acl("User:a", "topic", "open", "read"), Acl("User:b", "topic", "g", "read")]
+RULES = [
+    Acl("User:a", "group", "g", "read"),
+    Acl("User:a", "topic", "open", "read"),
+    Acl("User:b", "topic", "g", "read"),
+]
 
 
 class Gateway:
@@ -27,7 +32,9 @@ class Gateway:
         self.security = Security({}, frozenset(RULES), b"")
         self.cluster = SimpleNamespace(group_error=lambda _group: None, claim=lambda _group: None)
         self.groups = SimpleNamespace(offsets_lock=lambda _group: asyncio.Lock())
-        self.offsets = SimpleNamespace(fetch_offsets=lambda _group: OFFSETS, commit_offsets=lambda *_about, **_claims: None)
+        self.offsets = SimpleNamespace(
+            fetch_offsets=lambda _group: OFFSETS, commit_offsets=lambda *_about, **_claims: None
+        )
 
     async def in_coordination(self, call: Any, *arguments: Any, **named: Any) -> Any:
         return call(*arguments, **named)
@@ -36,14 +43,28 @@ class Gateway:
         return self.security.may(peer.principal, kind, name, operation)
 
 
-def fetch(principal: str, topics: Sequence[str] | None) -> tuple[ErrorCode, dict[str, tuple[int, ErrorCode]]]:
+def fetch(
+    principal: str, topics: Sequence[str] | None
+) -> tuple[ErrorCode, dict[str, tuple[int, ErrorCode]]]:
     """The error of the group, and by topic the offset of partition 0 with its error."""
-    asked = None if topics is None else [SimpleNamespace(name=name, partition_indexes=[0]) for name in topics]
+    asked = (
+        None
+        if topics is None
+        else [SimpleNamespace(name=name, partition_indexes=[0]) for name in topics]
+    )
     request = SimpleNamespace(group_id="g", topics=asked)
     peer = Peer("client", "127.0.0.1", 6, "default", principal, 1, 0.0)
     head = cast("RequestHead", SimpleNamespace(version=6))
-    answer = asyncio.run(api_09_offset_fetch.handle(cast("GatewayContext", Gateway()), request, head, peer))
-    return answer["error_code"], {each["name"]: (each["partitions"][0]["committed_offset"], each["partitions"][0]["error_code"]) for each in answer["topics"]}
+    answer = asyncio.run(
+        api_09_offset_fetch.handle(cast("GatewayContext", Gateway()), request, head, peer)
+    )
+    return answer["error_code"], {
+        each["name"]: (
+            each["partitions"][0]["committed_offset"],
+            each["partitions"][0]["error_code"],
+        )
+        for each in answer["topics"]
+    }
 
 
 def test_offsets_of_all_topics_are_those_of_topics_that_may_be_seen() -> None:

@@ -1,4 +1,5 @@
-"""SCRAM as RFC 7677 has it, and whatever else a peer may send: an answer, or AuthenticationFailed, never another error."""
+"""SCRAM as RFC 7677 has it, and whatever else a peer may send: an answer, or AuthenticationFailed,
+never another error."""
 
 from __future__ import annotations
 
@@ -8,14 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.bridge.gateway.security.scram import AuthenticationFailed, Credential, ScramExchange, is_password, make_credential, no_credential, plain_message
+from cellfeed.bridge.gateway.security.scram import (
+    AuthenticationFailed,
+    Credential,
+    ScramExchange,
+    is_password,
+    make_credential,
+    no_credential,
+    plain_message,
+)
 
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 PENCIL = make_credential("SCRAM-SHA-256", "pencil", SALT, 4096)
 CLIENT_FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
-CLIENT_FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+SERVER_FIRST = (
+    b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+)
+CLIENT_FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="  # noqa: E501
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
@@ -32,7 +43,14 @@ def test_the_example_of_rfc_7677() -> None:
         scram.final(CLIENT_FINAL)
 
 
-@pytest.mark.parametrize("changed", [CLIENT_FINAL.replace(b"dHzb", b"AAAA"), CLIENT_FINAL.replace(b"biws", b"eSws"), CLIENT_FINAL.replace(b"rOpr", b"xxxx")])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        CLIENT_FINAL.replace(b"dHzb", b"AAAA"),
+        CLIENT_FINAL.replace(b"biws", b"eSws"),
+        CLIENT_FINAL.replace(b"rOpr", b"xxxx"),
+    ],
+)
 def test_a_proof_a_binding_or_a_nonce_that_does_not_fit_is_refused(changed: bytes) -> None:
     scram = exchange()
     scram.first(CLIENT_FIRST)
@@ -42,7 +60,9 @@ def test_a_proof_a_binding_or_a_nonce_that_does_not_fit_is_refused(changed: byte
 
 def test_a_user_who_does_not_exist_is_answered_the_same_way_and_fails_at_the_proof() -> None:
     nobody = no_credential("SCRAM-SHA-256", "user", b"secret")
-    assert nobody.salt == no_credential("SCRAM-SHA-256", "user", b"secret").salt, "asked twice, told the same"
+    assert nobody.salt == no_credential("SCRAM-SHA-256", "user", b"secret").salt, (
+        "asked twice, told the same"
+    )
     scram = exchange(nobody)
     assert scram.first(CLIENT_FIRST).startswith(b"r=rOprNGfwEbeRWgbNEkqO%hvY")
     with pytest.raises(AuthenticationFailed):
@@ -74,7 +94,15 @@ def test_a_password_is_verified_by_the_keys_and_no_credential_shows_them() -> No
     assert not is_password("SCRAM-SHA-256", PENCIL, "pencils")
     assert repr(PENCIL) == "Credential(iterations=4096)"
     assert plain_message(b"\0user\0pen,cil") == ("user", "pen,cil")
-    for refused in (b"", b"user", b"root\0user\0x", b"\0\0x", b"\0user\0", b"a\0b\0c\0d", b"\xff\0a\0b"):
+    for refused in (
+        b"",
+        b"user",
+        b"root\0user\0x",
+        b"\0\0x",
+        b"\0user\0",
+        b"a\0b\0c\0d",
+        b"\xff\0a\0b",
+    ):
         with pytest.raises(AuthenticationFailed):
             plain_message(refused)
 

@@ -1,4 +1,5 @@
-"""A slot that changes hands between a gateway's claim and its reservation is coordinated by one gateway."""
+"""A slot that changes hands between a gateway's claim and its reservation is coordinated by one
+gateway."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ from tests.unit.test_gateway_slots import TTL_S, Place, place
 __all__ = ["place"]
 
 
-def test_a_slot_that_is_lost_before_it_is_reserved_is_not_coordinated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first gateway is paused behind its claim, past its session; the second has every slot by the time it wakes up."""
+def test_a_slot_that_is_lost_before_it_is_reserved_is_not_coordinated(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first gateway is paused behind its claim, past its session; the second has every slot by
+    the time it wakes up."""
     a, b = place.gateway("a"), place.gateway("b")
     claim = place.coordinator.claim
 

@@ -1,4 +1,5 @@
-"""Which gateway coordinates which groups, step by step, over both coordinations: one holder at a time, generations only rise, a paused one finds out."""
+"""Which gateway coordinates which groups, step by step, over both coordinations: one holder at a
+time, generations only rise, a paused one finds out."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Place:
 
 
 @pytest.fixture(params=["store", "zookeeper in memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
     with closing(SqliteState(tmp_path / "state.sqlite3")) as state:
         place = Place(state)
         monkeypatch.setattr(state, "now_us", lambda: int(place.now_s * 1e6))
@@ -47,7 +50,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             yield place
             return
         tree = ZooKeeperTree()
-        opened = ZooKeeperCoordinator(ZooKeeperAddress("in memory"), state, clock=lambda: place.now_s, connect=lambda _, timeout_s: tree.begin(timeout_s))
+        opened = ZooKeeperCoordinator(
+            ZooKeeperAddress("in memory"),
+            state,
+            clock=lambda: place.now_s,
+            connect=lambda _, timeout_s: tree.begin(timeout_s),
+        )
         with closing(opened) as place.coordinator:
             yield place
 
@@ -62,7 +70,9 @@ def test_a_node_id_is_given_once_to_a_name_and_never_to_another(place: Place) ->
     assert set(all_nodes(place.state)) == {"a", "b/ä", "c"}
 
 
-def test_the_first_gateway_has_every_slot_and_gives_half_of_them_to_the_second(place: Place) -> None:
+def test_the_first_gateway_has_every_slot_and_gives_half_of_them_to_the_second(
+    place: Place,
+) -> None:
     a, b = place.gateway("a"), place.gateway("b")
     assert len(a.step({}).slots) == SLOTS
     assert b.step({}).slots == {}, "nothing is to be had before the first has given it back"
@@ -70,7 +80,10 @@ def test_the_first_gateway_has_every_slot_and_gives_half_of_them_to_the_second(p
     theirs = b.step({}).slots
     assert len(ours) == len(theirs) == SLOTS // 2
     assert not ours.keys() & theirs.keys()
-    assert {name: len(slots) for name, slots in slots_by_gateway(place.coordinator).items()} == {"a": 25, "b": 25}
+    assert {name: len(slots) for name, slots in slots_by_gateway(place.coordinator).items()} == {
+        "a": 25,
+        "b": 25,
+    }
 
 
 def test_who_leaves_gives_its_slots_back_at_once(place: Place) -> None:
@@ -83,7 +96,9 @@ def test_who_leaves_gives_its_slots_back_at_once(place: Place) -> None:
     assert list(look.nodes) == ["b"]
 
 
-def test_generations_begin_above_all_that_an_earlier_coordinator_can_have_used(place: Place) -> None:
+def test_generations_begin_above_all_that_an_earlier_coordinator_can_have_used(
+    place: Place,
+) -> None:
     a, b = place.gateway("a"), place.gateway("b")
     before = a.step({}).slots
     a.leave()
@@ -106,7 +121,9 @@ def test_more_generations_are_reserved_before_those_that_there_are_run_out(place
     assert place.gateway("b").step({}).slots[7].first >= more[7].end
 
 
-def test_a_gateway_that_was_paused_past_its_session_has_lost_its_slots_and_commits_nothing(place: Place) -> None:
+def test_a_gateway_that_was_paused_past_its_session_has_lost_its_slots_and_commits_nothing(
+    place: Place,
+) -> None:
     a, b = place.gateway("a"), place.gateway("b")
     old = a.step({}).slots
     place.now_s += TTL_S + 1
@@ -115,7 +132,9 @@ def test_a_gateway_that_was_paused_past_its_session_has_lost_its_slots_and_commi
     place.coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(9)}, claims=[new[3].claim])
     assert place.now_s > a.confirmed_until_s
     with pytest.raises(StaleWriter):
-        place.coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(5)}, claims=[old[3].claim])
+        place.coordinator.commit_offsets(
+            "g", {("trips", 0): CommittedOffset(5)}, claims=[old[3].claim]
+        )
     with pytest.raises(StaleWriter):
         place.coordinator.delete_offsets("g", claims=[old[3].claim])
     assert place.coordinator.fetch_offsets("g")[("trips", 0)].offset == 9
@@ -124,14 +143,20 @@ def test_a_gateway_that_was_paused_past_its_session_has_lost_its_slots_and_commi
     assert len(b.step({}).slots) == len(a.step({}).slots) == SLOTS // 2
 
 
-def test_a_session_that_ended_while_nobody_else_was_there_changes_nothing_for_the_groups(place: Place) -> None:
+def test_a_session_that_ended_while_nobody_else_was_there_changes_nothing_for_the_groups(
+    place: Place,
+) -> None:
     a = place.gateway("a")
     before = a.step({}).slots
     place.now_s += TTL_S + 1
     assert a.step_without_coordination().keys() == before.keys()
     after = a.step({}).slots
-    assert {slot: held.first for slot, held in after.items()} == {slot: held.first for slot, held in before.items()}
-    place.coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(5)}, claims=[after[3].claim])
+    assert {slot: held.first for slot, held in after.items()} == {
+        slot: held.first for slot, held in before.items()
+    }
+    place.coordinator.commit_offsets(
+        "g", {("trips", 0): CommittedOffset(5)}, claims=[after[3].claim]
+    )
 
 
 def test_a_second_process_of_the_same_name_ends_the_first(place: Place) -> None:
@@ -139,7 +164,9 @@ def test_a_second_process_of_the_same_name_ends_the_first(place: Place) -> None:
     a.step({})
     place.now_s += 1
     again = place.gateway("a")
-    assert len(again.step({}).slots) == SLOTS, "a gateway that was killed and started again waits for no session"
+    assert len(again.step({}).slots) == SLOTS, (
+        "a gateway that was killed and started again waits for no session"
+    )
     place.now_s += TTL_S / 2
     with pytest.raises(StaleWriter, match="another process"):
         a.step({})
@@ -160,7 +187,9 @@ def test_who_dies_while_taking_slots_over_leaves_them_to_be_taken(place: Place, 
     assert all(after[slot].first >= before[slot].end for slot in range(SLOTS))
 
 
-def test_a_step_that_failed_half_way_is_made_good_by_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_failed_half_way_is_made_good_by_the_next(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a = place.gateway("a")
     with monkeypatch.context() as patched:
 
@@ -170,5 +199,7 @@ def test_a_step_that_failed_half_way_is_made_good_by_the_next(place: Place, monk
         patched.setattr(place.coordinator, "commit_offsets", away)
         with pytest.raises(Unavailable):
             a.step({})
-        assert a.step_without_coordination() == {}, "a slot without reserved generations is not coordinated"
+        assert a.step_without_coordination() == {}, (
+            "a slot without reserved generations is not coordinated"
+        )
     assert len(a.step({}).slots) == SLOTS

@@ -1,4 +1,5 @@
-"""Which gateway has which partition and which group: every gateway comes to the same answer, evenly, and little moves."""
+"""Which gateway has which partition and which group: every gateway comes to the same answer,
+evenly, and little moves."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def test_every_node_has_its_share_and_none_has_more(count: int, nodes: set[int])
     assert len(placed) == count
     assert set(placed) <= nodes
     assert max(Counter(placed).values(), default=0) <= -(-count // len(nodes))
-    assert spread("slot", count, sorted(nodes, reverse=True)) == placed, "whatever order the nodes were found in"
+    assert spread("slot", count, sorted(nodes, reverse=True)) == placed, (
+        "whatever order the nodes were found in"
+    )
 
 
 def test_nobody_there_is_nobody_chosen() -> None:
@@ -28,7 +31,10 @@ def test_nobody_there_is_nobody_chosen() -> None:
 
 @pytest.mark.parametrize("nodes", range(1, 9))
 def test_a_node_that_comes_moves_little_more_than_its_share(nodes: int) -> None:
-    before, after = spread("slot", SLOTS, range(1, nodes + 1)), spread("slot", SLOTS, range(1, nodes + 2))
+    before, after = (
+        spread("slot", SLOTS, range(1, nodes + 1)),
+        spread("slot", SLOTS, range(1, nodes + 2)),
+    )
     moved = sum(old != now for old, now in zip(before, after, strict=True))
     assert moved <= 2 * -(-SLOTS // (nodes + 1))
 
@@ -39,7 +45,9 @@ def test_a_groups_slot_is_the_partition_of_consumer_offsets_that_kafka_names() -
     assert slot_of("a") == 97 % 50
     assert slot_of("billing") == abs(_java_hash("billing")) % 50
     assert slot_of("\U0001f600") == abs(_java_hash("\ud83d\ude00")) % 50
-    assert slot_of("polygenelubricants") == 0, "its hash is the smallest number there is, whose magnitude Kafka takes for 0"
+    assert slot_of("polygenelubricants") == 0, (
+        "its hash is the smallest number there is, whose magnitude Kafka takes for 0"
+    )
 
 
 def _java_hash(text: str) -> int:

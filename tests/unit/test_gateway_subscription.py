@@ -21,11 +21,16 @@ def subscription(topics: Sequence[str], version: int = 3) -> bytes:
 
 
 @given(TOPICS, st.integers(0, 3), st.binary(max_size=30))
-def test_a_subscription_is_read_whatever_follows_it(topics: list[str], version: int, rest: bytes) -> None:
+def test_a_subscription_is_read_whatever_follows_it(
+    topics: list[str], version: int, rest: bytes
+) -> None:
     assert subscribed_topics(subscription(topics, version) + rest) == frozenset(topics)
 
 
-@given(st.binary(max_size=60) | TOPICS.flatmap(lambda topics: st.integers(0, 60).map(lambda end: subscription(topics)[:end])))
+@given(
+    st.binary(max_size=60)
+    | TOPICS.flatmap(lambda topics: st.integers(0, 60).map(lambda end: subscription(topics)[:end]))
+)
 def test_anything_else_is_none_or_as_much_as_is_there(metadata: bytes) -> None:
     found = subscribed_topics(metadata)
     assert found is None or len(found) <= len(metadata) // 2

@@ -1,4 +1,5 @@
-"""A group that has changed hands is one with members until they have come back: no late commit without a generation is taken for an admin's (I20)."""
+"""A group that has changed hands is one with members until they have come back: no late commit
+without a generation is taken for an admin's (I20)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ SLOT = slot_of("billing")
 
 
 def joining(member_id: str = "") -> JoinRequest:
-    return JoinRequest(member_id, None, "client", "host", 10.0, 10.0, "consumer", (("range", b""),), 9)
+    return JoinRequest(
+        member_id, None, "client", "host", 10.0, 10.0, "consumer", (("range", b""),), 9
+    )
 
 
 def admin_commit(table: GroupTable) -> ErrorCode | None:

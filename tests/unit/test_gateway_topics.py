@@ -1,4 +1,5 @@
-"""Topics are views of a datastore's logs: which there are, what they carry, and ids that are the same in every gateway for ever."""
+"""Topics are views of a datastore's logs: which there are, what they carry, and ids that are the
+same in every gateway for ever."""
 
 from __future__ import annotations
 
@@ -70,21 +71,45 @@ def test_ids_follow_from_names_alone_and_never_change() -> None:
 def test_each_topic_carries_what_is_configured_for_it_or_else_the_default() -> None:
     topics = Topics("trips", lambda: ["BASE", "NOTES"], {"*": AVRO, "trips.BASE": JSON})
     topics.refresh()
-    assert {topic.name: topic.event_format for topic in topics.all()} == {"trips": AVRO, "trips.BASE": JSON, "trips.NOTES": AVRO}
+    assert {topic.name: topic.event_format for topic in topics.all()} == {
+        "trips": AVRO,
+        "trips.BASE": JSON,
+        "trips.NOTES": AVRO,
+    }
 
 
 @pytest.mark.parametrize(
-    ("name", "legal"), [("trips", True), ("a.b_c-D9", True), ("x" * 249, True), ("x" * 250, False), ("", False), (".", False), ("..", False)]
+    ("name", "legal"),
+    [
+        ("trips", True),
+        ("a.b_c-D9", True),
+        ("x" * 249, True),
+        ("x" * 250, False),
+        ("", False),
+        (".", False),
+        ("..", False),
+    ],
 )
 def test_legal_names_are_kafkas(name: str, legal: bool) -> None:
     assert legal_topic_name(name) is legal
 
 
-CARDS = VirtualTopic("cards", column="BASE", filter=[Condition("kind", "=", value="card")], fields=["fare"], format="json")
+CARDS = VirtualTopic(
+    "cards",
+    column="BASE",
+    filter=[Condition("kind", "=", value="card")],
+    fields=["fare"],
+    format="json",
+)
 
 
 def test_declared_topics_are_listed_with_the_others_each_in_its_own_format() -> None:
-    topics = Topics("trips", lambda: ["BASE"], {"*": AVRO}, [(CARDS, JSON), (VirtualTopic("now", latest=True), AVRO)])
+    topics = Topics(
+        "trips",
+        lambda: ["BASE"],
+        {"*": AVRO},
+        [(CARDS, JSON), (VirtualTopic("now", latest=True), AVRO)],
+    )
     topics.refresh()
     assert [topic.name for topic in topics.all()] == ["cards", "now", "trips", "trips.BASE"]
     cards, now = topics.named("cards"), topics.named("now")
@@ -95,20 +120,36 @@ def test_declared_topics_are_listed_with_the_others_each_in_its_own_format() -> 
     assert topics.identified(cards.topic_id) is cards
 
 
-def test_the_id_of_a_declared_topic_follows_from_its_definition_so_that_another_view_is_another_topic() -> None:
+def test_the_id_of_a_declared_topic_follows_from_its_definition_so_that_another_view_is_another_topic() -> (  # noqa: E501
+    None
+):
     def topic_id(topic: VirtualTopic) -> UUID:
         found = Topics("trips", list, {"*": AVRO}, [(topic, AVRO)]).named(topic.name)
         assert found is not None
         return found.topic_id
 
-    others = [VirtualTopic("cards"), VirtualTopic("cards", column="BASE"), VirtualTopic("cards", latest=True), VirtualTopic("cards", format="json")]
+    others = [
+        VirtualTopic("cards"),
+        VirtualTopic("cards", column="BASE"),
+        VirtualTopic("cards", latest=True),
+        VirtualTopic("cards", format="json"),
+    ]
     assert topic_id(CARDS) == topic_id(replace(CARDS))
     assert len({topic_id(topic) for topic in [CARDS, *others]}) == 5
-    assert str(topic_id(VirtualTopic("cards"))) == "c07bf9f4-17bf-51d5-aea9-48487fee3f25", "two versions of the gateway give one declaration one id"
+    assert str(topic_id(VirtualTopic("cards"))) == "c07bf9f4-17bf-51d5-aea9-48487fee3f25", (
+        "two versions of the gateway give one declaration one id"
+    )
 
 
-def test_latest_is_there_behind_the_full_topic_and_those_of_columns_for_whoever_knows_the_name() -> None:
-    topics = Topics("trips", lambda: ["BASE", "x@latest"], {"*": AVRO, "trips.BASE": JSON, "trips@latest": JSON}, [(CARDS, JSON)])
+def test_latest_is_there_behind_the_full_topic_and_those_of_columns_for_whoever_knows_the_name() -> (  # noqa: E501
+    None
+):
+    topics = Topics(
+        "trips",
+        lambda: ["BASE", "x@latest"],
+        {"*": AVRO, "trips.BASE": JSON, "trips@latest": JSON},
+        [(CARDS, JSON)],
+    )
     assert topics.named("trips.BASE@latest") is None
     topics.refresh()
     assert [topic.name for topic in topics.all()] == ["cards", "trips", "trips.BASE"]
@@ -119,29 +160,75 @@ def test_latest_is_there_behind_the_full_topic_and_those_of_columns_for_whoever_
     assert (base.view, base.event_format, base.latest) == (View("BASE"), JSON, True)
     assert topics.identified(base.topic_id) is base
     assert topics.named("cards@latest") is None
-    assert topics.named("trips.x@latest") is None, "the column's name is not legal, and its cells are not those of a column x"
+    assert topics.named("trips.x@latest") is None, (
+        "the column's name is not legal, and its cells are not those of a column x"
+    )
 
 
 @pytest.mark.parametrize(
     ("declared", "error"),
     [
-        ([VirtualTopic("trips")], r"topic trips: that is the topic of all cells; give the view another name, as trips-view"),
-        ([VirtualTopic("trips.cards")], r"topic trips.cards: names that begin with trips. are those of columns; .* as trips-cards"),
+        (
+            [VirtualTopic("trips")],
+            (
+                r"topic trips: that is the topic of all cells; give the view another name, as"
+                r" trips-view"
+            ),
+        ),
+        (
+            [VirtualTopic("trips.cards")],
+            (
+                r"topic trips.cards: names that begin with trips. are those of columns; .* as"
+                r" trips-cards"
+            ),
+        ),
         ([VirtualTopic("..")], r"topic '\.\.': Kafka does not allow"),
         ([VirtualTopic("a\n")], r"topic 'a\\n': Kafka does not allow"),
-        ([CARDS, VirtualTopic("cards")], r"topic cards: the name is given twice; give one of them another name"),
-        ([VirtualTopic("a", fields=["x", "x.y"])], r"topic a: fields: 'x.y' is given twice, or is a part of 'x'"),
+        (
+            [CARDS, VirtualTopic("cards")],
+            r"topic cards: the name is given twice; give one of them another name",
+        ),
+        (
+            [VirtualTopic("a", fields=["x", "x.y"])],
+            r"topic a: fields: 'x.y' is given twice, or is a part of 'x'",
+        ),
         ([VirtualTopic("a", column="")], r"topic a: .*column"),
-        ([VirtualTopic("a", filter=[Condition("k", "=")])], r"topic a: filter on 'k': = goes with a value"),
-        ([replace(CARDS, latest=True)], r"topic cards: filter and latest do not go together: .* take one of them out"),
-        ([VirtualTopic(f"t{number}") for number in range(101)], r"101 topics are declared; at most 100 are possible, take some out"),
-        ([VirtualTopic("told")], r"topic told: its format is said where it is declared; take it out of the gateway's formats"),
+        (
+            [VirtualTopic("a", filter=[Condition("k", "=")])],
+            r"topic a: filter on 'k': = goes with a value",
+        ),
+        (
+            [replace(CARDS, latest=True)],
+            r"topic cards: filter and latest do not go together: .* take one of them out",
+        ),
+        (
+            [VirtualTopic(f"t{number}") for number in range(101)],
+            r"101 topics are declared; at most 100 are possible, take some out",
+        ),
+        (
+            [VirtualTopic("told")],
+            (
+                r"topic told: its format is said where it is declared; take it out of the gateway's"
+                r" formats"
+            ),
+        ),
     ],
 )
-def test_what_cannot_be_declared_is_refused_with_the_topic_and_the_fix(declared: list[VirtualTopic], error: str) -> None:
+def test_what_cannot_be_declared_is_refused_with_the_topic_and_the_fix(
+    declared: list[VirtualTopic], error: str
+) -> None:
     with pytest.raises(InvalidRequest, match=error):
         check_topics("trips", declared, {"told": "json"})
 
 
-def test_as_many_topics_as_are_possible_may_be_declared_and_names_only_look_like_those_of_columns() -> None:
-    check_topics("trips", [CARDS, *(VirtualTopic(name) for name in ("trips-latest", "trips_", "tripsy.x", "a.trips")), *map(VirtualTopic, map(str, range(95)))])
+def test_as_many_topics_as_are_possible_may_be_declared_and_names_only_look_like_those_of_columns() -> (  # noqa: E501
+    None
+):
+    check_topics(
+        "trips",
+        [
+            CARDS,
+            *(VirtualTopic(name) for name in ("trips-latest", "trips_", "tripsy.x", "a.trips")),
+            *map(VirtualTopic, map(str, range(95))),
+        ],
+    )

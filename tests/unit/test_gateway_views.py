@@ -1,4 +1,5 @@
-"""Views of a log as topics: the exporter's records at the log's offsets, and batches that cover what the view leaves out."""
+"""Views of a log as topics: the exporter's records at the log's offsets, and batches that cover
+what the view leaves out."""
 
 from __future__ import annotations
 
@@ -37,7 +38,14 @@ def topic_of(view: View, name: str = "json") -> Topic:
     return make_topic("a-view", view, event_format(name, "trips", envelope_schema_id()))
 
 
-def read(log: LogOfCells, topic: Topic, offset: int, watermark: int, bytes_max: int = 1 << 40, until_s: float = 1e12) -> list[Batch]:
+def read(
+    log: LogOfCells,
+    topic: Topic,
+    offset: int,
+    watermark: int,
+    bytes_max: int = 1 << 40,
+    until_s: float = 1e12,
+) -> list[Batch]:
     async def run(executor: ThreadPoolExecutor) -> list[Batch]:
         return await Blocks(log, executor).read(topic, 0, offset, watermark, 0, bytes_max, until_s)  # type: ignore[arg-type]
 
@@ -45,8 +53,16 @@ def read(log: LogOfCells, topic: Topic, offset: int, watermark: int, bytes_max: 
         return asyncio.run(run(executor))
 
 
-bodies = st.fixed_dictionaries({}, optional={"pay": st.fixed_dictionaries({}, optional={"kind": st.sampled_from(["card", "cash", 1])}), "x": st.integers(0, 3)})
-cells = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["BASE", "NOTES"]), bodies), max_size=40)
+bodies = st.fixed_dictionaries(
+    {},
+    optional={
+        "pay": st.fixed_dictionaries({}, optional={"kind": st.sampled_from(["card", "cash", 1])}),
+        "x": st.integers(0, 3),
+    },
+)
+cells = st.lists(
+    st.tuples(st.integers(1, 3), st.sampled_from(["BASE", "NOTES"]), bodies), max_size=40
+)
 """With holes between the ids, as erased cells leave them."""
 views = st.builds(
     View,
@@ -71,21 +87,33 @@ def test_a_view_has_the_exporters_records_at_their_offsets_and_its_batches_cover
 ) -> None:
     log = numbered(drawn)
     end = log[-1].added_id + 1 if log else 5
-    start, stop = sorted(data.draw(st.lists(st.integers(0, end), min_size=2, max_size=2, unique=True)))
+    start, stop = sorted(
+        data.draw(st.lists(st.integers(0, end), min_size=2, max_size=2, unique=True))
+    )
     engine = LogOfCells(log, scan_cells_max=data.draw(st.integers(1, 50)))
     batches = encode_range(engine, topic_of(view, name), 0, start, stop, 0)  # type: ignore[arg-type]
     assert (batches[0].start, batches[-1].end) == (start, stop)
     assert all(before.end == after.start for before, after in pairwise(batches))
-    export = Export("e", "b", topic="t", format=name, column=view.column, filter=view.filter, fields=view.fields)  # type: ignore[arg-type]
+    export = Export(
+        "e", "b", topic="t", format=name, column=view.column, filter=view.filter, fields=view.fields
+    )  # type: ignore[arg-type]
     encoder = RecordEncoder(export, "trips", envelope_schema_id())
-    wanted = encoder.encode(0, [cell for cell in log if start <= cell.added_id < stop], LeaderEpochs([], 0)).records
+    wanted = encoder.encode(
+        0, [cell for cell in log if start <= cell.added_id < stop], LeaderEpochs([], 0)
+    ).records
     found = list(decode_record_batches(b"".join(batch.data for batch in batches)))
-    assert [each[:] for each in found] == [(each.added_id, each.timestamp_ms, each.key, each.value) for each in wanted]
+    assert [each[:] for each in found] == [
+        (each.added_id, each.timestamp_ms, each.key, each.value) for each in wanted
+    ]
 
 
-def test_nothing_that_matches_for_many_blocks_is_passed_in_one_answer_and_the_last_batch_ends_at_the_watermark() -> None:
+def test_nothing_that_matches_for_many_blocks_is_passed_in_one_answer_and_the_last_batch_ends_at_the_watermark() -> (  # noqa: E501
+    None
+):
     end = 20 * BLOCK_CELLS + 7
-    log = LogOfCells([log_cell(added_id, added_id, body={"pay": {"kind": "cash"}}) for added_id in range(end)])
+    log = LogOfCells(
+        [log_cell(added_id, added_id, body={"pay": {"kind": "cash"}}) for added_id in range(end)]
+    )
     batches = read(log, topic_of(View(filter=CARDS)), 3, end)
     assert batches[0].start == 0
     assert batches[-1].end == end
@@ -104,14 +132,27 @@ def test_an_answer_ends_when_its_time_is_used_up_but_always_goes_on() -> None:
     assert answers == 3
 
 
-def test_large_bodies_that_a_projection_makes_small_are_one_batch_and_large_ones_end_theirs() -> None:
-    log = LogOfCells([log_cell(added_id, added_id, body={"x": added_id, "text": "x" * 300_000}) for added_id in range(6)])
+def test_large_bodies_that_a_projection_makes_small_are_one_batch_and_large_ones_end_theirs() -> (
+    None
+):
+    log = LogOfCells(
+        [
+            log_cell(added_id, added_id, body={"x": added_id, "text": "x" * 300_000})
+            for added_id in range(6)
+        ]
+    )
     [small] = encode_range(log, topic_of(View(fields=["x"])), 0, 0, 6, 0)  # type: ignore[arg-type]
     assert [record.offset for record in decode_record_batches(small.data)] == list(range(6))
     large = encode_range(log, topic_of(View(filter=[Condition("x", "!=", value=1)])), 0, 0, 6, 0)  # type: ignore[arg-type]
     assert len(large) > 1
     assert all(len(batch.data) < 1 << 20 for batch in large), "each fits a consumer's default fetch"
-    assert [record.offset for batch in large for record in decode_record_batches(batch.data)] == [0, 2, 3, 4, 5]
+    assert [record.offset for batch in large for record in decode_record_batches(batch.data)] == [
+        0,
+        2,
+        3,
+        4,
+        5,
+    ]
 
 
 def test_topics_with_the_same_records_share_their_kept_blocks() -> None:
@@ -135,11 +176,15 @@ def test_topics_with_the_same_records_share_their_kept_blocks() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_cloud_event_says_so_in_a_header_and_other_formats_have_none(name: str) -> None:
-    [batch] = encode_range(LogOfCells([log_cell(0), log_cell(1)]), topic_of(View(), name), 0, 0, 2, 0)  # type: ignore[arg-type]
+    [batch] = encode_range(
+        LogOfCells([log_cell(0), log_cell(1)]), topic_of(View(), name), 0, 0, 2, 0
+    )  # type: ignore[arg-type]
     wanted = [("content-type", CONTENT_TYPE)] if name == "cloudevents" else []
     assert [list(record.headers) for record in DefaultRecordBatch(batch.data)] == [wanted, wanted]
 
 
 def test_a_format_that_does_not_exist_is_named_with_those_that_do() -> None:
-    with pytest.raises(InvalidRequest, match="'protobuf' does not exist; known are avro, json, cloudevents"):
+    with pytest.raises(
+        InvalidRequest, match="'protobuf' does not exist; known are avro, json, cloudevents"
+    ):
         event_format("protobuf", "trips", 1)

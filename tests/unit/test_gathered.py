@@ -1,4 +1,5 @@
-"""Calls that are done together: what comes while one lot is under way is the next one, and each hears of its own error."""
+"""Calls that are done together: what comes while one lot is under way is the next one, and each
+hears of its own error."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.services.waiting import wait_until
 
 
 class Lots:
-    """Holds the first lot until it is told to go on, so that the others gather; keeps what was done. ``fail``: raises for some lots."""
+    """Holds the first lot until it is told to go on, so that the others gather; keeps what was
+    done. ``fail``: raises for some lots."""
 
     def __init__(self, fail: Callable[[Sequence[int]], None] = lambda _: None) -> None:
         self.done: list[list[int]] = []
@@ -48,7 +50,9 @@ class Lots:
         assert self.begun.wait(60)
         for thread in threads[1:]:
             thread.start()
-        wait_until(lambda: len(getattr(self.gathered._next, "items", ())) == len(items), "the others wait")
+        wait_until(
+            lambda: len(getattr(self.gathered._next, "items", ())) == len(items), "the others wait"
+        )
         self.go_on.set()
         for thread in threads:
             thread.join(60)
@@ -99,7 +103,9 @@ def test_a_void_claim_keeps_no_other_shard_from_being_saved(datastore: Datastore
     coordinator.release([claims[1]])
     lot = [({("trips", shard): CommittedOffset(7)}, [claims[shard]]) for shard in (0, 1)]
     with pytest.raises(StaleWriter):
-        coordinator.commit_offsets("group", {**lot[0][0], **lot[1][0]}, claims=[*lot[0][1], *lot[1][1]])
+        coordinator.commit_offsets(
+            "group", {**lot[0][0], **lot[1][0]}, claims=[*lot[0][1], *lot[1][1]]
+        )
     begun, go_on = threading.Event(), threading.Event()
     refused = []
 
@@ -126,4 +132,6 @@ def test_a_void_claim_keeps_no_other_shard_from_being_saved(datastore: Datastore
     for thread in threads:
         thread.join(60)
     assert refused == [1]
-    assert {shard: each.offset for (_, shard), each in coordinator.fetch_offsets("group").items()} == {0: 7}
+    assert {
+        shard: each.offset for (_, shard), each in coordinator.fetch_offsets("group").items()
+    } == {0: 7}

@@ -1,4 +1,5 @@
-"""Each check of a group under kills finds its own violation, so none is a check that cannot fail."""
+"""Each check of a group under kills finds its own violation, so none is a check that cannot
+fail."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ def found(ledger: GroupLedger, ends: dict[int, int]) -> set[str]:
 def good() -> GroupLedger:
     """Partition 0 read to 4: committed at 2, begun again there by another member."""
     resumed = [Resumed("first", 0, 0, 0, 0), Resumed("second", 0, 2, 2, 2)]
-    return GroupLedger(handled={0: [0, 1, 2, 2, 3]}, resumed=resumed, acknowledged={0: 4}, attempted={0: 4})
+    return GroupLedger(
+        handled={0: [0, 1, 2, 2, 3]}, resumed=resumed, acknowledged={0: 4}, attempted={0: 4}
+    )
 
 
 def test_a_group_that_went_on_from_its_commits_has_no_violation() -> None:

@@ -1,4 +1,5 @@
-"""What the client makes of answers that a healthy worker never gives: a scripted server says each attempt's answer."""
+"""What the client makes of answers that a healthy worker never gives: a scripted server says each
+attempt's answer."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from uuid import UUID
 import pytest
 
 from cellfeed.store.cells.cell import Outcome
-from cellfeed.store.errors import CellConflict, CellfeedError, InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable, UnknownDatastore
+from cellfeed.store.errors import (
+    CellConflict,
+    CellfeedError,
+    InvalidRequest,
+    OutcomeUnknown,
+    Overloaded,
+    StorageUnavailable,
+    UnknownDatastore,
+)
 from cellfeed.store.http.client import Client
 from cellfeed.store.http.client_transport import Worker
 
@@ -23,7 +32,11 @@ ROW = UUID(int=7)
 
 def answer(status: int, content: object) -> bytes:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (status, len(body), body)
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+        status,
+        len(body),
+        body,
+    )
 
 
 def error(kind: type[CellfeedError]) -> bytes:
@@ -36,7 +49,8 @@ CUT = b""
 
 @contextlib.contextmanager
 def scripted(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that gives these answers, one connection each (the last one again and again), and keeps the requests."""
+    """A server that gives these answers, one connection each (the last one again and again), and
+    keeps the requests."""
     requests: list[bytes] = []
 
     def talk(peer: socket.socket) -> None:
@@ -49,7 +63,8 @@ def scripted(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
 
 @contextlib.contextmanager
 def served(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that has one connection after another talked with, and closes it then. Its address."""
+    """A server that has one connection after another talked with, and closes it then. Its
+    address."""
     ended = threading.Event()
 
     def serve(listener: socket.socket) -> None:
@@ -87,18 +102,35 @@ def _request(peer: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-@pytest.mark.parametrize("first", [CUT, error(OutcomeUnknown), error(Overloaded), error(StorageUnavailable), answer(502, b"<html>"), STORED[:-5]])
+@pytest.mark.parametrize(
+    "first",
+    [
+        CUT,
+        error(OutcomeUnknown),
+        error(Overloaded),
+        error(StorageUnavailable),
+        answer(502, b"<html>"),
+        STORED[:-5],
+    ],
+)
 def test_a_put_is_tried_again_until_it_is_answered(first: bytes) -> None:
     with scripted(first, STORED) as (url, requests), Client(url, "trips", timeout_s=10) as client:
         assert client.put_cell(ROW, "BASE", 1, {}).outcome is Outcome.STORED
         assert len(requests) == 2
-        first_sent, again = (re.sub(rb"cellfeed-request: [0-9a-f]{16}\r\n", b"", request) for request in requests)
+        first_sent, again = (
+            re.sub(rb"cellfeed-request: [0-9a-f]{16}\r\n", b"", request) for request in requests
+        )
         assert first_sent == again
         assert len(first_sent) < len(requests[0])
 
 
-@pytest.mark.parametrize("after", [error(Overloaded), error(StorageUnavailable), error(UnknownDatastore), error(InvalidRequest)])
-@pytest.mark.parametrize("first", [CUT, error(OutcomeUnknown), answer(500, b"oops"), b"garbage\r\n\r\n"])
+@pytest.mark.parametrize(
+    "after",
+    [error(Overloaded), error(StorageUnavailable), error(UnknownDatastore), error(InvalidRequest)],
+)
+@pytest.mark.parametrize(
+    "first", [CUT, error(OutcomeUnknown), answer(500, b"oops"), b"garbage\r\n\r\n"]
+)
 def test_a_refusal_after_an_open_attempt_leaves_the_put_unknown(first: bytes, after: bytes) -> None:
     with scripted(first, after) as (url, requests), Client(url, "trips", timeout_s=0.4) as client:
         with pytest.raises(OutcomeUnknown):
@@ -107,7 +139,11 @@ def test_a_refusal_after_an_open_attempt_leaves_the_put_unknown(first: bytes, af
 
 
 def test_a_conflict_after_an_open_attempt_is_a_conflict() -> None:
-    with scripted(CUT, error(CellConflict)) as (url, _), Client(url, "trips", timeout_s=10) as client, pytest.raises(CellConflict):
+    with (
+        scripted(CUT, error(CellConflict)) as (url, _),
+        Client(url, "trips", timeout_s=10) as client,
+        pytest.raises(CellConflict),
+    ):
         client.put_cell(ROW, "BASE", 1, {})
 
 
@@ -127,21 +163,36 @@ def test_cells_of_a_batch_that_may_come_to_something_are_sent_again_alone() -> N
     unknown = {"outcome": "unknown", "shard": 1, "error": OutcomeUnknown("x").as_json()}
     failed = {"outcome": "failed", "shard": 1, "error": InvalidRequest("x").as_json()}
     exists = {"outcome": "exists", "shard": 1, "added_id": 4}
-    with scripted(results(exists, unknown, failed), results(exists)) as (url, requests), Client(url, "trips", timeout_s=10) as client:
+    with (
+        scripted(results(exists, unknown, failed), results(exists)) as (url, requests),
+        Client(url, "trips", timeout_s=10) as client,
+    ):
         got = client.put_cells([(ROW, "BASE", ref_key, {"n": ref_key}) for ref_key in range(3)])
     assert [result.outcome.value for result in got] == ["exists", "exists", "failed"]
-    assert [len(json.loads(request.partition(b"\r\n\r\n")[2])["cells"]) for request in requests] == [3, 1]
+    assert [
+        len(json.loads(request.partition(b"\r\n\r\n")[2])["cells"]) for request in requests
+    ] == [3, 1]
 
 
 def test_answers_that_break_the_contract_leave_a_put_unknown() -> None:
     for content in (b"{}", b"[", b'{"outcome":7}', b'{"outcome":"stored"', b'{"outcome":"new"}'):
-        with scripted(answer(200, content)) as (url, _), Client(url, "trips", timeout_s=1) as client, pytest.raises(OutcomeUnknown):
+        with (
+            scripted(answer(200, content)) as (url, _),
+            Client(url, "trips", timeout_s=1) as client,
+            pytest.raises(OutcomeUnknown),
+        ):
             client.put_cell(ROW, "BASE", 1, {})
 
 
 def test_a_path_that_is_not_there_is_not_taken_for_a_missing_cell() -> None:
-    wrong = answer(404, {"error": "unknown_route", "message": "no", "retriable": False, "definite": True})
-    with scripted(wrong) as (url, _), Client(url, "trips", timeout_s=1) as client, pytest.raises(CellfeedError):
+    wrong = answer(
+        404, {"error": "unknown_route", "message": "no", "retriable": False, "definite": True}
+    )
+    with (
+        scripted(wrong) as (url, _),
+        Client(url, "trips", timeout_s=1) as client,
+        pytest.raises(CellfeedError),
+    ):
         client.get_cell(ROW, "BASE", 1)
 
 
@@ -152,7 +203,18 @@ def test_a_closed_client_refuses() -> None:
         client.get_row(ROW)
 
 
-@pytest.mark.parametrize("url", ["", "https://127.0.0.1:1", "http://", "ftp://x", "http://h:99999", "http://h:1/path", "http://h:1?x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "https://127.0.0.1:1",
+        "http://",
+        "ftp://x",
+        "http://h:99999",
+        "http://h:1/path",
+        "http://h:1?x",
+    ],
+)
 def test_an_address_that_is_no_worker_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest):
         Worker(url)
@@ -181,7 +243,9 @@ def test_one_connection_serves_one_request_after_another() -> None:
 
     with served(talk) as url:
         with Client(url, "trips", timeout_s=10) as client:
-            assert {client.put_cell(ROW, "BASE", n, {}).outcome for n in range(20)} == {Outcome.STORED}
+            assert {client.put_cell(ROW, "BASE", n, {}).outcome for n in range(20)} == {
+                Outcome.STORED
+            }
         assert connections == [20]
 
 

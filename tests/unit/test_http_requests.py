@@ -15,11 +15,22 @@ from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.cell import NewCell, PutResult, new_cell
 from cellfeed.store.errors import CellfeedError, InvalidBody, InvalidRequest
 from cellfeed.store.http.messages import JSON, MSGPACK, GetCellsMessage, ScanShardsMessage
-from cellfeed.store.http.server.requests import document_from, message_from, put_from, put_line, puts_from
+from cellfeed.store.http.server.requests import (
+    document_from,
+    message_from,
+    put_from,
+    put_line,
+    puts_from,
+)
 from cellfeed.store.limits import BATCH_CELLS_MAX, READ_KEYS_MAX
 
 ROW = UUID(int=7)
-GOOD: dict[str, Any] = {"row_key": str(ROW), "column_name": "BASE", "ref_key": 1, "body": {"a": [1, "x"]}}
+GOOD: dict[str, Any] = {
+    "row_key": str(ROW),
+    "column_name": "BASE",
+    "ref_key": 1,
+    "body": {"a": [1, "x"]},
+}
 CELL = new_cell(ROW, "BASE", 1, {"a": [1, "x"]})
 
 
@@ -57,7 +68,9 @@ def batch(*items: bytes) -> bytes:
         (text() + b"x", "not JSON"),
     ],
 )
-def test_a_malformed_put_is_refused_alone_in_a_batch_and_in_a_stream(content: bytes, reason: str) -> None:
+def test_a_malformed_put_is_refused_alone_in_a_batch_and_in_a_stream(
+    content: bytes, reason: str
+) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         put_from(content, JSON)
     refused = put_line(content, 16)
@@ -121,7 +134,9 @@ def test_messagepack_puts_are_read_and_row_keys_may_be_16_bytes() -> None:
         ({"x": float("inf")}, "inf"),
     ],
 )
-def test_messagepack_values_that_json_has_no_word_for_are_refused(body: object, reason: str) -> None:
+def test_messagepack_values_that_json_has_no_word_for_are_refused(
+    body: object, reason: str
+) -> None:
     with pytest.raises(InvalidBody, match=reason):
         put_from(msgpack.packb({**GOOD, "body": body}), MSGPACK)
 
@@ -153,30 +168,54 @@ def test_a_read_request_names_what_is_wrong() -> None:
     with pytest.raises(InvalidRequest, match="twice"):
         message_from(b'{"locations":[],"locations":[]}', JSON, ScanShardsMessage)
     with pytest.raises(InvalidRequest, match=str(READ_KEYS_MAX)):
-        message_from(b'{"keys":[' + b",".join([b"1"] * (READ_KEYS_MAX + 1)) + b"]}", JSON, GetCellsMessage)
+        message_from(
+            b'{"keys":[' + b",".join([b"1"] * (READ_KEYS_MAX + 1)) + b"]}", JSON, GetCellsMessage
+        )
 
 
-scalars = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-bodies = st.dictionaries(st.text(), st.recursive(scalars, lambda deeper: st.lists(deeper) | st.dictionaries(st.text(), deeper), max_leaves=8))
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+bodies = st.dictionaries(
+    st.text(),
+    st.recursive(
+        scalars, lambda deeper: st.lists(deeper) | st.dictionaries(st.text(), deeper), max_leaves=8
+    ),
+)
 
 
 @given(st.lists(bodies, max_size=6), st.booleans())
-def test_every_way_to_send_cells_reads_the_same(given_bodies: list[dict[str, Any]], escaped: bool) -> None:
+def test_every_way_to_send_cells_reads_the_same(
+    given_bodies: list[dict[str, Any]], escaped: bool
+) -> None:
     sendable = []
     for body in given_bodies:
         try:
             sendable.append((body, new_cell(ROW, "BASE", 1, body)))
         except InvalidBody:
             continue
-    lines = [json.dumps({**GOOD, "body": body}, ensure_ascii=escaped).encode() for body, _ in sendable]
+    lines = [
+        json.dumps({**GOOD, "body": body}, ensure_ascii=escaped).encode() for body, _ in sendable
+    ]
     expected = [cell for _, cell in sendable]
     assert puts_from(batch(*lines), JSON, 16) == expected
     assert [put_line(line, 16) for line in lines] == expected
-    assert puts_from(msgpack.packb({"cells": [{**GOOD, "body": body} for body, _ in sendable]}), MSGPACK, 16) == expected
+    assert (
+        puts_from(
+            msgpack.packb({"cells": [{**GOOD, "body": body} for body, _ in sendable]}), MSGPACK, 16
+        )
+        == expected
+    )
 
 
 @given(st.binary(max_size=200), st.sampled_from([JSON, MSGPACK]))
-def test_arbitrary_bytes_are_refused_and_never_break_the_reader(content: bytes, media_type: str) -> None:
+def test_arbitrary_bytes_are_refused_and_never_break_the_reader(
+    content: bytes, media_type: str
+) -> None:
     for read in (lambda: puts_from(content, media_type, 16), lambda: put_from(content, media_type)):
         with pytest.raises(CellfeedError):
             read()

@@ -1,4 +1,5 @@
-"""Every HTTP route of a worker is on this list, and answers nobody who names another host: the one rule that guards HTTP."""
+"""Every HTTP route of a worker is on this list, and answers nobody who names another host: the one
+rule that guards HTTP."""
 
 from __future__ import annotations
 
@@ -73,12 +74,27 @@ def call(app: WorkerApp, method: str, path: str, host: bytes) -> tuple[int, byte
 def test_every_route_is_on_the_list(app: WorkerApp) -> None:
     status, body = call(app, *DOCUMENT, b"127.0.0.1")
     assert status == 200
-    assert {(method, path) for path, operations in json.loads(body)["paths"].items() for method in operations} == ROUTES
+    assert {
+        (method, path)
+        for path, operations in json.loads(body)["paths"].items()
+        for method in operations
+    } == ROUTES
 
 
-@pytest.mark.parametrize(("method", "path"), sorted({*ROUTES, DOCUMENT, ("get", "/schema"), ("get", "/nothing")}))
+@pytest.mark.parametrize(
+    ("method", "path"), sorted({*ROUTES, DOCUMENT, ("get", "/schema"), ("get", "/nothing")})
+)
 def test_a_foreign_host_is_refused_on_every_route(app: WorkerApp, method: str, path: str) -> None:
-    path = path.format(datastore="trips", shard=0, index="byZone", row_key="00000000-0000-4000-8000-000000000000") if "{" in path else path
+    path = (
+        path.format(
+            datastore="trips",
+            shard=0,
+            index="byZone",
+            row_key="00000000-0000-4000-8000-000000000000",
+        )
+        if "{" in path
+        else path
+    )
     status, body = call(app, method, path, b"feed.example:8080")
     assert (status, json.loads(body)["error"]) == (400, "invalid_request")
     assert b"not a loopback address" in body

@@ -28,7 +28,12 @@ def test_a_definition_has_the_articles_form(tmp_path: Path) -> None:
     file = tmp_path / "index.yaml"
     file.write_text(GOOD)
     definition = load_definition(file)
-    assert [field.name for field in definition.fields] == ["driver_partner_uuid", "city_uuid", "created", "total"]
+    assert [field.name for field in definition.fields] == [
+        "driver_partner_uuid",
+        "city_uuid",
+        "created",
+        "total",
+    ]
     assert definition.columns == ["BASE", "FARE"]
     assert definition.shard_field.type == "uuid"
     assert definition.fields[2].path == ["trip", "created_at"]

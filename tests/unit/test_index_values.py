@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellfeed.store.cells.sharding import shard_of, shard_of_text
-from cellfeed.store.indexes.values import STRING_BYTES_MAX, TYPES, Unfit, decode, encoder, shard_text
+from cellfeed.store.indexes.values import (
+    STRING_BYTES_MAX,
+    TYPES,
+    Unfit,
+    decode,
+    encoder,
+    shard_text,
+)
 
 DECIMALS = st.decimals(min_value=-(10**20) + 1, max_value=10**20 - 1, places=18, allow_nan=False)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -54,7 +61,11 @@ def test_what_is_decoded_encodes_to_the_same(kind: str, data: st.DataObject) -> 
         ("uuid", "ABCDEF00-0000-0000-0000-000000000001", "abcdef00-0000-0000-0000-000000000001"),
         ("datetime", "2019-03-23 20:21:09", "2019-03-23T20:21:09Z"),
         ("datetime", "2019-03-23T20:21:09.5+02:00", "2019-03-23T18:21:09.500000Z"),
-        ("datetime", datetime(2019, 3, 23, tzinfo=timezone(timedelta(hours=-1))), "2019-03-23T01:00:00Z"),
+        (
+            "datetime",
+            datetime(2019, 3, 23, tzinfo=timezone(timedelta(hours=-1))),
+            "2019-03-23T01:00:00Z",
+        ),
         ("float", -0.0, 0.0),
         ("float", 3, 3.0),
         ("bool", True, True),
@@ -102,12 +113,19 @@ def test_what_is_not_of_its_type_is_unfit(kind: str, value: object) -> None:
 
 @given(st.uuids())
 def test_a_uuid_as_shard_value_belongs_where_a_row_of_that_key_does(value: UUID) -> None:
-    assert shard_of_text(shard_text("uuid", encoder("uuid")(str(value))), 16) == shard_of(value.bytes, 16)
+    assert shard_of_text(shard_text("uuid", encoder("uuid")(str(value))), 16) == shard_of(
+        value.bytes, 16
+    )
 
 
 def test_texts_of_any_length_go_where_kafkas_partitioner_sends_them() -> None:
     # murmur2 of Kafka's own test (UtilsTest.testMurmur2).
-    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+    known = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"abc": 479470107,
+    }
     for text, signed in known.items():
         assert shard_of_text(text, 1000) == (signed & 0x7FFFFFFF) % 1000
 

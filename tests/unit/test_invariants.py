@@ -18,7 +18,13 @@ from tests.faults.invariants import (
 from tests.faults.ledger import Ledger, Put
 
 
-def put(number: int, added_id: int | None, begun_s: float, answered_s: float | None, outcome: str = "stored") -> Put:
+def put(
+    number: int,
+    added_id: int | None,
+    begun_s: float,
+    answered_s: float | None,
+    outcome: str = "stored",
+) -> Put:
     return Put(UUID(int=number), "BASE", 1, b"{}", begun_s, outcome, 0, added_id, answered_s)
 
 
@@ -46,7 +52,11 @@ def test_each_violation_of_the_log_is_found() -> None:
     assert found(check_log(GOOD, {0: [seen(0, 0), seen(1, 2)]})) == {"I4"}
     assert found(check_log(GOOD, {0: LOG[0], 1: [seen(0, 0)]})) == {"I4", "I5"}
     refused = Ledger([put(3, None, 1.5, 2.0, "failed")])
-    assert found(check_definite(refused, LOG)) == found(check_definite(GOOD, {0: [*LOG[0], seen(2, 2)]})) == set()
+    assert (
+        found(check_definite(refused, LOG))
+        == found(check_definite(GOOD, {0: [*LOG[0], seen(2, 2)]}))
+        == set()
+    )
     assert found(check_definite(refused, {0: [*LOG[0], seen(3, 2)]})) == {"E6"}
     late = Ledger([put(0, 1, 0.0, 1.0), put(1, 0, 2.0, 3.0)])
     assert found(check_log(late, {0: [seen(1, 0), seen(0, 1)]})) == {"I12"}

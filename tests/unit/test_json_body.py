@@ -13,18 +13,34 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_body
+from cellfeed.store.cells.body_codec import (
+    CODEC_JSON_ZSTD,
+    CODEC_MSGPACK_ZLIB,
+    decode_body,
+    encode_body,
+)
 from cellfeed.store.errors import BodyTooLarge, DataDamaged, InvalidBody
 from cellfeed.store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False, allow_infinity=False), TEXT)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=20)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    TEXT,
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
 BODIES = st.dictionaries(TEXT, VALUES, max_size=6)
 
 
 def identical(a: object, b: object) -> bool:
-    """Equal, and of the same types all the way down (1 is not 1.0, True is not 1, -0.0 is not 0.0)."""
+    """Equal, and of the same types all the way down (1 is not 1.0, True is not 1, -0.0 is not
+    0.0)."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -37,7 +53,17 @@ def identical(a: object, b: object) -> bool:
 
 
 @given(BODIES)
-@example({"zero": -0.0, "one": 1.0, "int": 1, "big": 2**64 - 1, "small": -(2**63), "tiny": 5e-324, "huge": 1.7976931348623157e308})
+@example(
+    {
+        "zero": -0.0,
+        "one": 1.0,
+        "int": 1,
+        "big": 2**64 - 1,
+        "small": -(2**63),
+        "tiny": 5e-324,
+        "huge": 1.7976931348623157e308,
+    }
+)
 @example({"\x00": "\x7f\u2028", "": {}, "e\u0301": "\u00e9", "\U0001f695": [[], {}]})
 def test_every_json_object_round_trips_exactly_through_both_codecs(body: dict[str, Any]) -> None:
     text = canonical_json.canonical(body)
@@ -123,7 +149,9 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 def test_nesting_is_bounded_and_the_bound_itself_is_allowed() -> None:
-    assert canonical_json.parse(canonical_json.canonical(nested(BODY_DEPTH_MAX))) == nested(BODY_DEPTH_MAX)
+    assert canonical_json.parse(canonical_json.canonical(nested(BODY_DEPTH_MAX))) == nested(
+        BODY_DEPTH_MAX
+    )
     for levels in (BODY_DEPTH_MAX + 1, 300, 50_000):
         with pytest.raises(InvalidBody, match="nested deeper than 64"):
             canonical_json.canonical(nested(levels))
@@ -174,7 +202,10 @@ def test_a_body_that_inflates_beyond_the_limit_is_stopped() -> None:
 
     import zstandard
 
-    for bomb in (b"\x01" + zlib.compress(b"\x00" * (64 << 20)), b"\x02" + zstandard.ZstdCompressor().compress(b"\x00" * (64 << 20))):
+    for bomb in (
+        b"\x01" + zlib.compress(b"\x00" * (64 << 20)),
+        b"\x02" + zstandard.ZstdCompressor().compress(b"\x00" * (64 << 20)),
+    ):
         with pytest.raises(DataDamaged):
             decode_body(bomb)
 

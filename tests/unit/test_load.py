@@ -1,4 +1,5 @@
-"""Loading: cut off anywhere and run again, a file is in the store whole and once; what is wrong with a line is told, and costs only that line."""
+"""Loading: cut off anywhere and run again, a file is in the store whole and once; what is wrong
+with a line is told, and costs only that line."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ SPEC = LoadSpec("BASE", row_key="id")
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "trips.ndjson"
-    path.write_text("".join(json.dumps({"id": str(uuid.uuid5(NAMESPACE, str(number))), "n": number}) + "\n" for number in range(LINES)))
+    path.write_text(
+        "".join(
+            json.dumps({"id": str(uuid.uuid5(NAMESPACE, str(number))), "n": number}) + "\n"
+            for number in range(LINES)
+        )
+    )
     return path
 
 
@@ -38,12 +44,17 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_in(datastore: Datastore) -> list[int]:
-    cells = [cell for shard in range(datastore.shards) for cell in datastore.engine.scan(shard, 0, 10_000)]
+    cells = [
+        cell
+        for shard in range(datastore.shards)
+        for cell in datastore.engine.scan(shard, 0, 10_000)
+    ]
     return sorted(json.loads(decode_body(cell.body))["n"] for cell in cells)
 
 
 class CutStore:
-    """A store that is reached for so many batches; in the one after, it is gone before or after it has written."""
+    """A store that is reached for so many batches; in the one after, it is gone before or after it
+    has written."""
 
     def __init__(self, store: Datastore, batches: int, *, written: bool) -> None:
         self._store = store
@@ -72,10 +83,14 @@ def test_a_load_that_was_cut_off_is_finished_by_running_it_again_without_a_doubl
     report = load_file(file, datastore, SPEC)
     assert (report.stored, report.exists, report.complete) == (LINES - there, there, True)
     assert numbers_in(datastore) == list(range(LINES))
-    assert sum(head.watermark for head in datastore.heads().values()) == LINES, "no id was used twice or left out"
+    assert sum(head.watermark for head in datastore.heads().values()) == LINES, (
+        "no id was used twice or left out"
+    )
 
 
-def test_loading_again_is_free_of_effects_and_a_longer_file_adds_what_is_new(datastore: Datastore, file: Path) -> None:
+def test_loading_again_is_free_of_effects_and_a_longer_file_adds_what_is_new(
+    datastore: Datastore, file: Path
+) -> None:
     load_file(file, datastore, SPEC)
     heads = datastore.heads()
     assert load_file(file, datastore, SPEC).exists == LINES
@@ -95,20 +110,33 @@ def test_progress_only_goes_up_and_ends_at_the_files_size(datastore: Datastore, 
     assert seen[-1] == (LINES, file.stat().st_size)
 
 
-def test_a_changed_line_is_a_conflict_with_its_number_and_overwrites_nothing(datastore: Datastore, file: Path) -> None:
+def test_a_changed_line_is_a_conflict_with_its_number_and_overwrites_nothing(
+    datastore: Datastore, file: Path
+) -> None:
     load_file(file, datastore, SPEC)
     lines = file.read_text().splitlines()
     lines[41] = json.dumps({**json.loads(lines[41]), "n": 4_711})
     file.write_text("\n".join(lines))
     report = load_file(file, datastore, SPEC)
     assert (report.conflicts, report.exists, report.complete) == (1, LINES - 1, False)
-    assert [(problem.line, problem.outcome) for problem in report.problems] == [(42, Outcome.CONFLICT)]
+    assert [(problem.line, problem.outcome) for problem in report.problems] == [
+        (42, Outcome.CONFLICT)
+    ]
     assert numbers_in(datastore) == list(range(LINES))
 
 
-def test_lines_that_are_no_cells_are_told_and_the_others_are_loaded(datastore: Datastore, tmp_path: Path) -> None:
+def test_lines_that_are_no_cells_are_told_and_the_others_are_loaded(
+    datastore: Datastore, tmp_path: Path
+) -> None:
     path, good = tmp_path / "trips.ndjson", str(uuid.uuid4())
-    bad = ["nonsense", "[1]", '{"n": 1}', '{"id": 5, "n": 1}', '{"id": "no uuid", "n": 1}', '{"id": "' + good + '", "n": NaN}']
+    bad = [
+        "nonsense",
+        "[1]",
+        '{"n": 1}',
+        '{"id": 5, "n": 1}',
+        '{"id": "no uuid", "n": 1}',
+        '{"id": "' + good + '", "n": NaN}',
+    ]
     path.write_text("\n".join([*bad, json.dumps({"id": good, "n": 0})]))
     report = load_file(path, datastore, SPEC)
     assert (report.stored, report.failed, report.complete) == (1, len(bad), False)
@@ -116,7 +144,9 @@ def test_lines_that_are_no_cells_are_told_and_the_others_are_loaded(datastore: D
     assert numbers_in(datastore) == [0]
 
 
-def test_a_report_counts_every_problem_and_keeps_the_first_hundred_in_words(datastore: Datastore, tmp_path: Path) -> None:
+def test_a_report_counts_every_problem_and_keeps_the_first_hundred_in_words(
+    datastore: Datastore, tmp_path: Path
+) -> None:
     path = tmp_path / "trips.ndjson"
     path.write_text("nonsense\n" * (PROBLEMS_MAX + 50))
     report = load_file(path, datastore, SPEC)
@@ -124,7 +154,9 @@ def test_a_report_counts_every_problem_and_keeps_the_first_hundred_in_words(data
     assert len(report.problems) == PROBLEMS_MAX
 
 
-def test_what_was_not_answered_is_unknown_and_the_load_not_complete(datastore: Datastore, file: Path) -> None:
+def test_what_was_not_answered_is_unknown_and_the_load_not_complete(
+    datastore: Datastore, file: Path
+) -> None:
     class Silent:
         def put_cells(self, cells: Sequence[Any]) -> list[PutResult]:
             return [PutResult(Outcome.UNKNOWN, 0) for _ in cells]
@@ -139,7 +171,13 @@ def test_every_outcome_is_counted_as_itself(outcome: Outcome) -> None:
     report.add(1, outcome, None)
     counts = report.as_json()
     assert counts["cells"] == 1
-    assert sum(counts[name] for name in ("stored", "exists", "buffered", "conflicts", "failed", "unknown")) == 1
+    assert (
+        sum(
+            counts[name]
+            for name in ("stored", "exists", "buffered", "conflicts", "failed", "unknown")
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,13 +190,17 @@ def test_every_outcome_is_counted_as_itself(outcome: Outcome) -> None:
         LoadSpec("BASE", row_key="id", field_types={"n": "int"}),
     ],
 )
-def test_a_load_that_cannot_be_meant_puts_nothing(datastore: Datastore, file: Path, spec: LoadSpec) -> None:
+def test_a_load_that_cannot_be_meant_puts_nothing(
+    datastore: Datastore, file: Path, spec: LoadSpec
+) -> None:
     with pytest.raises(InvalidRequest):
         load_file(file, datastore, spec)
     assert numbers_in(datastore) == []
 
 
-def test_a_file_that_is_not_there_or_tells_no_format_is_refused(datastore: Datastore, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_tells_no_format_is_refused(
+    datastore: Datastore, tmp_path: Path
+) -> None:
     with pytest.raises(NotFound):
         load_file(tmp_path / "nowhere.csv", datastore, SPEC)
     (tmp_path / "trips.txt").write_text("")
@@ -171,15 +213,35 @@ def test_the_shipped_trips_come_to_what_their_text_says(datastore: Datastore) ->
     report = load_taxi(datastore)
     assert (report.stored, report.complete) == (figures.cells, True)
     assert figures.cells > LOAD_BATCH_CELLS, "in several batches"
-    cells = [cell for shard in range(datastore.shards) for cell in datastore.engine.scan(shard, 0, 10_000)]
+    cells = [
+        cell
+        for shard in range(datastore.shards)
+        for cell in datastore.engine.scan(shard, 0, 10_000)
+    ]
     by_column = Counter(cell.column_name for cell in cells)
-    assert by_column == {"BASE": figures.base_cells, "NOTES": figures.notes_cells, "FARE_ADJUSTMENT": figures.fare_adjustment_cells}
+    assert by_column == {
+        "BASE": figures.base_cells,
+        "NOTES": figures.notes_cells,
+        "FARE_ADJUSTMENT": figures.fare_adjustment_cells,
+    }
     totals = [json.loads(decode_body(cell.body)) for cell in cells if cell.column_name == "BASE"]
-    assert sum(trip["total_cents"] for trip in totals if trip["payment"] == "credit card") == figures.card_cents
+    assert (
+        sum(trip["total_cents"] for trip in totals if trip["payment"] == "credit card")
+        == figures.card_cents
+    )
     assert (figures.trips, shipped_csv().name) == (6_433, "taxis.csv")
 
 
-@pytest.mark.parametrize(("field", "value"), [("total", "12.955"), ("total", "NaN"), ("total", ""), ("passengers", "two"), ("pickup", "yesterday")])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("total", "12.955"),
+        ("total", "NaN"),
+        ("total", ""),
+        ("passengers", "two"),
+        ("pickup", "yesterday"),
+    ],
+)
 def test_a_value_that_no_trip_has_is_refused_by_its_field(field: str, value: str) -> None:
     header, first = shipped_csv().read_text().splitlines()[:2]
     trip = dict(zip(header.split(","), first.split(","), strict=True))

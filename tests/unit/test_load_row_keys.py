@@ -1,4 +1,5 @@
-"""Row keys out of a record's values: frozen by golden vectors, and different for different values whatever characters are in them."""
+"""Row keys out of a record's values: frozen by golden vectors, and different for different values
+whatever characters are in them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ VALUES = st.lists(st.text(alphabet="ab|\\é", max_size=4), min_size=2, max_size=
 
 
 def test_the_namespace_is_the_documented_one() -> None:
-    assert uuid5(NAMESPACE_URL, "urn:cellfeed:row-key") == ROW_KEY_NAMESPACE == UUID("f0d9efc5-7322-56b1-b18b-69873e69429d")
+    assert (
+        uuid5(NAMESPACE_URL, "urn:cellfeed:row-key")
+        == ROW_KEY_NAMESPACE
+        == UUID("f0d9efc5-7322-56b1-b18b-69873e69429d")
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,8 +31,16 @@ def test_the_namespace_is_the_documented_one() -> None:
         ({"a": "x|y", "b": ""}, "x\\|y|", "73fcae99-e325-51d0-b331-243f38e4914e"),
         ({"a": "\\", "b": "|"}, "\\\\|\\|", "43672dd4-facc-56dc-83bf-28e85089c6b9"),
         ({"a": 1, "b": 1.5}, "1|1.5", "d5d809f9-979a-59a0-a591-038128583550"),
-        ({"a": True, "b": {"z": 1, "a": [None]}}, 'true|{"a":[null],"z":1}', "2386aaa3-7f08-5cc7-a97c-ce3e398d1f17"),
-        ({"a": "Théâtre", "b": "\U0001f695"}, "Théâtre|\U0001f695", "c6e88e9b-7c60-5b3d-bfe9-e13945b3a6b7"),
+        (
+            {"a": True, "b": {"z": 1, "a": [None]}},
+            'true|{"a":[null],"z":1}',
+            "2386aaa3-7f08-5cc7-a97c-ce3e398d1f17",
+        ),
+        (
+            {"a": "Théâtre", "b": "\U0001f695"},
+            "Théâtre|\U0001f695",
+            "c6e88e9b-7c60-5b3d-bfe9-e13945b3a6b7",
+        ),
     ],
 )
 def test_names_and_row_keys_are_frozen(fields: dict[str, object], name: str, row_key: str) -> None:
@@ -47,8 +60,12 @@ def test_the_row_key_of_a_taxi_trip_is_frozen() -> None:
 
 
 def test_the_order_of_the_fields_asked_for_counts_and_that_of_the_record_does_not() -> None:
-    assert row_key_from({"a": "1", "b": "2"}, ["a", "b"]) == row_key_from({"b": "2", "a": "1"}, ["a", "b"])
-    assert row_key_from({"a": "1", "b": "2"}, ["b", "a"]) != row_key_from({"a": "1", "b": "2"}, ["a", "b"])
+    assert row_key_from({"a": "1", "b": "2"}, ["a", "b"]) == row_key_from(
+        {"b": "2", "a": "1"}, ["a", "b"]
+    )
+    assert row_key_from({"a": "1", "b": "2"}, ["b", "a"]) != row_key_from(
+        {"a": "1", "b": "2"}, ["a", "b"]
+    )
 
 
 @given(VALUES, VALUES)
@@ -58,8 +75,14 @@ def test_different_values_never_make_the_same_name(one: list[str], other: list[s
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"), [({"a": "x"}, "'b', part of the row key, is missing"), ({"a": "x", "b": None}, "'b', part of the row key, is null")]
+    ("fields", "says"),
+    [
+        ({"a": "x"}, "'b', part of the row key, is missing"),
+        ({"a": "x", "b": None}, "'b', part of the row key, is null"),
+    ],
 )
-def test_a_value_that_is_not_there_is_refused_by_its_name(fields: dict[str, object], says: str) -> None:
+def test_a_value_that_is_not_there_is_refused_by_its_name(
+    fields: dict[str, object], says: str
+) -> None:
     with pytest.raises(InvalidRowKey, match=says):
         row_key_from(fields, ["a", "b"])

@@ -1,4 +1,5 @@
-"""A log lacks a cell where an id is missing that no restore left out: a pure rule over the cells in order."""
+"""A log lacks a cell where an id is missing that no restore left out: a pure rule over the cells in
+order."""
 
 from __future__ import annotations
 
@@ -30,12 +31,21 @@ def missing(cells: Iterable[tuple[int, str, bytes]], from_id: int, below_id: int
 
 
 def test_ids_that_a_restore_left_out_are_not_missing() -> None:
-    assert missing([(0, "BASE", b"{}"), (50, RESTORED_COLUMN, note(1, 49)), (51, "BASE", b"{}")], 0, 52) == []
-    assert missing([(50, RESTORED_COLUMN, note(1, 49))], 20, 51) == [], "the log may start among them, after a trim"
+    assert (
+        missing(
+            [(0, "BASE", b"{}"), (50, RESTORED_COLUMN, note(1, 49)), (51, "BASE", b"{}")], 0, 52
+        )
+        == []
+    )
+    assert missing([(50, RESTORED_COLUMN, note(1, 49))], 20, 51) == [], (
+        "the log may start among them, after a trim"
+    )
     assert missing([(50, RESTORED_COLUMN, ERASED_JSON)], 20, 51) == []
 
 
-@pytest.mark.parametrize("body", [note(3, 49), note(1, 48), b"{}", b'{"lost_from": "x", "lost_to": 49}', b"[]"])
+@pytest.mark.parametrize(
+    "body", [note(3, 49), note(1, 48), b"{}", b'{"lost_from": "x", "lost_to": 49}', b"[]"]
+)
 def test_a_cell_that_does_not_say_so_explains_nothing(body: bytes) -> None:
     assert missing([(0, "BASE", b"{}"), (50, RESTORED_COLUMN, body)], 0, 51) == [range(1, 50)]
     assert missing([(50, "BASE", note(0, 49))], 0, 51) == [range(50)]
@@ -45,7 +55,9 @@ def test_a_cell_that_does_not_say_so_explains_nothing(body: bytes) -> None:
 def test_exactly_what_is_not_there_is_missing(lost: set[int], start: int) -> None:
     there = [number for number in range(start, 41) if number not in lost]
     found = missing([(number, "BASE", b"{}") for number in there], start, 41)
-    assert {number for each in found for number in each} == {number for number in lost if number >= start}
+    assert {number for each in found for number in each} == {
+        number for number in lost if number >= start
+    }
 
 
 def test_shard_and_ranges_are_named() -> None:
@@ -56,7 +68,9 @@ def test_shard_and_ranges_are_named() -> None:
 def test_the_ids_that_errors_name_are_read_from_their_text() -> None:
     with pytest.raises(DataDamaged) as lost:
         refuse_gap(7, 3, [], 9, "a cure")
-    assert named_damage(f"cluster c1, node b: {lost.value}") == NamedDamage(7, range(3, 9), is_lost=True)
+    assert named_damage(f"cluster c1, node b: {lost.value}") == NamedDamage(
+        7, range(3, 9), is_lost=True
+    )
     for damaged in (sqlite_cells.stored_cell, mysql_cells.stored_cell):
         with pytest.raises(DataDamaged) as told:
             damaged(4, (12, bytes(16), b"BASE", 1, 1, b"", 5))

@@ -91,8 +91,12 @@ def test_an_answer_that_was_there_before_anybody_waited_is_given() -> None:
     assert asyncio.run(put()) == [STORED]
 
 
-@pytest.mark.parametrize(("taken_back", "error"), [(True, StorageUnavailable), (False, OutcomeUnknown)])
-def test_a_put_whose_time_is_over_failed_only_when_it_could_be_taken_back(monkeypatch: pytest.MonkeyPatch, taken_back: bool, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("taken_back", "error"), [(True, StorageUnavailable), (False, OutcomeUnknown)]
+)
+def test_a_put_whose_time_is_over_failed_only_when_it_could_be_taken_back(
+    monkeypatch: pytest.MonkeyPatch, taken_back: bool, error: type[Exception]
+) -> None:
     monkeypatch.setattr(commits, "PUT_TIMEOUT_S", 0.01)
     datastore = HeldDatastore(taken_back=taken_back)
 

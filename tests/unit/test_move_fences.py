@@ -11,7 +11,9 @@ def told(*, leaves_to: str | None = None, arrives_from: str | None = None) -> To
     return Told({}, {7: Arriving(arrives_from, 1, 10)} if arrives_from else {}, leaving, {})
 
 
-def test_the_fence_is_the_one_whose_target_has_the_note_wherever_the_clusters_stand_in_the_configuration() -> None:
+def test_the_fence_is_the_one_whose_target_has_the_note_wherever_the_clusters_stand_in_the_configuration() -> (  # noqa: E501
+    None
+):
     clusters = {"a": told(leaves_to="b"), "b": told(leaves_to="c"), "c": told(arrives_from="b")}
     for order in (["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]):
         fence = fence_of({name: clusters[name] for name in order}, 7)
@@ -20,7 +22,12 @@ def test_the_fence_is_the_one_whose_target_has_the_note_wherever_the_clusters_st
 
 
 def test_what_was_cleaned_in_the_middle_misleads_nobody() -> None:
-    clusters = {"a": told(leaves_to="b"), "b": told(), "c": told(leaves_to="d"), "d": told(arrives_from="c")}
+    clusters = {
+        "a": told(leaves_to="b"),
+        "b": told(),
+        "c": told(leaves_to="d"),
+        "d": told(arrives_from="c"),
+    }
     fence = fence_of(clusters, 7)
     assert fence is not None
     assert fence[0] == "c"

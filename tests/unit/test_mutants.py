@@ -1,4 +1,5 @@
-"""The lists of planted bugs fit the code, and the runner tells a killed one from a survivor and from a run that says nothing."""
+"""The lists of planted bugs fit the code, and the runner tells a killed one from a survivor and
+from a run that says nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +13,19 @@ from tests.mutants.runs import Verdict, copied_tree, run_mutant
 
 ROOT = Path(__file__).parents[2]
 CODE = "def double(number: int) -> int:\n    return number * 2\n"
-TESTS = "import pytest\nfrom code_under_test import double\ndef test_it(): assert double(3) == 6\ndef test_skips(): pytest.skip('no server')\n"
+TESTS = (
+    "import pytest\nfrom code_under_test import double\ndef test_it(): assert double(3) == 6\ndef"
+    " test_skips(): pytest.skip('no server')\n"
+)
 
 
 def test_every_planted_bug_fits_the_code_exactly_once_and_names_tests_that_are_there() -> None:
     assert list(mistakes(mutants(), ROOT)) == []
 
 
-def mutant(old: str = "number * 2", new: str = "number * 3", test: str = "test_it.py::test_it") -> Mutant:
+def mutant(
+    old: str = "number * 2", new: str = "number * 3", test: str = "test_it.py::test_it"
+) -> Mutant:
     return Mutant("area", "name", "code_under_test.py", old, new, (test,), "a why")
 
 
@@ -54,7 +60,9 @@ def test_an_entry_that_does_not_fit_is_named(tree: Path, wrong: Mutant, says: st
         (mutant(test="test_it.py::test_skips"), Verdict.ERROR),
     ],
 )
-def test_a_bug_is_killed_survives_or_says_nothing_and_the_tree_stays_as_it_is(tree: Path, planted: Mutant, verdict: Verdict) -> None:
+def test_a_bug_is_killed_survives_or_says_nothing_and_the_tree_stays_as_it_is(
+    tree: Path, planted: Mutant, verdict: Verdict
+) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
     with copied_tree(tree) as copy:
         assert run_mutant(copy, planted).verdict is verdict

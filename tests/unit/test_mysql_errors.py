@@ -1,17 +1,46 @@
-"""What each error of a server means for the cells of a call: never "not written" of something that may have been, never a retry that cannot help."""
+"""What each error of a server means for the cells of a call: never "not written" of something that
+may have been, never a retry that cannot help."""
 
 from __future__ import annotations
 
 import pymysql
 import pytest
 
-from cellfeed.store.engines.mysql.errors import StatementFailed, commit_failed, failed, worth_another_try
+from cellfeed.store.engines.mysql.errors import (
+    StatementFailed,
+    commit_failed,
+    failed,
+    worth_another_try,
+)
 from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 
 READ_ONLY, INNODB_READ_ONLY, DEADLOCK, LOCK_TIMEOUT = 1290, 1836, 1213, 1205
-DISK_FULL, TABLE_FULL, TOO_MANY, GONE, LOST, SHUTDOWN, KILLED, INTERRUPTED = 1021, 1114, 1040, 2006, 2013, 1053, 1927, 1317
+DISK_FULL, TABLE_FULL, TOO_MANY, GONE, LOST, SHUTDOWN, KILLED, INTERRUPTED = (
+    1021,
+    1114,
+    1040,
+    2006,
+    2013,
+    1053,
+    1927,
+    1317,
+)
 BINLOG_WRITE, DURING_COMMIT, INDEX_CORRUPT, PACKET_TOO_LARGE = 1026, 1180, 1712, 1153
-EVERY_CODE = (READ_ONLY, INNODB_READ_ONLY, DEADLOCK, LOCK_TIMEOUT, DISK_FULL, TABLE_FULL, TOO_MANY, GONE, LOST, SHUTDOWN, KILLED, INTERRUPTED, BINLOG_WRITE)
+EVERY_CODE = (
+    READ_ONLY,
+    INNODB_READ_ONLY,
+    DEADLOCK,
+    LOCK_TIMEOUT,
+    DISK_FULL,
+    TABLE_FULL,
+    TOO_MANY,
+    GONE,
+    LOST,
+    SHUTDOWN,
+    KILLED,
+    INTERRUPTED,
+    BINLOG_WRITE,
+)
 
 
 def error(code: int) -> pymysql.err.MySQLError:
@@ -30,7 +59,9 @@ def test_before_a_commit_is_sent_nothing_is_written_whatever_fails(code: int) ->
 
 @pytest.mark.parametrize("code", EVERY_CODE)
 def test_a_statement_before_the_commit_of_the_same_packet_is_definite_too(code: int) -> None:
-    assert type(commit_failed("db", StatementFailed(code, "as the server said"))) is StorageUnavailable
+    assert (
+        type(commit_failed("db", StatementFailed(code, "as the server said"))) is StorageUnavailable
+    )
 
 
 @pytest.mark.parametrize("code", [READ_ONLY, INNODB_READ_ONLY, DEADLOCK, LOCK_TIMEOUT, GONE])
@@ -38,7 +69,21 @@ def test_a_commit_that_the_server_rolled_back_or_never_got_is_definite(code: int
     assert type(commit_failed("db", error(code))) is StorageUnavailable
 
 
-@pytest.mark.parametrize("code", [LOST, SHUTDOWN, KILLED, INTERRUPTED, DISK_FULL, TABLE_FULL, BINLOG_WRITE, DURING_COMMIT, 0, 9999])
+@pytest.mark.parametrize(
+    "code",
+    [
+        LOST,
+        SHUTDOWN,
+        KILLED,
+        INTERRUPTED,
+        DISK_FULL,
+        TABLE_FULL,
+        BINLOG_WRITE,
+        DURING_COMMIT,
+        0,
+        9999,
+    ],
+)
 def test_any_other_end_of_a_commit_is_unknown(code: int) -> None:
     found = commit_failed("db", error(code))
     assert isinstance(found, OutcomeUnknown)
@@ -47,7 +92,14 @@ def test_any_other_end_of_a_commit_is_unknown(code: int) -> None:
     assert "put the same cells again" in str(found)
 
 
-@pytest.mark.parametrize("raised", [pymysql.err.InterfaceError(0, ""), pymysql.err.InternalError("Packet sequence number wrong"), TimeoutError("timed out")])
+@pytest.mark.parametrize(
+    "raised",
+    [
+        pymysql.err.InterfaceError(0, ""),
+        pymysql.err.InternalError("Packet sequence number wrong"),
+        TimeoutError("timed out"),
+    ],
+)
 def test_an_error_without_a_code_is_a_lost_connection(raised: BaseException) -> None:
     assert isinstance(commit_failed("db", raised), OutcomeUnknown)
     assert isinstance(failed("db", raised), StorageUnavailable)

@@ -1,4 +1,5 @@
-"""The watcher of a storage node: whatever a look ends by, the next one follows, and nobody waits for ever."""
+"""The watcher of a storage node: whatever a look ends by, the next one follows, and nobody waits
+for ever."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def wait_for(reached: Any) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("error", [IndexError("index out of range"), ValueError("not a packet"), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [IndexError("index out of range"), ValueError("not a packet"), MemoryError()], ids=repr
+)
 def test_a_look_that_a_defect_ends_counts_as_a_node_that_is_away_and_the_next_one_is_made(
     node: StorageNode, engine: Scripted, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -71,7 +74,9 @@ def test_a_look_that_a_defect_ends_counts_as_a_node_that_is_away_and_the_next_on
     assert node.view.heads == HEADS
 
 
-def test_a_defect_of_who_is_told_of_the_role_ends_no_watching(node: StorageNode, engine: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_of_who_is_told_of_the_role_ends_no_watching(
+    node: StorageNode, engine: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
     before = engine.looks
 
     def fail(_: object) -> None:
@@ -98,7 +103,17 @@ def test_in_a_forked_child_nobody_waits_for_the_parents_watcher(node: StorageNod
     assert os.waitstatus_to_exitcode(found[1]) == 0
 
 
-@pytest.mark.parametrize("greeting", [b"", b"\x01", b"\x05\x00\x00\x00\x0a5.5", b"\x01\x00\x00\x00\x0a", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 64])
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"",
+        b"\x01",
+        b"\x05\x00\x00\x00\x0a5.5",
+        b"\x01\x00\x00\x00\x0a",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x00" * 64,
+    ],
+)
 def test_a_greeting_that_no_server_gives_is_a_server_that_is_away(greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -1,4 +1,5 @@
-"""What each kind of process is started with, and that both signals tell it to stop. What they do when they run is tested where they are at home."""
+"""What each kind of process is started with, and that both signals tell it to stop. What they do
+when they run is tested where they are at home."""
 
 from __future__ import annotations
 
@@ -13,17 +14,46 @@ import pytest
 from cellfeed.assembly import processes
 from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
-from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, write_config
+from cellfeed.config.model import (
+    Config,
+    DatastoreConfig,
+    GatewayProcessConfig,
+    TriggersConfig,
+    WarehouseConfig,
+    WorkerConfig,
+    write_config,
+)
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
 
-VIEW = VirtualTopic("cards", filter=[Condition("tip", "=", value=None), Condition("kind", "in", values=["card", 1])], fields=["fare"], format="cloudevents")
+VIEW = VirtualTopic(
+    "cards",
+    filter=[Condition("tip", "=", value=None), Condition("kind", "in", values=["card", 1])],
+    fields=["fare"],
+    format="cloudevents",
+)
 CONFIG = Config(
     datastore=DatastoreConfig(topics=[VIEW]),
     workers=[WorkerConfig(name="w1", port=0), WorkerConfig(name="w2", port=7421)],
-    gateways=[GatewayProcessConfig(name="g1", port=0, registry_port=0, formats={"trips": "json"}), GatewayProcessConfig(name="g2", port=0, registry_port=8082)],
-    triggers=[TriggersConfig(app="somewhere:program", name="bills", processes=2, lease_s=3.0, settings={"key": "value"})],
-    warehouses=[WarehouseConfig(name="lake", flush_rows=7), WarehouseConfig(name="far", bootstrap="127.0.0.1:1", topic="trips.BASE", directory="/elsewhere")],
+    gateways=[
+        GatewayProcessConfig(name="g1", port=0, registry_port=0, formats={"trips": "json"}),
+        GatewayProcessConfig(name="g2", port=0, registry_port=8082),
+    ],
+    triggers=[
+        TriggersConfig(
+            app="somewhere:program",
+            name="bills",
+            processes=2,
+            lease_s=3.0,
+            settings={"key": "value"},
+        )
+    ],
+    warehouses=[
+        WarehouseConfig(name="lake", flush_rows=7),
+        WarehouseConfig(
+            name="far", bootstrap="127.0.0.1:1", topic="trips.BASE", directory="/elsewhere"
+        ),
+    ],
 )
 
 
@@ -64,7 +94,9 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[..., None]]:
 
 
 @pytest.fixture
-def run(directory: RunDir, handlers: dict[int, Callable[..., None]], monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Started]:
+def run(
+    directory: RunDir, handlers: dict[int, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], Started]:
     """Runs the process of a name with ``what`` in place of what it runs."""
     del handlers
 
@@ -78,7 +110,11 @@ def run(directory: RunDir, handlers: dict[int, Callable[..., None]], monkeypatch
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_either_signal_tells_it_to_stop(run: Callable[[str, str], Started], handlers: dict[int, Callable[..., None]], number: signal.Signals) -> None:
+def test_either_signal_tells_it_to_stop(
+    run: Callable[[str, str], Started],
+    handlers: dict[int, Callable[..., None]],
+    number: signal.Signals,
+) -> None:
     stops = [each for each in run("g1", "run_gateway").arguments if isinstance(each, Event)]
     assert len(stops) == 1
     assert not stops[0].is_set()
@@ -86,40 +122,65 @@ def test_either_signal_tells_it_to_stop(run: Callable[[str, str], Started], hand
     assert stops[0].is_set()
 
 
-def test_each_name_runs_with_its_own_part_of_the_configuration(run: Callable[[str, str], Started]) -> None:
+def test_each_name_runs_with_its_own_part_of_the_configuration(
+    run: Callable[[str, str], Started],
+) -> None:
     gateways = [run(name, "run_gateway").arguments[2] for name in ("g1", "g2")]
-    assert [(each.name, each.registry_port, dict(each.formats)) for each in gateways] == [("g1", 0, {"trips": "json"}), ("g2", 8082, {})]
-    assert [each.topics for each in gateways] == [(VIEW,), (VIEW,)], "as it was declared, through the file"
+    assert [(each.name, each.registry_port, dict(each.formats)) for each in gateways] == [
+        ("g1", 0, {"trips": "json"}),
+        ("g2", 8082, {}),
+    ]
+    assert [each.topics for each in gateways] == [(VIEW,), (VIEW,)], (
+        "as it was declared, through the file"
+    )
     assert run("lake", "run_warehouse_loader").options["flush"].rows == 7
 
 
-def test_every_gateway_of_a_cluster_has_an_identity_of_its_own(run: Callable[[str, str], Started]) -> None:
+def test_every_gateway_of_a_cluster_has_an_identity_of_its_own(
+    run: Callable[[str, str], Started],
+) -> None:
     first, second = (run(name, "run_gateway").arguments[2] for name in ("g1", "g2"))
     assert first.name != second.name
 
 
-def test_a_port_that_was_chosen_before_is_asked_for_again(run: Callable[[str, str], Started], directory: RunDir) -> None:
+def test_a_port_that_was_chosen_before_is_asked_for_again(
+    run: Callable[[str, str], Started], directory: RunDir
+) -> None:
     directory.say_ready("g1", {"kafka": 4711, "registry": 4712})
     config = run("g1", "run_gateway").arguments[2]
     assert (config.port, config.registry_port) == (4711, 4712)
 
 
-def test_a_loader_reads_from_the_first_gateway_where_it_really_listens_unless_told_otherwise(run: Callable[[str, str], Started], directory: RunDir) -> None:
+def test_a_loader_reads_from_the_first_gateway_where_it_really_listens_unless_told_otherwise(
+    run: Callable[[str, str], Started], directory: RunDir
+) -> None:
     directory.say_ready("g1", {"kafka": 4711, "registry": 4712})
     lake, far = run("lake", "run_warehouse_loader"), run("far", "run_warehouse_loader")
-    assert lake.arguments[:4] == ("127.0.0.1:4711", "trips", "warehouse", directory.path / "warehouse")
+    assert lake.arguments[:4] == (
+        "127.0.0.1:4711",
+        "trips",
+        "warehouse",
+        directory.path / "warehouse",
+    )
     assert far.arguments[:4] == ("127.0.0.1:1", "trips.BASE", "warehouse", Path("/elsewhere"))
 
 
-def test_a_loader_without_any_gateway_is_refused_in_words(run: Callable[[str, str], Started], directory: RunDir) -> None:
+def test_a_loader_without_any_gateway_is_refused_in_words(
+    run: Callable[[str, str], Started], directory: RunDir
+) -> None:
     write_config(Config(gateways=[], warehouses=[WarehouseConfig()]), directory.config)
     with pytest.raises(NotFound, match="needs a gateway"):
         run("warehouse", "run_warehouse_loader")
 
 
-def test_trigger_processes_of_one_program_work_under_different_names(run: Callable[[str, str], Started], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trigger_processes_of_one_program_work_under_different_names(
+    run: Callable[[str, str], Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("cellfeed.bridge.triggers.program.load_program", lambda *arguments: loaded.append(arguments) or "program")
+    monkeypatch.setattr(
+        "cellfeed.bridge.triggers.program.load_program",
+        lambda *arguments: loaded.append(arguments) or "program",
+    )
     started = [run(name, "run_trigger_worker") for name in ("bills-1", "bills-2")]
     assert [each.arguments[3] for each in started] == ["bills-1", "bills-2"]
     assert [each.options for each in started] == [{"lease_s": 3.0, "threads": 8}] * 2
@@ -127,11 +188,20 @@ def test_trigger_processes_of_one_program_work_under_different_names(run: Callab
 
 
 @pytest.mark.parametrize("name", ["bills", "bills-3", "worker", ""])
-def test_a_name_that_is_not_configured_is_refused_with_those_that_are(run: Callable[[str, str], Started], name: str) -> None:
+def test_a_name_that_is_not_configured_is_refused_with_those_that_are(
+    run: Callable[[str, str], Started], name: str
+) -> None:
     with pytest.raises(NotFound, match="it has w1, w2, g1, g2, bills-1, bills-2, lake, far"):
         run(name, "run_worker")
 
 
 def test_a_setting_of_triggers_may_name_the_run_directory(directory: RunDir) -> None:
-    triggers = TriggersConfig(app="somewhere:program", settings={"books": "{run_dir}/books", "count": 3, "plain": "{other}"})
-    assert processes.trigger_settings(directory, triggers) == {"books": f"{directory.path}/books", "count": 3, "plain": "{other}"}
+    triggers = TriggersConfig(
+        app="somewhere:program",
+        settings={"books": "{run_dir}/books", "count": 3, "plain": "{other}"},
+    )
+    assert processes.trigger_settings(directory, triggers) == {
+        "books": f"{directory.path}/books",
+        "count": 3,
+        "plain": "{other}",
+    }

@@ -1,4 +1,5 @@
-"""Which minion a promotion makes master: the most advanced one, and never one that lacks cells another has."""
+"""Which minion a promotion makes master: the most advanced one, and never one that lacks cells
+another has."""
 
 from __future__ import annotations
 

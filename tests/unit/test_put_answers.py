@@ -1,4 +1,5 @@
-"""What callers of the group commit wait for: every one is woken, in whatever way the others wait, give up or never come."""
+"""What callers of the group commit wait for: every one is woken, in whatever way the others wait,
+give up or never come."""
 
 from __future__ import annotations
 
@@ -61,23 +62,33 @@ def test_a_call_without_an_answer_times_out_and_may_be_waited_for_again() -> Non
     assert answer.result(0) == [stored(1)]
 
 
-def test_all_threads_are_woken_among_answers_that_nobody_waits_for_and_threads_that_give_up() -> None:
+def test_all_threads_are_woken_among_answers_that_nobody_waits_for_and_threads_that_give_up() -> (
+    None
+):
     for seed in range(20):
         answers = [answer_for(n) for n in range(60)]
         got: list[int] = []
 
-        def wait(number: int, answers: list[PutAnswer] = answers, got: list[int] = got, seed: int = seed) -> None:
+        def wait(
+            number: int, answers: list[PutAnswer] = answers, got: list[int] = got, seed: int = seed
+        ) -> None:
             if (number + seed) % 3 == 1:
                 try:
-                    answers[number].result(0.002 * (number % 5))  # may give up before, at or after the answer
+                    answers[number].result(
+                        0.002 * (number % 5)
+                    )  # may give up before, at or after the answer
                 except TimeoutError:
                     return
             added_id = answers[number].result(LONG_S)[0].added_id
             assert added_id is not None
             got.append(added_id)
 
-        waiting = [in_thread(lambda number=number: wait(number)) for number in range(60) if number % 4]  # type: ignore[misc]
-        time.sleep(0.0005 * (seed % 10))  # not for anything to happen: the answer comes while the threads are at different places
+        waiting = [
+            in_thread(lambda number=number: wait(number)) for number in range(60) if number % 4
+        ]  # type: ignore[misc]
+        time.sleep(
+            0.0005 * (seed % 10)
+        )  # not for anything to happen: the answer comes while the threads are at different places
         answer_all(answers, [stored(n) for n in range(60)])
         for thread in waiting:
             thread.join(LONG_S)
@@ -96,13 +107,18 @@ def test_several_threads_may_wait_for_one_answer() -> None:
     assert got == [[stored(1)]] * 8
 
 
-def test_callers_that_are_called_have_their_answer_by_then_and_hold_up_nobody_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_callers_that_are_called_have_their_answer_by_then_and_hold_up_nobody_with_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     told: list[list[PutResult]] = []
 
     def fails(_: PutAnswer) -> None:
         raise RuntimeError("the loop is gone")
 
-    answers = [answer_for(1, then=fails), answer_for(2, then=lambda answer: told.append(answer.result(0)))]
+    answers = [
+        answer_for(1, then=fails),
+        answer_for(2, then=lambda answer: told.append(answer.result(0))),
+    ]
     with caplog.at_level(logging.ERROR, "cellfeed.writer"):
         answer_all(answers, [stored(1), stored(2)])
     assert told == [[stored(2)]]

@@ -1,4 +1,5 @@
-"""Put calls cut into batches: every cell gets one result, and what is known of the first batches survives the failure of a later one."""
+"""Put calls cut into batches: every cell gets one result, and what is known of the first batches
+survives the failure of a later one."""
 
 from __future__ import annotations
 
@@ -33,11 +34,18 @@ def test_batches_are_the_cells_in_order_and_within_the_limit(count: int) -> None
 
 def test_large_bodies_make_small_batches() -> None:
     large = cells(5, "x" * (BATCH_BYTES_MAX // 10)) * 10
-    assert [sum(len(cell.body_json) for cell in batch) <= BATCH_BYTES_MAX for batch in batches(large)] == [True] * 6
+    assert [
+        sum(len(cell.body_json) for cell in batch) <= BATCH_BYTES_MAX for batch in batches(large)
+    ] == [True] * 6
 
 
-@pytest.mark.parametrize(("error", "outcome"), [(StorageUnavailable("away"), Outcome.FAILED), (OutcomeUnknown("no answer"), Outcome.UNKNOWN)])
-def test_a_later_batch_that_fails_leaves_the_first_ones_told(error: StorageUnavailable | OutcomeUnknown, outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(StorageUnavailable("away"), Outcome.FAILED), (OutcomeUnknown("no answer"), Outcome.UNKNOWN)],
+)
+def test_a_later_batch_that_fails_leaves_the_first_ones_told(
+    error: StorageUnavailable | OutcomeUnknown, outcome: Outcome
+) -> None:
     calls: list[int] = []
 
     def put(batch: Sequence[NewCell]) -> list[PutResult]:
@@ -49,7 +57,12 @@ def test_a_later_batch_that_fails_leaves_the_first_ones_told(error: StorageUnava
     results = put_in_batches(cells(3 * BATCH_CELLS_MAX), put, lambda _: 3)
     assert calls == [BATCH_CELLS_MAX] * 2, "the third is not begun"
     told = [result.outcome for result in results]
-    assert told == [Outcome.STORED] * BATCH_CELLS_MAX + [outcome] * BATCH_CELLS_MAX + [Outcome.FAILED] * BATCH_CELLS_MAX
+    assert (
+        told
+        == [Outcome.STORED] * BATCH_CELLS_MAX
+        + [outcome] * BATCH_CELLS_MAX
+        + [Outcome.FAILED] * BATCH_CELLS_MAX
+    )
 
 
 def test_the_first_batch_failing_is_the_error_of_the_call() -> None:

@@ -1,4 +1,5 @@
-"""Reads off the event loop: what is done in turns is done by one thread at a time, and a read that takes long holds up nobody but itself."""
+"""Reads off the event loop: what is done in turns is done by one thread at a time, and a read that
+takes long holds up nobody but itself."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def test_each_read_gets_its_own_result_or_error(in_turns: bool) -> None:
         raise NotFound(str(number))
 
     async def test(pool: ReadPool) -> None:
-        calls = [pool.run(not_found if number % 3 == 0 else abs, number) for number in range(3 * READS_PER_TURN)]
+        calls = [
+            pool.run(not_found if number % 3 == 0 else abs, number)
+            for number in range(3 * READS_PER_TURN)
+        ]
         for number, found in enumerate(await asyncio.gather(*calls, return_exceptions=True)):
             assert str(found) == str(number)
             assert isinstance(found, NotFound) == (number % 3 == 0)
@@ -44,7 +48,9 @@ def test_reads_that_came_together_are_one_turn(monkeypatch: pytest.MonkeyPatch) 
 
     async def test(pool: ReadPool) -> None:
         for _ in range(20):
-            names = await asyncio.gather(*(pool.run(lambda: threading.current_thread().name) for _ in range(READS_PER_TURN)))
+            names = await asyncio.gather(
+                *(pool.run(lambda: threading.current_thread().name) for _ in range(READS_PER_TURN))
+            )
             assert len(set(names)) == 1
 
     in_loop(test, FILE_READ_THREADS, in_turns=True)
@@ -61,7 +67,9 @@ def test_a_read_that_takes_long_holds_up_nobody_of_its_turn() -> None:
     async def test(pool: ReadPool) -> None:
         before = asyncio.create_task(pool.run(abs, -1))
         long = asyncio.create_task(pool.run(long_read))
-        behind = [asyncio.create_task(pool.run(abs, -number)) for number in range(2, READS_PER_TURN + 5)]
+        behind = [
+            asyncio.create_task(pool.run(abs, -number)) for number in range(2, READS_PER_TURN + 5)
+        ]
         assert await before == 1
         assert await asyncio.gather(*behind) == list(range(2, READS_PER_TURN + 5))
         assert begun.is_set()
@@ -76,7 +84,10 @@ def test_when_every_thread_has_a_long_read_the_others_wait_and_are_done_afterwar
     go_on = threading.Event()
 
     async def test(pool: ReadPool) -> None:
-        long = [asyncio.create_task(pool.run(partial(go_on.wait, DEADLINE_S))) for _ in range(FILE_READ_THREADS)]
+        long = [
+            asyncio.create_task(pool.run(partial(go_on.wait, DEADLINE_S)))
+            for _ in range(FILE_READ_THREADS)
+        ]
         small = [asyncio.create_task(pool.run(abs, -number)) for number in range(50)]
         done, _ = await asyncio.wait([*long, *small], timeout=0.2)
         assert not done
@@ -88,7 +99,9 @@ def test_when_every_thread_has_a_long_read_the_others_wait_and_are_done_afterwar
 
 
 @pytest.mark.parametrize("in_turns", [False, True])
-def test_a_read_that_hangs_is_answered_in_time_and_too_many_are_refused(in_turns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_hangs_is_answered_in_time_and_too_many_are_refused(
+    in_turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(read_pool, "READ_TIMEOUT_S", 0.1)
     monkeypatch.setattr(read_pool, "READS_WAITING_MAX", 2)
     go_on, ran = threading.Event(), threading.Event()

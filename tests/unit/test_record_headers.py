@@ -11,19 +11,28 @@ from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.store.cells.body_codec import encode_body
 from cellfeed.store.cells.cell import StoredCell
 
-CELLS = st.lists(st.tuples(st.sampled_from(["BASE", "STATUS", "Größe"]), st.integers(-3, 3)), max_size=30)
+CELLS = st.lists(
+    st.tuples(st.sampled_from(["BASE", "STATUS", "Größe"]), st.integers(-3, 3)), max_size=30
+)
 
 
 @given(CELLS, st.lists(st.integers(0, 40), unique=True, max_size=3))
-def test_every_record_has_the_headers_of_its_own_cell(drawn: list[tuple[str, int]], promotions: list[int]) -> None:
-    cells = [StoredCell(number + 5, bytes(16), column, ref_key, 1_790_000_000_000_000, b"") for number, (column, ref_key) in enumerate(drawn)]
+def test_every_record_has_the_headers_of_its_own_cell(
+    drawn: list[tuple[str, int]], promotions: list[int]
+) -> None:
+    cells = [
+        StoredCell(number + 5, bytes(16), column, ref_key, 1_790_000_000_000_000, b"")
+        for number, (column, ref_key) in enumerate(drawn)
+    ]
     begins = [(epoch, first) for epoch, first in enumerate(sorted({0, *promotions}), 7)]
     shared = SharedHeaders([("content-type", b"x")]).of(cells, LeaderEpochs(begins, begins[-1][0]))
     assert [dict(each) for each in shared] == [
         {
             "column_name": cell.column_name.encode(),
             "ref_key": str(cell.ref_key).encode(),
-            "leader_epoch": str(max(epoch for epoch, first in begins if first <= cell.added_id)).encode(),
+            "leader_epoch": str(
+                max(epoch for epoch, first in begins if first <= cell.added_id)
+            ).encode(),
             "content-type": b"x",
         }
         for cell in cells
@@ -31,8 +40,20 @@ def test_every_record_has_the_headers_of_its_own_cell(drawn: list[tuple[str, int
 
 
 def test_a_records_first_header_is_its_added_id() -> None:
-    cells = [StoredCell(number, bytes(16), "BASE", 1, 1_790_000_000_000_000, encode_body(b'{"n":1}')) for number in (3, 4)]
-    records = RecordEncoder(Export("trips", "broker:9092"), "trips", 1).encode(0, cells, LeaderEpochs([(2, 0)], 2)).records
+    cells = [
+        StoredCell(number, bytes(16), "BASE", 1, 1_790_000_000_000_000, encode_body(b'{"n":1}'))
+        for number in (3, 4)
+    ]
+    records = (
+        RecordEncoder(Export("trips", "broker:9092"), "trips", 1)
+        .encode(0, cells, LeaderEpochs([(2, 0)], 2))
+        .records
+    )
     assert [added_id_of(record.headers) for record in records] == [3, 4]
-    assert records[0].headers == [("added_id", b"3"), ("column_name", b"BASE"), ("ref_key", b"1"), ("leader_epoch", b"2")]
+    assert records[0].headers == [
+        ("added_id", b"3"),
+        ("column_name", b"BASE"),
+        ("ref_key", b"1"),
+        ("leader_epoch", b"2"),
+    ]
     assert records[0].shared is records[1].shared

@@ -1,4 +1,5 @@
-"""A warning that comes again and again is told at once, then now and then, with the number of those in between."""
+"""A warning that comes again and again is told at once, then now and then, with the number of those
+in between."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 from cellfeed.store.repeated_warnings import TOLD_EVERY_S, RepeatedWarning
 
 
-def test_a_warning_that_comes_again_and_again_is_told_now_and_then_with_the_number_of_those_in_between(
+def test_a_warning_that_comes_again_and_again_is_told_now_and_then_with_the_number_of_those_in_between(  # noqa: E501
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now_s = 0.0
@@ -20,4 +21,8 @@ def test_a_warning_that_comes_again_and_again_is_told_now_and_then_with_the_numb
     warning.warn("node %s is away", "b")
     now_s = 3 * TOLD_EVERY_S
     warning.warn("node %s is away", "c")
-    assert [record.getMessage() for record in caplog.records] == ["node a is away", "node b is away (and 2 times since it was told last)", "node c is away"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "node a is away",
+        "node b is away (and 2 times since it was told last)",
+        "node c is away",
+    ]

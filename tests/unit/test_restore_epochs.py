@@ -10,7 +10,12 @@ from cellfeed.bridge.backups.kept_state import belongs, restored
 from cellfeed.bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
 from cellfeed.store.backups.check import read_state
 from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.epochs import EPOCH_MAX, EPOCHS_DRAWN, EPOCHS_LEFT_OUT, epoch_of_next_history
+from cellfeed.store.backups.epochs import (
+    EPOCH_MAX,
+    EPOCHS_DRAWN,
+    EPOCHS_LEFT_OUT,
+    epoch_of_next_history,
+)
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import plan, restore
@@ -30,7 +35,9 @@ def test_two_restores_of_one_backup_are_in_leader_epochs_of_their_own(tmp_path: 
         end = source.heads()[0].watermark
     epochs, ends = [], []
     for name in ("one", "other"):
-        made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), [], {}, NOW_US, "a test")
+        made = plan(
+            folder.chain(backup), restored(read_state(backup), NOW_US), [], {}, NOW_US, "a test"
+        )
         with SqliteTarget(tmp_path / name / "trips", "trips", SHARDS) as target:
             assert target.begun_epoch(backup) is None
             restore(made, target)
@@ -38,8 +45,12 @@ def test_two_restores_of_one_backup_are_in_leader_epochs_of_their_own(tmp_path: 
             store.put_new_cells(rides(1_000, 100))
             epochs.append(store.engine.leader_epochs(0))
             ends.append(store.heads()[0].watermark)
-    # A client that has read cells of one behind the backup asks the other one for the epoch of these cells.
-    told = {end_of_epoch(epochs[1], epochs[0][-1][0], ends[1]), end_of_epoch(epochs[0], epochs[1][-1][0], ends[0])}
+    # A client that has read cells of one behind the backup asks the other one for the epoch of
+    # these cells.
+    told = {
+        end_of_epoch(epochs[1], epochs[0][-1][0], ends[1]),
+        end_of_epoch(epochs[0], epochs[1][-1][0], ends[0]),
+    }
     assert told == {(0, end), (-1, -1)}
 
 

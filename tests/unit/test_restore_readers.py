@@ -1,4 +1,5 @@
-"""Triggers over a restored datastore, with their offsets in the store and in ZooKeeper: nothing is missed, what was parked since the backup runs again."""
+"""Triggers over a restored datastore, with their offsets in the store and in ZooKeeper: nothing is
+missed, what was parked since the backup runs again."""
 
 from __future__ import annotations
 
@@ -20,7 +21,17 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.services.waiting import wait_until
-from tests.unit.trigger_workers import COORDINATIONS, GROUP, Recorder, all_cells, ends, offsets, open_coordination, put, working
+from tests.unit.trigger_workers import (
+    COORDINATIONS,
+    GROUP,
+    Recorder,
+    all_cells,
+    ends,
+    offsets,
+    open_coordination,
+    put,
+    working,
+)
 
 SHARDS = 4
 NOW_US = 1_800_000_000_000_000
@@ -30,7 +41,10 @@ NOW_US = 1_800_000_000_000_000
 def test_a_trigger_goes_on_over_a_restored_log(kind: str, tmp_path: Path) -> None:
     folder, tree = BackupFolder(tmp_path / "backups"), ZooKeeperTree()
     recorder = Recorder()
-    with Datastore.open_embedded(tmp_path / "source", "trips", SHARDS) as source, closing(open_coordination(kind, source, tree)) as coordinator:
+    with (
+        Datastore.open_embedded(tmp_path / "source", "trips", SHARDS) as source,
+        closing(open_coordination(kind, source, tree)) as coordinator,
+    ):
         put(source, range(60))
         with working(source, coordinator, recorder):
             wait_until(lambda: offsets(coordinator) == ends(source), "all of it is run and saved")
@@ -38,7 +52,9 @@ def test_a_trigger_goes_on_over_a_restored_log(kind: str, tmp_path: Path) -> Non
         recorder.before = _refuse_one
         put(source, range(60, 100))
         with working(source, coordinator, recorder):
-            wait_until(lambda: offsets(coordinator) == ends(source), "that is run, or parked, and saved")
+            wait_until(
+                lambda: offsets(coordinator) == ends(source), "that is run, or parked, and saved"
+            )
         assert ParkedCells(source.state).count(GROUP) == 1
         lost = ends(source)
         readers = group_readers(coordinator, SHARDS)
@@ -53,17 +69,32 @@ def test_a_trigger_goes_on_over_a_restored_log(kind: str, tmp_path: Path) -> Non
         restore(made, target)
     recorder.cells.clear()
     recorder.before = lambda _: None
-    with Datastore.open_embedded(tmp_path / "new", "trips", SHARDS) as store, closing(open_coordination(kind, store, tree)) as coordinator:
+    with (
+        Datastore.open_embedded(tmp_path / "new", "trips", SHARDS) as store,
+        closing(open_coordination(kind, store, tree)) as coordinator,
+    ):
         back = set_back(coordinator, trigger_groups(read_state(backup)), backup.manifest.readers)
-        assert {reader.shard for reader in back} == ({reader.shard for reader in ahead} if kind == "zookeeper" else set())
-        assert {shard: offset for shard, offset in offsets(coordinator).items() if offset} == {log.shard: log.watermark for log in backup.manifest.logs}
-        put(store, range(60, 100))  # who wrote them writes them again: they have new ids, above all that were ever shown
+        assert {reader.shard for reader in back} == (
+            {reader.shard for reader in ahead} if kind == "zookeeper" else set()
+        )
+        assert {shard: offset for shard, offset in offsets(coordinator).items() if offset} == {
+            log.shard: log.watermark for log in backup.manifest.logs
+        }
+        put(
+            store, range(60, 100)
+        )  # who wrote them writes them again: they have new ids, above all that were ever shown
         with working(store, coordinator, recorder):
             wait_until(lambda: offsets(coordinator) == ends(store), "all of it is run and saved")
-        there = {(shard, cell.added_id) for shard in range(SHARDS) for cell in store.engine.scan(shard, new_ids[shard] + 1, 1_000)}
+        there = {
+            (shard, cell.added_id)
+            for shard in range(SHARDS)
+            for cell in store.engine.scan(shard, new_ids[shard] + 1, 1_000)
+        }
         assert set(recorder.cells) == there
         assert len(there) == 40
-        assert not there & {(shard, added_id) for shard, end in lost.items() for added_id in range(end)}
+        assert not there & {
+            (shard, added_id) for shard, end in lost.items() for added_id in range(end)
+        }
         assert set(all_cells(store)) > there
 
 

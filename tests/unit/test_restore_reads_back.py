@@ -1,4 +1,5 @@
-"""A restore opens nothing that it has not read back: every piece of every log, from the first to the last; and a backup's state comes before its heads."""
+"""A restore opens nothing that it has not read back: every piece of every log, from the first to
+the last; and a backup's state comes before its heads."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def backup(source: Datastore, tmp_path: Path) -> Backup:
 
 
 class ForgetfulTarget(SqliteTarget):
-    """Storage that writes one body other than the one it was given: that of the last cell of ``shard``, of the same length as far as counts go."""
+    """Storage that writes one body other than the one it was given: that of the last cell of
+    ``shard``, of the same length as far as counts go."""
 
     shard = 0
 
@@ -57,12 +59,17 @@ def test_storage_that_holds_another_body_is_not_opened_whichever_log_it_is_in(
     monkeypatch.setattr(ForgetfulTarget, "shard", shard)
     made = plan([backup], restored(read_state(backup), NOW_US), (), {}, NOW_US, "a test")
     place = tmp_path / "restored" / "trips"
-    with ForgetfulTarget(place, "trips", SHARDS) as target, pytest.raises(DataDamaged, match=f"shard {shard}: the storage holds"):
+    with (
+        ForgetfulTarget(place, "trips", SHARDS) as target,
+        pytest.raises(DataDamaged, match=f"shard {shard}: the storage holds"),
+    ):
         restore(made, target)
     assert not place.exists()
 
 
-def test_every_piece_of_an_increment_is_read_back_too(source: Datastore, backup: Backup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_piece_of_an_increment_is_read_back_too(
+    source: Datastore, backup: Backup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source.put_new_cells(rides(200, 300))
     folder = BackupFolder(tmp_path / "backups")
     second = create(folder, Source(source.engine, belongs), onto=backup)
@@ -75,7 +82,8 @@ def test_every_piece_of_an_increment_is_read_back_too(source: Datastore, backup:
 
 
 class LateState:
-    """An engine beside which an offset is saved, and the cell that it speaks of is put, the moment after its heads were looked at."""
+    """An engine beside which an offset is saved, and the cell that it speaks of is put, the moment
+    after its heads were looked at."""
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
@@ -91,20 +99,27 @@ class LateState:
 
 
 def test_no_state_is_newer_than_the_heads_of_its_backup(source: Datastore, tmp_path: Path) -> None:
-    made = create(BackupFolder(tmp_path / "late"), Source(cast("Engine", LateState(source)), lambda _entry: True))
+    made = create(
+        BackupFolder(tmp_path / "late"),
+        Source(cast("Engine", LateState(source)), lambda _entry: True),
+    )
     assert source.state.get("offsets/g/trips/0") is not None
     assert "offsets/g/trips/0" not in dict(read_state(made))
 
 
 def test_a_cell_count_that_fits_does_not_hide_another_digest(backup: Backup) -> None:
     [first, *others] = backup.manifest.segments
-    manifest = msgspec.structs.replace(backup.manifest, segments=[msgspec.structs.replace(first, digest="0" * 64), *others])
+    manifest = msgspec.structs.replace(
+        backup.manifest, segments=[msgspec.structs.replace(first, digest="0" * 64), *others]
+    )
     assert verify([Backup(backup.path, manifest, backup.sha256)])
 
 
 def test_a_chain_that_lacks_a_piece_is_not_restored(backup: Backup) -> None:
     [first, *others] = backup.manifest.segments
     for segments in (others, [msgspec.structs.replace(first, from_id=1), *others]):
-        lacking = Backup(backup.path, msgspec.structs.replace(backup.manifest, segments=segments), backup.sha256)
+        lacking = Backup(
+            backup.path, msgspec.structs.replace(backup.manifest, segments=segments), backup.sha256
+        )
         with pytest.raises(DataDamaged, match=f"shard {first.shard} lacks cells"):
             plan([lacking], [], (), {}, NOW_US, "a test")

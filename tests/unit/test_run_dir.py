@@ -1,4 +1,5 @@
-"""The run directory: who is alive is asked of the system, and nobody else's process is ever touched."""
+"""The run directory: who is alive is asked of the system, and nobody else's process is ever
+touched."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def run_dir(tmp_path: Path) -> RunDir:
     return directory
 
 
-def test_a_process_that_was_given_the_pid_of_a_dead_one_is_neither_taken_for_it_nor_killed(run_dir: RunDir) -> None:
+def test_a_process_that_was_given_the_pid_of_a_dead_one_is_neither_taken_for_it_nor_killed(
+    run_dir: RunDir,
+) -> None:
     run_dir.say_ready("worker", {})
     assert run_dir.alive("worker")
     mine = run_dir.ready("worker")
@@ -34,7 +37,9 @@ def test_a_process_that_was_given_the_pid_of_a_dead_one_is_neither_taken_for_it_
     assert run_dir.stop_process("worker"), "and this test is still alive"
 
 
-def test_a_process_stays_known_when_somebody_sets_the_clock(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_stays_known_when_somebody_sets_the_clock(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_dir.say_ready("worker", {})
     # Setting the clock by an hour moves the time of boot by an hour, for all who ask the system.
     moved = psutil.boot_time() + 3600
@@ -68,7 +73,9 @@ def test_a_torn_or_missing_ready_file_is_nobody(run_dir: RunDir) -> None:
     assert run_dir.kept_port("worker", "http", 0) == 0
 
 
-def test_a_port_that_was_chosen_is_kept_and_a_configured_one_goes_before_it(run_dir: RunDir) -> None:
+def test_a_port_that_was_chosen_is_kept_and_a_configured_one_goes_before_it(
+    run_dir: RunDir,
+) -> None:
     run_dir.say_ready("worker", {"http": 4711})
     assert run_dir.kept_port("worker", "http", 0) == 4711
     assert run_dir.kept_port("worker", "http", 7420) == 7420
@@ -78,7 +85,10 @@ def test_a_port_that_was_chosen_is_kept_and_a_configured_one_goes_before_it(run_
 def test_entries_keep_their_order_and_are_replaced_by_name(run_dir: RunDir) -> None:
     for name, pid in (("worker", 1), ("gateway", 2), ("worker", 3)):
         run_dir.record(ProcessEntry(name, "kind", pid, {}, "log"))
-    assert [(entry.name, entry.pid) for entry in run_dir.processes()] == [("worker", 3), ("gateway", 2)]
+    assert [(entry.name, entry.pid) for entry in run_dir.processes()] == [
+        ("worker", 3),
+        ("gateway", 2),
+    ]
     assert run_dir.process("gateway").pid == 2
     with pytest.raises(NotFound, match=r"no process 'other'; it has worker, gateway"):
         run_dir.process("other")
@@ -100,12 +110,18 @@ def _record_many(path: Path, number: int) -> None:
 
 def test_several_writers_of_the_list_lose_nothing(run_dir: RunDir) -> None:
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_record_many, args=(run_dir.path, number)) for number in range(3)]
+    writers = [
+        context.Process(target=_record_many, args=(run_dir.path, number)) for number in range(3)
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join(60)
-    assert {(entry.name, entry.pid) for entry in run_dir.processes()} == {("p0", 19), ("p1", 19), ("p2", 19)}
+    assert {(entry.name, entry.pid) for entry in run_dir.processes()} == {
+        ("p0", 19),
+        ("p1", 19),
+        ("p2", 19),
+    }
 
 
 def test_the_supervisors_lock_goes_with_its_holder(run_dir: RunDir) -> None:

@@ -1,4 +1,5 @@
-"""The shard map: merged shard by shard by leader epoch, whatever was written where; and the plan that makes clusters even."""
+"""The shard map: merged shard by shard by leader epoch, whatever was written where; and the plan
+that makes clusters even."""
 
 from __future__ import annotations
 
@@ -18,19 +19,27 @@ MOVES = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(NAMES)), max_size=
 
 def test_maps_of_two_histories_are_never_merged() -> None:
     other = even_map("trips", 8, NAMES)
-    with pytest.raises(ProtectData, match=f"{FIRST.history_id}.*{other.history_id}.*Name only clusters of one datastore"):
+    with pytest.raises(
+        ProtectData,
+        match=f"{FIRST.history_id}.*{other.history_id}.*Name only clusters of one datastore",
+    ):
         merged([FIRST, other])
     older = msgspec.structs.replace(FIRST, history_id="")
-    assert merged([older, FIRST]).history_id == merged([FIRST, older]).history_id == FIRST.history_id
+    assert (
+        merged([older, FIRST]).history_id == merged([FIRST, older]).history_id == FIRST.history_id
+    )
 
 
 def maps_of(moves: list[tuple[int, str]]) -> list[ShardMap]:
-    """A map for each move, made of the first one and that move alone: what clusters know that have each heard of one."""
+    """A map for each move, made of the first one and that move alone: what clusters know that have
+    each heard of one."""
     return [FIRST.moved(shard, name, epoch) for epoch, (shard, name) in enumerate(moves, 1)]
 
 
 @given(MOVES, st.randoms())
-def test_maps_merge_to_the_last_move_of_each_shard_in_any_order(moves: list[tuple[int, str]], chance: object) -> None:
+def test_maps_merge_to_the_last_move_of_each_shard_in_any_order(
+    moves: list[tuple[int, str]], chance: object
+) -> None:
     maps = [FIRST, *maps_of(moves)]
     wanted = FIRST.by_shard()
     for shard, name in moves:
@@ -43,8 +52,13 @@ def test_maps_merge_to_the_last_move_of_each_shard_in_any_order(moves: list[tupl
     assert merged([merged(maps[: half + 1]), merged(maps[half:])]).by_shard() == wanted
 
 
-@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=40), st.sets(st.sampled_from(NAMES), max_size=2))
-def test_a_plan_makes_clusters_even_with_the_fewest_moves(owned: list[str], drained: set[str]) -> None:
+@given(
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=40),
+    st.sets(st.sampled_from(NAMES), max_size=2),
+)
+def test_a_plan_makes_clusters_even_with_the_fewest_moves(
+    owned: list[str], drained: set[str]
+) -> None:
     owners = dict(enumerate(owned))
     plan = plan_moves(owners, NAMES, drained)
     after = {**owners, **{move.shard: move.target for move in plan}}
@@ -57,7 +71,10 @@ def test_a_plan_makes_clusters_even_with_the_fewest_moves(owned: list[str], drai
     before = {name: owned.count(name) for name in NAMES}
     surplus = sorted(counts, reverse=True)
     least = sum(before[name] for name in drained) + sum(
-        max(0, have - share) for have, share in zip(sorted((before[name] for name in kept), reverse=True), surplus, strict=True)
+        max(0, have - share)
+        for have, share in zip(
+            sorted((before[name] for name in kept), reverse=True), surplus, strict=True
+        )
     )
     assert len(plan) == least
     assert plan_moves(after, NAMES, drained) == []

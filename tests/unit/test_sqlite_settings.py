@@ -1,4 +1,5 @@
-"""The settings that acknowledged-is-on-disk rests on, read back from every connection that the embedded engine uses."""
+"""The settings that acknowledged-is-on-disk rests on, read back from every connection that the
+embedded engine uses."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import pytest
 from cellfeed.store.engines.sqlite.files import SqliteFile
 
 FULL = 2
-WANTED = {"journal_mode": "wal", "synchronous": FULL, "wal_autocheckpoint": 0, "secure_delete": 1, "foreign_keys": 1, "mmap_size": 0}
+WANTED = {
+    "journal_mode": "wal",
+    "synchronous": FULL,
+    "wal_autocheckpoint": 0,
+    "secure_delete": 1,
+    "foreign_keys": 1,
+    "mmap_size": 0,
+}
 
 
 @pytest.fixture
@@ -26,8 +34,14 @@ def settings_of(connection: sqlite3.Connection) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("way", ["write", "read", "snapshot"])
-def test_every_connection_syncs_each_commit_and_checkpoints_nothing_by_itself(file: SqliteFile, way: str) -> None:
-    ways: dict[str, Callable[[], object]] = {"write": file.write, "read": file.read, "snapshot": file.snapshot}
+def test_every_connection_syncs_each_commit_and_checkpoints_nothing_by_itself(
+    file: SqliteFile, way: str
+) -> None:
+    ways: dict[str, Callable[[], object]] = {
+        "write": file.write,
+        "read": file.read,
+        "snapshot": file.snapshot,
+    }
     with ways[way]() as connection:  # type: ignore[attr-defined]
         assert settings_of(connection) == WANTED
     with ways[way]() as again:  # type: ignore[attr-defined]

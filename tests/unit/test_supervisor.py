@@ -1,4 +1,5 @@
-"""The supervisor: what has died is told once and, where asked for, started again with growing patience; told to stop it waits for nothing."""
+"""The supervisor: what has died is told once and, where asked for, started again with growing
+patience; told to stop it waits for nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +11,23 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from cellfeed.config.model import Config, TriggersConfig, WorkerConfig, ZooKeeperServerConfig, write_config
+from cellfeed.config.model import (
+    Config,
+    TriggersConfig,
+    WorkerConfig,
+    ZooKeeperServerConfig,
+    write_config,
+)
 from cellfeed.instance import supervisor
-from cellfeed.instance.supervisor import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S, STEADY_S, start_again, start_all, start_one, supervise
+from cellfeed.instance.supervisor import (
+    RESTART_DELAY_MAX_S,
+    RESTART_DELAY_MIN_S,
+    STEADY_S,
+    start_again,
+    start_all,
+    start_one,
+    supervise,
+)
 from cellfeed.run_dir import ProcessEntry, RunDir
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
@@ -20,7 +35,8 @@ LOOK_S = supervisor._LOOK_INTERVAL_S
 
 
 class Instance:
-    """A run directory whose processes live for as long as the test says, on a clock that moves when the supervisor sleeps."""
+    """A run directory whose processes live for as long as the test says, on a clock that moves when
+    the supervisor sleeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: dict[str, list[float]]) -> None:
         self.path = Path("run")
@@ -30,7 +46,9 @@ class Instance:
         self.starts: dict[str, list[float]] = {name: [] for name in lives}
         self.said: list[str] = []
         self.never_started: dict[str, str] = {}
-        monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep))
+        monkeypatch.setattr(
+            supervisor, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep)
+        )
         monkeypatch.setattr(supervisor, "start_one", self._start)
         monkeypatch.setattr(supervisor, "_reap", lambda: None)
 
@@ -48,12 +66,16 @@ class Instance:
 
     def watch(self, until_s: float, *, restart: bool = True, config: Config | None = None) -> None:
         end_s = self.now_s + until_s
-        supervise(self, config or Config(restart=restart), self.said.append, lambda: self.now_s >= end_s)  # type: ignore[arg-type]
+        supervise(
+            self, config or Config(restart=restart), self.said.append, lambda: self.now_s >= end_s
+        )  # type: ignore[arg-type]
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def _start(self, _directory: object, name: str, kind: str, _given_up: Callable[[], bool]) -> ProcessEntry:
+    def _start(
+        self, _directory: object, name: str, kind: str, _given_up: Callable[[], bool]
+    ) -> ProcessEntry:
         self.starts[name].append(self.now_s)
         life_s = self.lives[name].pop(0)
         if life_s < 0:
@@ -67,24 +89,33 @@ def waits(starts: list[float]) -> list[float]:
     return [after - before for before, after in pairwise(starts)]
 
 
-def test_one_that_dies_again_and_again_is_started_after_a_growing_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_dies_again_and_again_is_started_after_a_growing_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     instance = Instance(monkeypatch, {"worker": [1.0] + [0.0] * 40})
     instance.watch(300)
     starts = instance.starts["worker"]
     assert starts[0] == pytest.approx(1_001, abs=2 * LOOK_S), "the first time at once"
-    expected = [min(RESTART_DELAY_MIN_S * 2**number, RESTART_DELAY_MAX_S) for number in range(len(starts) - 1)]
+    expected = [
+        min(RESTART_DELAY_MIN_S * 2**number, RESTART_DELAY_MAX_S)
+        for number in range(len(starts) - 1)
+    ]
     assert waits(starts) == pytest.approx(expected, abs=2 * LOOK_S)
     assert expected[-1] == RESTART_DELAY_MAX_S
 
 
-def test_a_server_that_never_started_is_tried_after_a_growing_delay_whatever_is_asked_for_and_its_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_started_is_tried_after_a_growing_delay_whatever_is_asked_for_and_its_reason_is_said_once(  # noqa: E501
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     instance = Instance(monkeypatch, {"zookeeper": [1_000.0, *[-1] * 12, 1_000.0]})
     instance.never_started["zookeeper"] = "its port is taken"
     instance.watch(200, config=Config(restart=False, servers=[ZooKeeperServerConfig()]))
     starts = instance.starts["zookeeper"]
     expected = [min(RESTART_DELAY_MIN_S * 2**number, RESTART_DELAY_MAX_S) for number in range(12)]
     assert waits(starts) == pytest.approx(expected, abs=2 * LOOK_S)
-    assert instance.said == ["zookeeper started at last (pid 2)"], "why it does not start was said when it was first tried"
+    assert instance.said == ["zookeeper started at last (pid 2)"], (
+        "why it does not start was said when it was first tried"
+    )
     assert instance.missing() == {}
 
 
@@ -98,7 +129,9 @@ def test_one_that_does_not_start_is_tried_until_it_does(monkeypatch: pytest.Monk
     assert "worker started again (pid 2)" in instance.said
 
 
-def test_one_that_lived_long_enough_is_started_at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_lived_long_enough_is_started_at_once_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     instance = Instance(monkeypatch, {"worker": [1.0] + [0.0] * 5 + [2 * STEADY_S, 1_000.0]})
     instance.watch(10 * STEADY_S)
     starts = instance.starts["worker"]
@@ -108,13 +141,18 @@ def test_one_that_lived_long_enough_is_started_at_once_again(monkeypatch: pytest
 
 
 def test_patience_with_one_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = Instance(monkeypatch, {"broken": [1.0] + [0.0] * 40, "worker": [100.0, 1_000.0], "gateway": [1_000.0]})
+    instance = Instance(
+        monkeypatch,
+        {"broken": [1.0] + [0.0] * 40, "worker": [100.0, 1_000.0], "gateway": [1_000.0]},
+    )
     instance.watch(150)
     assert instance.starts["worker"] == pytest.approx([1_100], abs=2 * LOOK_S)
     assert instance.starts["gateway"] == []
 
 
-def test_without_restart_a_death_is_told_once_with_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_restart_a_death_is_told_once_with_the_way_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     instance = Instance(monkeypatch, {"worker": [1.0], "gateway": [1_000.0]})
     instance.watch(100, restart=False)
     assert instance.starts == {"worker": [], "gateway": []}
@@ -131,15 +169,22 @@ def hanging(tmp_path: Path) -> RunDir:
     directory.make()
     program = tmp_path / "slow.py"
     program.write_text("import time\ntime.sleep(600)\n")
-    write_config(Config(workers=[], gateways=[], triggers=[TriggersConfig(app=str(program))]), directory.config)
+    write_config(
+        Config(workers=[], gateways=[], triggers=[TriggersConfig(app=str(program))]),
+        directory.config,
+    )
     return directory
 
 
 def started_for(directory: RunDir) -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if str(directory.path) in child.cmdline()]
+    return [
+        child for child in psutil.Process().children() if str(directory.path) in child.cmdline()
+    ]
 
 
-def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(hanging: RunDir) -> None:
+def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(
+    hanging: RunDir,
+) -> None:
     seen: list[psutil.Process] = []
 
     def given_up() -> bool:
@@ -153,14 +198,18 @@ def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(ha
     assert hanging.processes() == []
 
 
-def test_a_start_that_takes_too_long_says_so_and_leaves_no_process(hanging: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_takes_too_long_says_so_and_leaves_no_process(
+    hanging: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervisor, "START_TIMEOUT_S", 0.3)
     with pytest.raises(Unavailable, match=r"triggers did not start; the end of .*triggers\.log"):
         start_one(hanging, "triggers", "triggers")
     assert not started_for(hanging)
 
 
-def test_when_one_cannot_start_those_before_it_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_one_cannot_start_those_before_it_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[str] = []
     ended: list[str] = []
 

@@ -1,4 +1,5 @@
-"""Triggers that take batches: their size and order, waiting for more, and finding the cells that make a batch fail."""
+"""Triggers that take batches: their size and order, waiting for more, and finding the cells that
+make a batch fail."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from cellfeed.store.limits import SCAN_BYTES_MAX
 from tests.unit.trigger_steps import GROUP, Worker, row
 
 
-def batches_of(size: int, seen: list[list[int]], poison: Collection[int] = (), **options: Any) -> Callable[..., Any]:
+def batches_of(
+    size: int, seen: list[list[int]], poison: Collection[int] = (), **options: Any
+) -> Callable[..., Any]:
     @trigger(column="BASE", group=GROUP, batch=size, **{"retry": RetryPolicy(2, 0, 0), **options})
     def work(cells: Sequence[Cell]) -> None:
         seen.append([cell.added_id for cell in cells])
@@ -34,7 +37,9 @@ def put(datastore: Datastore, numbers: range, column: str = "BASE") -> None:
     datastore.put_cells([(row(0), column, number, {"n": number}) for number in numbers])
 
 
-def test_batches_are_full_and_in_log_order_and_the_rest_comes_at_the_end(datastore: Datastore) -> None:
+def test_batches_are_full_and_in_log_order_and_the_rest_comes_at_the_end(
+    datastore: Datastore,
+) -> None:
     seen: list[list[int]] = []
     put(datastore, range(250))
     worker = Worker(datastore, batches_of(100, seen))
@@ -47,7 +52,12 @@ def test_batches_are_full_and_in_log_order_and_the_rest_comes_at_the_end(datasto
 def test_cells_of_other_columns_are_passed_over(datastore: Datastore) -> None:
     seen: list[list[int]] = []
     for number in range(0, 900, 3):
-        datastore.put_cells([(row(0), column, number + place, {"n": number + place}) for place, column in enumerate(["NOTES", "BASE", "NOTES"])])
+        datastore.put_cells(
+            [
+                (row(0), column, number + place, {"n": number + place})
+                for place, column in enumerate(["NOTES", "BASE", "NOTES"])
+            ]
+        )
     worker = Worker(datastore, batches_of(40, seen))
     worker.work()
     assert [added_id for batch in seen for added_id in batch] == list(range(1, 900, 3))
@@ -55,7 +65,9 @@ def test_cells_of_other_columns_are_passed_over(datastore: Datastore) -> None:
     assert worker.offsets()[datastore.shard_of(row(0))] == 900
 
 
-def test_shards_that_are_behind_are_brought_on_one_at_a_time_and_those_that_are_not_wait_for_nobody(datastore: Datastore) -> None:
+def test_shards_that_are_behind_are_brought_on_one_at_a_time_and_those_that_are_not_wait_for_nobody(
+    datastore: Datastore,
+) -> None:
     held, turns = threading.Lock(), list[tuple[bool, int]]()
 
     @trigger(column="BASE", group=GROUP, batch=1_000)
@@ -95,13 +107,18 @@ def test_every_batch_may_take_the_store(datastore: Datastore) -> None:
 
 
 @pytest.mark.parametrize("poison", [{0}, {63}, {17, 18}, {5, 30, 31, 60}, set(range(64))])
-def test_the_cells_that_make_a_batch_fail_are_found_and_parked_and_the_others_run(datastore: Datastore, poison: set[int]) -> None:
+def test_the_cells_that_make_a_batch_fail_are_found_and_parked_and_the_others_run(
+    datastore: Datastore, poison: set[int]
+) -> None:
     seen: list[list[int]] = []
     put(datastore, range(64))
     worker = Worker(datastore, batches_of(64, seen, poison, parked_max=1000))
     worker.work()
     assert {cell.added_id for cell in worker.parked.all(GROUP)} == poison
-    assert all(cell.attempts == 2 and f"cells [{cell.added_id}]" in cell.error for cell in worker.parked.all(GROUP))
+    assert all(
+        cell.attempts == 2 and f"cells [{cell.added_id}]" in cell.error
+        for cell in worker.parked.all(GROUP)
+    )
     done = [added_id for batch in seen if not poison.intersection(batch) for added_id in batch]
     assert done == sorted(set(range(64)) - poison)  # each once, in order
     assert seen[0] == seen[1] == list(range(64))  # the whole batch has all its tries
@@ -171,18 +188,24 @@ def test_a_parked_cell_of_a_batch_is_tried_again_as_a_batch_of_one(datastore: Da
     assert seen == [[3]]
 
 
-# --- waiting -----------------------------------------------------------------------------------------------------------------
+# --- waiting --------------------------------------------------------------------------------------
 
 
 class Log:
     """A shard's log in memory, cells of 1 KiB."""
 
     def __init__(self, cells: int = 0, body_bytes: int = 1024) -> None:
-        self.cells = [StoredCell(added_id, row(0).bytes, "BASE", added_id, 0, b"b" * body_bytes) for added_id in range(cells)]
+        self.cells = [
+            StoredCell(added_id, row(0).bytes, "BASE", added_id, 0, b"b" * body_bytes)
+            for added_id in range(cells)
+        ]
 
     def more(self, count: int, column: str = "BASE") -> None:
         end = len(self.cells)
-        self.cells += [StoredCell(added_id, row(0).bytes, column, added_id, 0, b"b") for added_id in range(end, end + count)]
+        self.cells += [
+            StoredCell(added_id, row(0).bytes, column, added_id, 0, b"b")
+            for added_id in range(end, end + count)
+        ]
 
     def scan(self, location: int, limit: int) -> list[StoredCell]:
         return self.cells[location : location + limit]
@@ -219,7 +242,9 @@ def test_a_batch_that_is_not_full_waits_for_more_and_goes_when_it_is_full() -> N
     assert parts.may_have(60)
 
 
-def test_a_batch_that_waits_keeps_its_time_when_more_cells_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_waits_keeps_its_time_when_more_cells_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now_s = [100.0]
     monkeypatch.setattr("cellfeed.bridge.triggers.shard.batches.time.monotonic", lambda: now_s[0])
     log = Log()

@@ -1,4 +1,5 @@
-"""Calls that take too long: counted once, on record before anybody goes on, and never both in time and late."""
+"""Calls that take too long: counted once, on record before anybody goes on, and never both in time
+and late."""
 
 from __future__ import annotations
 
@@ -70,8 +71,12 @@ def test_while_the_store_is_away_it_is_tried_again_and_nobody_goes_on(deadlines:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("error", [StaleWriter("another worker has the shard"), ZeroDivisionError("a defect")])
-def test_the_process_ends_also_when_the_time_out_cannot_be_put_on_record_at_all(deadlines: Deadlines, exits: list[int], error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [StaleWriter("another worker has the shard"), ZeroDivisionError("a defect")]
+)
+def test_the_process_ends_also_when_the_time_out_cannot_be_put_on_record_at_all(
+    deadlines: Deadlines, exits: list[int], error: Exception
+) -> None:
     def note(_: str) -> None:
         raise error
 

@@ -1,4 +1,5 @@
-"""The workers of one ``triggers run``: those that die are started again with growing patience, those that would die again are not; all are ended."""
+"""The workers of one ``triggers run``: those that die are started again with growing patience,
+those that would die again are not; all are ended."""
 
 from __future__ import annotations
 
@@ -19,45 +20,67 @@ from cellfeed.instance.supervisor import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_
 from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
 from cellfeed.store.errors import InvalidRequest
 
-READY = "import os, sys, json; given = json.loads(sys.stdin.readline()); os.write(given['ready_fd'], b'!'); os.close(given['ready_fd']); "
+READY = (
+    "import os, sys, json; given = json.loads(sys.stdin.readline()); os.write(given['ready_fd'],"
+    " b'!'); os.close(given['ready_fd']); "
+)
 """What every worker does first."""
 
 
 class Fleet:
     """A fleet whose workers run a line of Python instead."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, count: int = 2) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, count: int = 2
+    ) -> None:
         self.said: list[str] = []
         popen = subprocess.Popen
 
         def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
             return popen([sys.executable, "-c", line, command[-1]], **options)
 
-        monkeypatch.setattr(trigger_fleet, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired))
+        monkeypatch.setattr(
+            trigger_fleet,
+            "subprocess",
+            SimpleNamespace(
+                Popen=start, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
+            ),
+        )
         names = [f"w{number}" for number in range(1, count + 1)]
-        self.fleet = TriggerFleet(tmp_path / "config.yaml", tmp_path, TriggersConfig(app="x"), names, self.said.append)
+        self.fleet = TriggerFleet(
+            tmp_path / "config.yaml", tmp_path, TriggersConfig(app="x"), names, self.said.append
+        )
 
     def run(self, *, stop_when: str) -> int:
         """Until something was said that begins so."""
         return self.fleet.run(lambda: any(line.startswith(stop_when) for line in self.said))
 
 
-def test_a_worker_that_could_not_begin_for_a_wrong_program_ends_all_with_its_code_and_is_the_only_one_started(
+def test_a_worker_that_could_not_begin_for_a_wrong_program_ends_all_with_its_code_and_is_the_only_one_started(  # noqa: E501
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fleet = Fleet(monkeypatch, tmp_path, "raise SystemExit(2)", count=3)
     assert fleet.run(stop_when="never") == 2
-    assert [line.split(" (")[0] for line in fleet.said] == ["w1 started", "w1 has ended with exit code 2"]
+    assert [line.split(" (")[0] for line in fleet.said] == [
+        "w1 started",
+        "w1 has ended with exit code 2",
+    ]
 
 
-def test_a_worker_that_protects_data_later_ends_the_others_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fleet = Fleet(monkeypatch, tmp_path, READY + "sys.argv[1] == 'w2' and sys.exit(3); sys.stdin.read()")
+def test_a_worker_that_protects_data_later_ends_the_others_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fleet = Fleet(
+        monkeypatch, tmp_path, READY + "sys.argv[1] == 'w2' and sys.exit(3); sys.stdin.read()"
+    )
     assert fleet.run(stop_when="never") == 3
     assert "w2 has ended with exit code 3" in fleet.said
     assert "w1 has ended with signal 15" in fleet.said
 
 
-def test_a_worker_that_dies_is_started_again_with_growing_patience(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_started_again_with_growing_patience(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     now_s = 1000.0
     processes: list[subprocess.Popen[bytes]] = []
     starts: list[float] = []
@@ -76,7 +99,9 @@ def test_a_worker_that_dies_is_started_again_with_growing_patience(monkeypatch: 
         return processes[-1]
 
     monkeypatch.setattr(trigger_fleet.subprocess, "Popen", noted)
-    monkeypatch.setattr(trigger_fleet, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    monkeypatch.setattr(
+        trigger_fleet, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep)
+    )
     fleet.fleet.run(lambda: len(starts) >= 7)
     waits = [after - before for before, after in pairwise(starts)]
     assert waits[0] >= RESTART_DELAY_MIN_S
@@ -84,9 +109,15 @@ def test_a_worker_that_dies_is_started_again_with_growing_patience(monkeypatch: 
     assert max(waits) < RESTART_DELAY_MAX_S
 
 
-def test_one_that_does_not_end_when_it_is_told_to_is_killed_and_that_is_no_success(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_one_that_does_not_end_when_it_is_told_to_is_killed_and_that_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(trigger_fleet, "STOP_TIMEOUT_S", 1.0)
-    line = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY + "import time; time.sleep(600)"
+    line = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        + READY
+        + "import time; time.sleep(600)"
+    )
     fleet = Fleet(monkeypatch, tmp_path, line, count=2)
     assert fleet.run(stop_when="w2 started") == 1
     assert any(line.endswith("did not end within 1 s and was killed") for line in fleet.said)

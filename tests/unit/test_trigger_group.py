@@ -1,4 +1,5 @@
-"""A worker's shards of one trigger: what it stops working on is given back, whatever happens on the way."""
+"""A worker's shards of one trigger: what it stops working on is given back, whatever happens on the
+way."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def test_a_shard_whose_giving_back_failed_is_given_back_later(datastore: Datasto
     assert (owners.count("a"), owners.count("b")) == (datastore.shards / 2, datastore.shards / 2)
 
 
-def test_while_the_store_is_away_shards_are_tried_seldomer_and_the_log_has_a_line_now_and_then(datastore: Datastore, caplog: pytest.LogCaptureFixture) -> None:
+def test_while_the_store_is_away_shards_are_tried_seldomer_and_the_log_has_a_line_now_and_then(
+    datastore: Datastore, caplog: pytest.LogCaptureFixture
+) -> None:
     tries = Counter[int]()
 
     def away(run: ShardRun) -> bool:
@@ -73,9 +76,13 @@ def test_while_the_store_is_away_shards_are_tried_seldomer_and_the_log_has_a_lin
     began_s = time.monotonic()
     with working(datastore, StoreCoordinator(datastore.state), recorder):
         with patch.object(ShardRun, "run_chunk", away):
-            wait_until(lambda: max(tries.values(), default=0) > 6, "shards are tried again and again")
+            wait_until(
+                lambda: max(tries.values(), default=0) > 6, "shards are tried again and again"
+            )
             tries_max, took_s = max(tries.values()), time.monotonic() - began_s
-        wait_until(lambda: sorted(recorder.cells) == sorted(all_cells(datastore)), "all cells have run")
+        wait_until(
+            lambda: sorted(recorder.cells) == sorted(all_cells(datastore)), "all cells have run"
+        )
         took_in_all_s = time.monotonic() - began_s
     doubled = math.ceil(math.log2(WAIT_MAX_S / WAIT_FIRST_S))
     assert tries_max <= 1 + doubled + took_s / WAIT_MAX_S

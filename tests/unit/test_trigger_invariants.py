@@ -30,7 +30,9 @@ CELLS = [(0, 0), (0, 2), (0, 3)]
 
 def test_an_offset_behind_all_that_was_run_or_parked_is_well() -> None:
     calls = [call(0, A, 5, 10), call(2, A, 11, 20), call(3, A, 21, None)]
-    assert check_offsets_behind_work([sample(12, 2), sample(25, 3), sample(40, 4)], CELLS, calls, [(0, 3)]) == {"I14": []}
+    assert check_offsets_behind_work(
+        [sample(12, 2), sample(25, 3), sample(40, 4)], CELLS, calls, [(0, 3)]
+    ) == {"I14": []}
 
 
 def test_an_offset_past_a_cell_that_is_still_running_or_was_never_run_is_found() -> None:
@@ -43,22 +45,30 @@ def test_an_offset_past_a_cell_that_is_still_running_or_was_never_run_is_found()
 
 
 def test_the_first_of_several_runs_of_a_cell_counts() -> None:
-    assert check_offsets_behind_work([sample(12, 1)], CELLS, [call(0, A, 5, 10), call(0, B, 20, 30)], []) == {"I14": []}
+    assert check_offsets_behind_work(
+        [sample(12, 1)], CELLS, [call(0, A, 5, 10), call(0, B, 20, 30)], []
+    ) == {"I14": []}
 
 
 def test_an_offset_that_falls_is_found_also_when_it_was_gone_in_between() -> None:
     gone = Sample(2, 3, {}, {}, {})
     assert check_offsets_rise([sample(1, 5), gone, sample(4, 5), sample(5, 6)]) == {"I20": []}
-    assert check_offsets_rise([sample(1, 5), gone, sample(4, 3)]) == {"I20": ["shard 0: the offset fell from 5 to 3"]}
+    assert check_offsets_rise([sample(1, 5), gone, sample(4, 3)]) == {
+        "I20": ["shard 0: the offset fell from 5 to 3"]
+    }
 
 
 def test_a_generation_has_one_holder_and_does_not_come_back() -> None:
     first, second, reborn = Holder(7, 1, "a"), Holder(7, 2, "b"), Holder(8, 0, "a")
-    assert check_generations([sample(1, 0, first), sample(2, 0, second), sample(3, 0, reborn)]) == {"I20": []}
-    assert check_generations([sample(1, 0, first), sample(2, 0, first._replace(member="b"))])["I20"] == [
-        "shard 0: generation (7, 1) belonged to 'a' and to 'b'"
+    assert check_generations([sample(1, 0, first), sample(2, 0, second), sample(3, 0, reborn)]) == {
+        "I20": []
+    }
+    assert check_generations([sample(1, 0, first), sample(2, 0, first._replace(member="b"))])[
+        "I20"
+    ] == ["shard 0: generation (7, 1) belonged to 'a' and to 'b'"]
+    assert check_generations([sample(1, 0, second), sample(2, 0, first)])["I20"] == [
+        "shard 0: its generation fell from (7, 2) to (7, 1)"
     ]
-    assert check_generations([sample(1, 0, second), sample(2, 0, first)])["I20"] == ["shard 0: its generation fell from (7, 2) to (7, 1)"]
 
 
 def test_a_second_run_is_found_unless_something_happened_to_one_of_both_processes() -> None:
@@ -71,7 +81,9 @@ def test_a_second_run_is_found_unless_something_happened_to_one_of_both_processe
 
 def test_two_processes_in_one_shard_at_the_same_time_are_found() -> None:
     calls = [call(0, A, 1, 10), call(2, B, 5, 12)]
-    assert check_run_by_one(calls, set())["I20"] == [f"shard 0: pid {B} began 2 while pid {A} ran 0"]
+    assert check_run_by_one(calls, set())["I20"] == [
+        f"shard 0: pid {B} began 2 while pid {A} ran 0"
+    ]
     assert check_run_by_one(calls, {B}) == {"I20": []}
 
 
@@ -79,7 +91,9 @@ def test_who_was_overtaken_may_begin_the_cell_that_it_was_about_to_and_no_other(
     before = [call(0, A, 1, 2), call(2, B, 20, 21)]
     about_to = call(2, A, 31, 32)
     assert check_overtaken([*before, about_to], A, 10, 40) == {"I20": []}
-    assert check_overtaken([*before, about_to, call(3, A, 33, 34)], A, 10, 40)["I20"] == [f"shard 0: pid {A} began 2 cells after another had begun on it"]
+    assert check_overtaken([*before, about_to, call(3, A, 33, 34)], A, 10, 40)["I20"] == [
+        f"shard 0: pid {A} began 2 cells after another had begun on it"
+    ]
     back = [call(3, A, 50, 51), call(4, A, 52, 53)]
     assert check_overtaken([*before, about_to, *back], A, 10, 40) == {"I20": []}
 

@@ -1,4 +1,5 @@
-"""Gauges of triggers: what the lag says, looked up in the background, and nothing old while nobody can say."""
+"""Gauges of triggers: what the lag says, looked up in the background, and nothing old while nobody
+can say."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
 from cellfeed.store.datastore import Datastore
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.services.waiting import wait_until
-from tests.unit.trigger_workers import GROUP, Recorder, ends, offsets, open_coordination, put, working
+from tests.unit.trigger_workers import (
+    GROUP,
+    Recorder,
+    ends,
+    offsets,
+    open_coordination,
+    put,
+    working,
+)
 
 
 @pytest.fixture
@@ -33,7 +42,10 @@ def scrape(metrics: TriggerMetrics) -> dict[str, float]:
     registry = CollectorRegistry()
     registry.register(metrics)
     lines = generate_latest(registry).decode().splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
 
 
 def test_every_trigger_that_has_run_has_its_gauges(datastore: Datastore) -> None:
@@ -56,7 +68,9 @@ def test_every_trigger_that_has_run_has_its_gauges(datastore: Datastore) -> None
     }
 
 
-def test_one_look_answers_the_scrapes_of_a_few_seconds(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_look_answers_the_scrapes_of_a_few_seconds(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     coordinator, looks = StoreCoordinator(datastore.state), []
     Control(datastore.state, GROUP).pause(Operator("somebody@here", "why"))
     read = LagReader.read
@@ -72,7 +86,9 @@ def test_one_look_answers_the_scrapes_of_a_few_seconds(datastore: Datastore, mon
     assert looks == [GROUP]
 
 
-def test_while_the_coordination_is_away_it_is_said_and_no_old_figure_is_shown(datastore: Datastore) -> None:
+def test_while_the_coordination_is_away_it_is_said_and_no_old_figure_is_shown(
+    datastore: Datastore,
+) -> None:
     tree = ZooKeeperTree()
     Control(datastore.state, GROUP).pause(Operator("somebody@here", "why"))
     with closing(open_coordination("zookeeper", datastore, tree)) as coordinator:
@@ -84,13 +100,17 @@ def test_while_the_coordination_is_away_it_is_said_and_no_old_figure_is_shown(da
         wait_until(lambda: len(scrape(metrics)) > 1, "it is back")
 
 
-def test_a_look_that_hangs_holds_no_scrape(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_hangs_holds_no_scrape(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(LagReader, "groups", lambda _: [] * go_on.wait(60))
     metrics = TriggerMetrics(datastore, StoreCoordinator(datastore.state), wait_s=0.05)
     try:
         assert [scrape(metrics) for _ in range(3)] == [{"cellfeed_triggers_known": 0.0}] * 3
-        assert sum(thread.name == "trigger-metrics" for thread in threading.enumerate()) == 1, "one look at a time"
+        assert sum(thread.name == "trigger-metrics" for thread in threading.enumerate()) == 1, (
+            "one look at a time"
+        )
     finally:
         go_on.set()
     wait_until(lambda: scrape(metrics) == {"cellfeed_triggers_known": 1.0}, "it ends")

@@ -1,4 +1,5 @@
-"""Order by row key: what is parked of a row key holds its later cells back, and is taken off from its front."""
+"""Order by row key: what is parked of a row key holds its later cells back, and is taken off from
+its front."""
 
 from __future__ import annotations
 
@@ -23,13 +24,19 @@ Ran = list[tuple[str, int]]
 
 
 class Service:
-    """A trigger that fails for some cells, named by row and number, as long as they are ``bad``; ``ran`` tells what it did."""
+    """A trigger that fails for some cells, named by row and number, as long as they are ``bad``;
+    ``ran`` tells what it did."""
 
     def __init__(self, datastore: Datastore, batch: int | None = None, **options: Any) -> None:
         self.datastore = datastore
         self.bad: set[tuple[str, int]] = set()
         self.ran: Ran = []
-        options = {"group": GROUP, "order_by_row_key": True, "retry": {ProcessEnded: RetryPolicy(5), Exception: RetryPolicy(1)}, **options}
+        options = {
+            "group": GROUP,
+            "order_by_row_key": True,
+            "retry": {ProcessEnded: RetryPolicy(5), Exception: RetryPolicy(1)},
+            **options,
+        }
 
         def run(cells: Sequence[Cell]) -> None:
             names = [(str(cell.body["row"]), cell.ref_key) for cell in cells]
@@ -45,7 +52,9 @@ class Service:
         self.row_key = rows.__getitem__
 
     def put(self, *names: tuple[str, int]) -> None:
-        self.datastore.put_cells([(self.row_key(row), "BASE", number, {"row": row}) for row, number in names])
+        self.datastore.put_cells(
+            [(self.row_key(row), "BASE", number, {"row": row}) for row, number in names]
+        )
 
     def worker(self, name: str = "a") -> Worker:
         """Under the same name, it is the one before, restarted."""
@@ -72,18 +81,28 @@ def _row_keys_of_one_shard(datastore: Datastore, rows: str) -> dict[str, str]:
 
 
 def cell_id(worker: Worker, service: Service, row: str, number: int) -> str:
-    [found] = [cell.cell_id for cell in worker.parked.all(GROUP) if cell.row_key == service.row_key(row) and cell.ref_key == number]
+    [found] = [
+        cell.cell_id
+        for cell in worker.parked.all(GROUP)
+        if cell.row_key == service.row_key(row) and cell.ref_key == number
+    ]
     return found
 
 
 @pytest.mark.parametrize("batch", [None, 1, 3, 100])
-def test_later_cells_of_a_parked_row_key_wait_and_other_row_keys_go_on(datastore: Datastore, batch: int | None) -> None:
+def test_later_cells_of_a_parked_row_key_wait_and_other_row_keys_go_on(
+    datastore: Datastore, batch: int | None
+) -> None:
     service = Service(datastore, batch)
     service.bad = {("a", 2)}
     service.put(("a", 1), ("b", 1), ("a", 2), ("a", 3), ("b", 2), ("a", 4), ("b", 3))
     worker = service.work()
     assert (service.of("a"), service.of("b")) == ([1], [1, 2, 3])
-    assert [(cell.ref_key, cell.held, cell.attempts) for cell in worker.parked.all(GROUP)] == [(2, False, 1), (3, True, 0), (4, True, 0)]
+    assert [(cell.ref_key, cell.held, cell.attempts) for cell in worker.parked.all(GROUP)] == [
+        (2, False, 1),
+        (3, True, 0),
+        (4, True, 0),
+    ]
     service.bad = set()
     assert worker.retry() == 3
     service.put(("a", 5))
@@ -92,7 +111,9 @@ def test_later_cells_of_a_parked_row_key_wait_and_other_row_keys_go_on(datastore
     assert worker.parked.all(GROUP) == []
 
 
-def test_what_comes_while_a_row_key_waits_waits_too_also_after_a_restart(datastore: Datastore) -> None:
+def test_what_comes_while_a_row_key_waits_waits_too_also_after_a_restart(
+    datastore: Datastore,
+) -> None:
     service = Service(datastore)
     service.bad = {("a", 1)}
     service.put(("a", 1))
@@ -113,7 +134,11 @@ def test_a_released_cell_that_fails_holds_back_those_behind_it(datastore: Datast
     service.bad = {("a", 3)}
     assert worker.retry() == 2
     assert service.of("a") == [1, 2]
-    assert [(cell.ref_key, cell.held) for cell in worker.parked.all(GROUP)] == [(3, False), (4, True), (5, True)]
+    assert [(cell.ref_key, cell.held) for cell in worker.parked.all(GROUP)] == [
+        (3, False),
+        (4, True),
+        (5, True),
+    ]
     service.bad = set()
     assert worker.retry() == 3
     assert service.of("a") == [1, 2, 3, 4, 5]
@@ -136,7 +161,9 @@ def test_skipping_the_first_by_hand_releases_the_others_in_order(datastore: Data
     assert service.of("a") == [2, 3, 4, 5]
 
 
-def test_a_later_one_may_be_skipped_and_the_first_still_holds_the_rest(datastore: Datastore) -> None:
+def test_a_later_one_may_be_skipped_and_the_first_still_holds_the_rest(
+    datastore: Datastore,
+) -> None:
     service = Service(datastore)
     service.bad = {("a", 1)}
     service.put(*(("a", number) for number in range(1, 4)))
@@ -148,7 +175,9 @@ def test_a_later_one_may_be_skipped_and_the_first_still_holds_the_rest(datastore
     assert service.of("a") == [1, 3]
 
 
-def test_retrying_a_later_one_by_hand_is_refused_and_all_of_the_group_run_in_order(datastore: Datastore) -> None:
+def test_retrying_a_later_one_by_hand_is_refused_and_all_of_the_group_run_in_order(
+    datastore: Datastore,
+) -> None:
     service = Service(datastore)
     service.bad = {("a", 1), ("b", 1)}
     service.put(("a", 1), ("b", 1), ("a", 2), ("b", 2))
@@ -166,7 +195,9 @@ def test_retrying_a_later_one_by_hand_is_refused_and_all_of_the_group_run_in_ord
     assert service.of("a") == [1, 2]
 
 
-def test_asking_for_a_retry_while_it_runs_does_not_make_it_run_once_more(datastore: Datastore) -> None:
+def test_asking_for_a_retry_while_it_runs_does_not_make_it_run_once_more(
+    datastore: Datastore,
+) -> None:
     service = Service(datastore)
     service.bad = {("a", 1)}
     service.put(("a", 1), ("a", 2))
@@ -179,7 +210,9 @@ def test_asking_for_a_retry_while_it_runs_does_not_make_it_run_once_more(datasto
             worker.parked.ask_retry(GROUP)
         function(row_key, cell)
 
-    service.function = trigger("BASE", group=GROUP, order_by_row_key=True, retry=RetryPolicy(1))(asked_meanwhile)
+    service.function = trigger("BASE", group=GROUP, order_by_row_key=True, retry=RetryPolicy(1))(
+        asked_meanwhile
+    )
     assert service.worker().retry() == 2
     assert service.of("a") == [1, 2]
     assert worker.parked.all(GROUP) == []
@@ -198,7 +231,9 @@ def test_cells_that_only_wait_do_not_stop_the_trigger(datastore: Datastore) -> N
     assert "2 cells are parked" in str(worker.parked.stopped_because(GROUP))
 
 
-def test_a_row_key_that_goes_on_and_on_behind_a_parked_cell_stops_the_trigger(datastore: Datastore) -> None:
+def test_a_row_key_that_goes_on_and_on_behind_a_parked_cell_stops_the_trigger(
+    datastore: Datastore,
+) -> None:
     service = Service(datastore, parked_max=2)
     service.bad = {("a", 1)}
     service.put(*(("a", number) for number in range(1, 400)))
@@ -218,12 +253,25 @@ def test_without_order_by_row_key_later_cells_run(datastore: Datastore) -> None:
 
 
 @pytest.mark.parametrize("batch", [None, 4])
-@pytest.mark.parametrize("failpoint", ["trigger.before_run", "trigger.after_run", "trigger.before_park", "trigger.after_park", "trigger.before_save"])
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "trigger.before_run",
+        "trigger.after_run",
+        "trigger.before_park",
+        "trigger.after_park",
+        "trigger.before_save",
+    ],
+)
 @pytest.mark.parametrize("at_pass", [1, 2, 4])
-def test_the_order_holds_whatever_moment_a_worker_dies_at(datastore: Datastore, batch: int | None, failpoint: str, at_pass: int) -> None:
+def test_the_order_holds_whatever_moment_a_worker_dies_at(
+    datastore: Datastore, batch: int | None, failpoint: str, at_pass: int
+) -> None:
     service = Service(datastore, batch)
     service.bad = {("a", 2), ("b", 1)}
-    service.put(("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3), ("c", 1), ("b", 3), ("a", 4), ("c", 2))
+    service.put(
+        ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3), ("c", 1), ("b", 3), ("a", 4), ("c", 2)
+    )
     first = service.worker()
     set_failpoint(failpoint, "raise", at_pass)
     try:
@@ -251,7 +299,9 @@ def _assert_runs_again_only_what_was_last(numbers: list[int]) -> None:
         assert after <= before + 1
 
 
-def parked(row: str, added_id: int, *, in_order: bool = True, held: bool = False, asked: bool = False) -> ParkedCell:
+def parked(
+    row: str, added_id: int, *, in_order: bool = True, held: bool = False, asked: bool = False
+) -> ParkedCell:
     return ParkedCell(
         group=GROUP,
         topic="trips",
@@ -271,11 +321,19 @@ def parked(row: str, added_id: int, *, in_order: bool = True, held: bool = False
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=12))
-def test_the_fronts_are_the_first_of_each_row_key_and_all_that_keep_no_order(cells: list[tuple[str, bool]]) -> None:
-    queue = [parked(row, added_id, in_order=in_order) for added_id, (row, in_order) in enumerate(cells)]
+def test_the_fronts_are_the_first_of_each_row_key_and_all_that_keep_no_order(
+    cells: list[tuple[str, bool]],
+) -> None:
+    queue = [
+        parked(row, added_id, in_order=in_order) for added_id, (row, in_order) in enumerate(cells)
+    ]
     found = {cell.added_id for cell in fronts(queue)}
     for cell in queue:
-        earlier = [other for other in queue if other.row_key == cell.row_key and other.added_id < cell.added_id]
+        earlier = [
+            other
+            for other in queue
+            if other.row_key == cell.row_key and other.added_id < cell.added_id
+        ]
         assert (cell.added_id in found) == (not cell.in_order or not earlier)
 
 

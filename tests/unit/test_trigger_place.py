@@ -1,4 +1,5 @@
-"""Where the work is, when the coordination is elsewhere and gives no answer: what it may have saved does not set the next owner back."""
+"""Where the work is, when the coordination is elsewhere and gives no answer: what it may have saved
+does not set the next owner back."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ from tests.unit.trigger_steps import GROUP, row
 
 
 class Elsewhere(StoreCoordinator):
-    """Keeps its things elsewhere. The ``applied``-th commit from now on is done but not answered; those after it cannot be sent.
+    """Keeps its things elsewhere. The ``applied``-th commit from now on is done but not answered;
+    those after it cannot be sent.
 
-    What goes with a commit without an answer is written when the partition is claimed next, as ZooKeeper's coordination does.
+    What goes with a commit without an answer is written when the partition is claimed next, as
+    ZooKeeper's coordination does.
     """
 
     keeps_in_store = False
@@ -60,7 +63,9 @@ class Elsewhere(StoreCoordinator):
 
 
 @pytest.mark.parametrize("applied", range(1, 5))
-def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(datastore: Datastore, monkeypatch: pytest.MonkeyPatch, applied: int) -> None:
+def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch, applied: int
+) -> None:
     ran: list[int] = []
     coordinator = Elsewhere(datastore.state)
     shard = datastore.shard_of(row(0))
@@ -73,12 +78,20 @@ def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(datastore: Dat
 
     def taken(name: str) -> tuple[Standing, ShardRun]:
         standing = Standing(coordinator, GROUP, name, 600)
-        taking = Taking(work.__cellfeed_trigger__, datastore, coordinator, ParkedCells(datastore.state), standing)  # type: ignore[attr-defined]
+        taking = Taking(
+            work.__cellfeed_trigger__,
+            datastore,
+            coordinator,
+            ParkedCells(datastore.state),
+            standing,
+        )  # type: ignore[attr-defined]
         return standing, taking.take(standing.session, [shard])[shard]
 
     datastore.put_cells([(row(0), "BASE", number, {}) for number in range(20)])
     standing, first = taken("first")
-    monkeypatch.setattr(standing, "is_sure", lambda epoch: False)  # as when its lease may have run out: it asks before each cell
+    monkeypatch.setattr(
+        standing, "is_sure", lambda epoch: False
+    )  # as when its lease may have run out: it asks before each cell
     first.run_chunk()
     assert ran == list(range(20))
     assert coordinator.applied is not None
@@ -91,7 +104,9 @@ def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(datastore: Dat
     assert coordinator.fetch_offsets(GROUP)["trips", shard].offset == 20
 
 
-def test_a_cell_whose_parking_was_not_answered_is_not_taken_off_the_queue_before_it_can_come_there_again(datastore: Datastore) -> None:
+def test_a_cell_whose_parking_was_not_answered_is_not_taken_off_the_queue_before_it_can_come_there_again(  # noqa: E501
+    datastore: Datastore,
+) -> None:
     ran: list[int] = []
     coordinator = Elsewhere(datastore.state)
     shard = datastore.shard_of(row(0))
@@ -106,7 +121,13 @@ def test_a_cell_whose_parking_was_not_answered_is_not_taken_off_the_queue_before
 
     def taken(name: str) -> ShardRun:
         standing = Standing(coordinator, GROUP, name, 600)
-        taking = Taking(work.__cellfeed_trigger__, datastore, coordinator, ParkedCells(datastore.state), standing)  # type: ignore[attr-defined]
+        taking = Taking(
+            work.__cellfeed_trigger__,
+            datastore,
+            coordinator,
+            ParkedCells(datastore.state),
+            standing,
+        )  # type: ignore[attr-defined]
         return taking.take(standing.session, [shard])[shard]
 
     datastore.put_cells([(row(0), "BASE", number, {}) for number in range(4)])

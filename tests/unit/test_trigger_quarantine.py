@@ -11,8 +11,11 @@ from tests.services.waiting import wait_until
 
 
 @contextmanager
-def call(quarantine: Quarantine, *, suspect: bool, stop: threading.Event | None = None) -> Iterator[list[bool]]:
-    """A call in a thread of its own, under way until the block is left; tells whether it was begun."""
+def call(
+    quarantine: Quarantine, *, suspect: bool, stop: threading.Event | None = None
+) -> Iterator[list[bool]]:
+    """A call in a thread of its own, under way until the block is left; tells whether it was
+    begun."""
     begun: list[bool] = []
     leave = threading.Event()
 
@@ -45,7 +48,10 @@ def test_a_suspect_waits_for_the_others_and_they_for_it() -> None:
         assert suspect == []
     wait_until(lambda: suspect == [True], "its turn has come")
     stop = threading.Event()
-    with call(quarantine, suspect=False, stop=stop) as later, call(quarantine, suspect=True, stop=stop) as another:
+    with (
+        call(quarantine, suspect=False, stop=stop) as later,
+        call(quarantine, suspect=True, stop=stop) as another,
+    ):
         assert later == another == []
         suspect_call.__exit__(None, None, None)
         wait_until(lambda: [True] in (later, another), "one of them has its turn")

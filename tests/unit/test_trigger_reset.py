@@ -1,4 +1,5 @@
-"""Resetting a trigger: workers are fenced first, it happens as a whole or not at all, and the history tells of it."""
+"""Resetting a trigger: workers are fenced first, it happens as a whole or not at all, and the
+history tells of it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,18 @@ from cellfeed.store.errors import InvalidLocation, NotFound, Refused, StaleWrite
 from cellfeed.store.failpoints import FailpointReached, set_failpoint, watch_failpoint
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.services.waiting import wait_until
-from tests.unit.trigger_workers import COORDINATIONS, GROUP, LEASE_S, Recorder, all_cells, ends, offsets, open_coordination, put, working
+from tests.unit.trigger_workers import (
+    COORDINATIONS,
+    GROUP,
+    LEASE_S,
+    Recorder,
+    all_cells,
+    ends,
+    offsets,
+    open_coordination,
+    put,
+    working,
+)
 
 BY = Operator("somebody@here", "a bug in the fares")
 
@@ -52,7 +64,9 @@ def coordinator(kind: str, datastore: Datastore, tree: ZooKeeperTree) -> Iterato
 
 
 @pytest.fixture
-def workers_coordinator(kind: str, datastore: Datastore, tree: ZooKeeperTree) -> Iterator[Coordinator]:
+def workers_coordinator(
+    kind: str, datastore: Datastore, tree: ZooKeeperTree
+) -> Iterator[Coordinator]:
     """The workers' own: in another process it would be another one."""
     with closing(open_coordination(kind, datastore, tree)) as opened:
         yield opened
@@ -67,7 +81,9 @@ def caught_up(datastore: Datastore, coordinator: Coordinator) -> bool:
     return offsets(coordinator) == ends(datastore)
 
 
-def test_a_reset_while_a_worker_runs_has_it_go_on_elsewhere(datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator) -> None:
+def test_a_reset_while_a_worker_runs_has_it_go_on_elsewhere(
+    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator
+) -> None:
     recorder = Recorder()
     put(datastore, range(100))
     with working(datastore, workers_coordinator, recorder):
@@ -78,9 +94,16 @@ def test_a_reset_while_a_worker_runs_has_it_go_on_elsewhere(datastore: Datastore
         before = ends(datastore)
         put(datastore, range(100, 120))
         wait_until(lambda: caught_up(datastore, coordinator), "and goes on")
-    assert Counter(recorder.cells) == Counter(all_cells(datastore)) + Counter([cell for cell in all_cells(datastore) if cell[1] < before[cell[0]]])
+    assert Counter(recorder.cells) == Counter(all_cells(datastore)) + Counter(
+        [cell for cell in all_cells(datastore) if cell[1] < before[cell[0]]]
+    )
     [deed] = history(datastore.state, GROUP)
-    assert (deed.action, deed.to, deed.by, deed.because) == ("reset", "earliest", BY.name, BY.because)
+    assert (deed.action, deed.to, deed.by, deed.because) == (
+        "reset",
+        "earliest",
+        BY.name,
+        BY.because,
+    )
     assert (deed.before, deed.after) == (before, dict.fromkeys(range(4), 0))
 
 
@@ -91,7 +114,9 @@ def test_a_worker_that_slept_through_a_reset_cannot_undo_it_by_a_late_save(
     put(datastore, range(60))
     # As a process that is paused: nobody renews its lease, and its run is in the middle of a cell.
     standing = Standing(workers_coordinator, GROUP, "zombie", LEASE_S / 2)
-    runs = Taking(recorder.trigger, datastore, workers_coordinator, ParkedCells(datastore.state), standing).take(standing.session, range(4))
+    runs = Taking(
+        recorder.trigger, datastore, workers_coordinator, ParkedCells(datastore.state), standing
+    ).take(standing.session, range(4))
     assert len(runs) == 4
     asleep, awake = threading.Event(), threading.Event()
 
@@ -137,7 +162,10 @@ def test_a_reset_gives_up_and_changes_nothing_while_a_cell_does_not_end(
     try:
         with working(datastore, workers_coordinator, recorder):
             wait_until(lambda: len(coordinator.owners(GROUP, "trips")) == 4, "it has the shards")
-            with pytest.raises(Refused, match=r"was not reset: after 0 s 4 shards were not given back: shard 0 \(w\)"):
+            with pytest.raises(
+                Refused,
+                match=r"was not reset: after 0 s 4 shards were not given back: shard 0 \(w\)",
+            ):
                 reset(datastore, coordinator, "latest", wait_s=0.3)
             go_on.set()
             wait_until(lambda: caught_up(datastore, coordinator), "it goes on where it was")
@@ -148,7 +176,9 @@ def test_a_reset_gives_up_and_changes_nothing_while_a_cell_does_not_end(
     assert history(datastore.state, GROUP) == []
 
 
-def test_two_resets_at_once_are_one_after_the_other_or_one_is_refused(datastore: Datastore, coordinator: Coordinator) -> None:
+def test_two_resets_at_once_are_one_after_the_other_or_one_is_refused(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
     put(datastore, range(40))
     refused: list[Refused] = []
     done: list[str] = []
@@ -174,11 +204,21 @@ def test_two_resets_at_once_are_one_after_the_other_or_one_is_refused(datastore:
 
 @pytest.mark.parametrize(
     ("kind", "failpoint"),
-    [(kind, f"reset.after_{step}") for kind in COORDINATIONS for step in ("hold", "claims", "decision", "told") if (kind, step) != ("store", "told")],
+    [
+        (kind, f"reset.after_{step}")
+        for kind in COORDINATIONS
+        for step in ("hold", "claims", "decision", "told")
+        if (kind, step) != ("store", "told")
+    ],
     indirect=["kind"],
 )
 def test_a_reset_that_is_killed_has_happened_as_a_whole_or_not_at_all(
-    kind: str, datastore: Datastore, tree: ZooKeeperTree, workers_coordinator: Coordinator, failpoint: str, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    datastore: Datastore,
+    tree: ZooKeeperTree,
+    workers_coordinator: Coordinator,
+    failpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder()
     put(datastore, range(60))
@@ -193,13 +233,19 @@ def test_a_reset_that_is_killed_has_happened_as_a_whole_or_not_at_all(
             decided = failpoint in ("reset.after_decision", "reset.after_told")
             assert len(history(datastore.state, GROUP)) == decided
             put(datastore, range(60, 80))
-            wait_until(lambda: len(recorder.cells) == (140 if decided else 80), "the workers go on once its session has run out")
+            wait_until(
+                lambda: len(recorder.cells) == (140 if decided else 80),
+                "the workers go on once its session has run out",
+            )
             wait_until(lambda: caught_up(datastore, workers_coordinator), "and save")
     assert len(recorder.cells) == (140 if decided else 80)
 
 
 def test_a_reset_that_slept_past_its_own_lease_changes_nothing(
-    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+    datastore: Datastore,
+    coordinator: Coordinator,
+    workers_coordinator: Coordinator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder()
     put(datastore, range(60))
@@ -209,7 +255,10 @@ def test_a_reset_that_slept_past_its_own_lease_changes_nothing(
 
         def sleep() -> None:
             assert set(coordinator.owners(GROUP, "trips").values()) != {"w"}
-            wait_until(lambda: coordinator.owners(GROUP, "trips") == dict.fromkeys(range(4), "w"), "its worker takes the shards back")
+            wait_until(
+                lambda: coordinator.owners(GROUP, "trips") == dict.fromkeys(range(4), "w"),
+                "its worker takes the shards back",
+            )
             put(datastore, range(60, 80))
             wait_until(lambda: caught_up(datastore, coordinator), "and goes on")
 
@@ -251,23 +300,33 @@ def test_parked_cells_that_the_trigger_comes_to_again_are_not_parked_any_more(
     shard = next(shard for shard, end in ends(datastore).items() if end > 1)
     reset(datastore, coordinator, f"{shard}:1")
     left = [(cell.partition, cell.added_id) for cell in parked.all(GROUP)]
-    assert sorted(left) == [cell for cell in all_cells(datastore) if cell[0] != shard or cell[1] < 1]
+    assert sorted(left) == [
+        cell for cell in all_cells(datastore) if cell[0] != shard or cell[1] < 1
+    ]
     assert history(datastore.state, GROUP)[-1].unparked == 10 - len(left)
     with working(datastore, workers_coordinator, recorder):
         wait_until(lambda: caught_up(datastore, coordinator), "they are run")
     assert sorted({*recorder.cells}) == [cell for cell in all_cells(datastore) if cell not in left]
 
 
-def test_what_was_kept_while_zookeeper_was_away_stays_for_shards_that_are_not_reset(datastore: Datastore, tree: ZooKeeperTree) -> None:
+def test_what_was_kept_while_zookeeper_was_away_stays_for_shards_that_are_not_reset(
+    datastore: Datastore, tree: ZooKeeperTree
+) -> None:
     recorder = Recorder()
     put(datastore, range(60))
-    with closing(open_coordination("zookeeper", datastore, tree)) as theirs, closing(open_coordination("zookeeper", datastore, tree)) as mine:
+    with (
+        closing(open_coordination("zookeeper", datastore, tree)) as theirs,
+        closing(open_coordination("zookeeper", datastore, tree)) as mine,
+    ):
         with working(datastore, theirs, recorder):
             wait_until(lambda: caught_up(datastore, mine), "the first cells are run")
             tree.go_away()
             put(datastore, range(60, 120))
             wait_until(lambda: len(recorder.cells) == 120, "work goes on")
-            wait_until(lambda: Footholds(datastore.state, GROUP, "trips").kept() == ends(datastore), "it is kept")
+            wait_until(
+                lambda: Footholds(datastore.state, GROUP, "trips").kept() == ends(datastore),
+                "it is kept",
+            )
         tree.come_back()
         wait_until(lambda: mine.members(GROUP) == [], "its session ends")
         assert offsets(mine) != ends(datastore)
@@ -275,7 +334,9 @@ def test_what_was_kept_while_zookeeper_was_away_stays_for_shards_that_are_not_re
         assert history(datastore.state, GROUP)[-1].before == {1: ends(datastore)[1]}
         with working(datastore, theirs, recorder):
             wait_until(lambda: caught_up(datastore, mine), "it goes on")
-    assert Counter(recorder.cells) == Counter(all_cells(datastore)) + Counter([cell for cell in all_cells(datastore) if cell[0] == 1])
+    assert Counter(recorder.cells) == Counter(all_cells(datastore)) + Counter(
+        [cell for cell in all_cells(datastore) if cell[0] == 1]
+    )
 
 
 def test_lost_offsets_are_set_as_a_whole(datastore: Datastore, tree: ZooKeeperTree) -> None:
@@ -288,14 +349,19 @@ def test_lost_offsets_are_set_as_a_whole(datastore: Datastore, tree: ZooKeeperTr
     ):
         wait_until(lambda: caught_up(datastore, mine), "the cells are run")
         tree.wipe()
-        wait_until(lambda: Footholds(datastore.state, GROUP, "trips").kept() == ends(datastore), "it stands still and has kept where it was")
+        wait_until(
+            lambda: Footholds(datastore.state, GROUP, "trips").kept() == ends(datastore),
+            "it stands still and has kept where it was",
+        )
         put(datastore, range(60, 70))
         reset(datastore, mine, "kept")
         wait_until(lambda: caught_up(datastore, mine), "it goes on where it was")
     assert Counter(recorder.cells) == Counter(all_cells(datastore))
 
 
-def test_a_location_is_said_in_one_of_five_ways(datastore: Datastore, coordinator: Coordinator) -> None:
+def test_a_location_is_said_in_one_of_five_ways(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
     put(datastore, range(30))
     middle = datastore.get_cells_for_shard(2, 0, 100).cells
     assert len(middle) > 2

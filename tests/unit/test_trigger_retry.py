@@ -10,7 +10,13 @@ from uuid import UUID
 import pytest
 
 from cellfeed.bridge.triggers.program import trigger
-from cellfeed.bridge.triggers.retry import DEFAULT_RETRY, ProcessEnded, RetryPolicy, TimedOut, policy_for
+from cellfeed.bridge.triggers.retry import (
+    DEFAULT_RETRY,
+    ProcessEnded,
+    RetryPolicy,
+    TimedOut,
+    policy_for,
+)
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest
@@ -39,7 +45,9 @@ ONCE, TWICE, SIX = RetryPolicy(1), RetryPolicy(2), RetryPolicy(6)
         (SystemExit, DEFAULT_RETRY),
     ],
 )
-def test_the_policy_of_the_nearest_class_counts(kind: type[BaseException], policy: RetryPolicy) -> None:
+def test_the_policy_of_the_nearest_class_counts(
+    kind: type[BaseException], policy: RetryPolicy
+) -> None:
     retry = {Exception: SIX, Declined: TWICE, DeclinedForGood: ONCE, OSError: RetryPolicy(3)}
     assert policy_for(retry, kind) == policy
     assert policy_for(TWICE, kind) == TWICE
@@ -49,7 +57,15 @@ def test_a_cell_is_tried_as_often_as_the_policy_for_its_error_says(datastore: Da
     tries: list[UUID] = []
     errors = {row(0): ValueError, row(1): DeclinedForGood, row(2): Declined, row(3): KeyError}
 
-    @trigger(column="BASE", group=GROUP, retry={Declined: RetryPolicy(3, 0, 0), DeclinedForGood: ONCE, Exception: RetryPolicy(2, 0, 0)})
+    @trigger(
+        column="BASE",
+        group=GROUP,
+        retry={
+            Declined: RetryPolicy(3, 0, 0),
+            DeclinedForGood: ONCE,
+            Exception: RetryPolicy(2, 0, 0),
+        },
+    )
     def work(row_key: UUID) -> None:
         tries.append(row_key)
         raise errors[row_key](f"about {row_key}")
@@ -59,14 +75,23 @@ def test_a_cell_is_tried_as_often_as_the_policy_for_its_error_says(datastore: Da
     worker.work()
     assert [tries.count(row(number)) for number in range(4)] == [2, 1, 3, 2]
     parked = {UUID(cell.row_key): cell for cell in worker.parked.all(GROUP)}
-    assert {row_key: cell.attempts for row_key, cell in parked.items()} == {row_key: tries.count(row_key) for row_key in errors}
-    assert all(f"{errors[row_key].__name__}" in cell.error and str(row_key) in cell.error for row_key, cell in parked.items())
+    assert {row_key: cell.attempts for row_key, cell in parked.items()} == {
+        row_key: tries.count(row_key) for row_key in errors
+    }
+    assert all(
+        f"{errors[row_key].__name__}" in cell.error and str(row_key) in cell.error
+        for row_key, cell in parked.items()
+    )
 
 
 def test_the_tries_count_together_when_the_error_changes(datastore: Datastore) -> None:
     raised: list[type[Exception]] = []
 
-    @trigger(column="BASE", group=GROUP, retry={Declined: RetryPolicy(5, 0, 0), ValueError: RetryPolicy(3, 0, 0)})
+    @trigger(
+        column="BASE",
+        group=GROUP,
+        retry={Declined: RetryPolicy(5, 0, 0), ValueError: RetryPolicy(3, 0, 0)},
+    )
     def work(row_key: UUID) -> None:
         raised.append(Declined if len(raised) < 3 else ValueError)
         raise raised[-1]
@@ -87,7 +112,9 @@ def test_an_exit_in_the_function_is_a_failure_like_any_other(datastore: Datastor
     assert "SystemExit: 3" in worker.parked.all(GROUP)[0].error
 
 
-def test_a_damaged_body_parks_its_cell_and_nobody_who_needs_no_body_sees_it(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_body_parks_its_cell_and_nobody_who_needs_no_body_sees_it(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[UUID] = []
 
     @trigger(column="BASE", group="with-body", retry=ONCE)
@@ -100,7 +127,11 @@ def test_a_damaged_body_parks_its_cell_and_nobody_who_needs_no_body_sees_it(data
 
     datastore.put_cell(row(0), "BASE", 1, {})
     scan = datastore.engine.scan
-    monkeypatch.setattr(datastore.engine, "scan", lambda *place: [cell._replace(body=b"\x02damaged") for cell in scan(*place)])
+    monkeypatch.setattr(
+        datastore.engine,
+        "scan",
+        lambda *place: [cell._replace(body=b"\x02damaged") for cell in scan(*place)],
+    )
     for function in (reads, does_not):
         worker = Worker(datastore, function)
         worker.work()
@@ -139,7 +170,9 @@ def test_a_function_of_batches_that_wants_one_cell_is_refused() -> None:
         trigger("BASE", batch=5)(work)
 
 
-@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"attempts": 1.5}, {"first_wait_s": -1}, {"longest_wait_s": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"attempts": 0}, {"attempts": 1.5}, {"first_wait_s": -1}, {"longest_wait_s": -1}]
+)
 def test_a_policy_without_a_try_or_with_a_negative_wait_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         RetryPolicy(**wrong)

@@ -1,4 +1,5 @@
-"""Where a new group begins: settled once for all shards, in one commit, whoever asks and whenever its shards are begun."""
+"""Where a new group begins: settled once for all shards, in one commit, whoever asks and whenever
+its shards are begun."""
 
 from __future__ import annotations
 
@@ -41,10 +42,14 @@ def test_a_group_begins_at_the_earliest_cell_unless_told_otherwise(datastore: Da
     assert sorted(ran) == sorted(map(row, range(20)))
 
 
-def test_latest_is_where_the_log_ended_when_the_group_first_began_whoever_comes_first_to_a_shard(datastore: Datastore) -> None:
+def test_latest_is_where_the_log_ended_when_the_group_first_began_whoever_comes_first_to_a_shard(
+    datastore: Datastore,
+) -> None:
     put(datastore, range(20))
     before = ends(datastore)
-    settled = StartOfGroup(datastore, StoreCoordinator(datastore.state), GROUP, "latest").locations()
+    settled = StartOfGroup(
+        datastore, StoreCoordinator(datastore.state), GROUP, "latest"
+    ).locations()
     assert dict(enumerate(settled)) == before
     # The worker died there, before it had claimed a shard; cells come; another one begins.
     put(datastore, range(20, 60))
@@ -67,9 +72,13 @@ def test_an_offset_that_is_there_is_not_moved(datastore: Datastore) -> None:
     assert sorted(ran) == sorted(map(row, range(40)))
 
 
-def test_a_group_that_has_offsets_of_an_earlier_version_begins_its_other_shards_at_their_beginning(datastore: Datastore) -> None:
+def test_a_group_that_has_offsets_of_an_earlier_version_begins_its_other_shards_at_their_beginning(
+    datastore: Datastore,
+) -> None:
     put(datastore, range(40))
-    StoreCoordinator(datastore.state).commit_offsets(GROUP, {(datastore.name, 0): CommittedOffset(1)})
+    StoreCoordinator(datastore.state).commit_offsets(
+        GROUP, {(datastore.name, 0): CommittedOffset(1)}
+    )
     ran: list[UUID] = []
     worker = started(datastore, ran, "latest")
     worker.work()
@@ -79,7 +88,11 @@ def test_a_group_that_has_offsets_of_an_earlier_version_begins_its_other_shards_
 
 def test_a_moment_is_the_first_cell_at_or_after_it(datastore: Datastore) -> None:
     put(datastore, range(20))
-    moment = max(cell.created_at for shard in range(datastore.shards) for cell in datastore.get_cells_for_shard(shard).cells) + timedelta(microseconds=1)
+    moment = max(
+        cell.created_at
+        for shard in range(datastore.shards)
+        for cell in datastore.get_cells_for_shard(shard).cells
+    ) + timedelta(microseconds=1)
     while datetime.now(UTC) <= moment:
         pass
     put(datastore, range(20, 40))
@@ -88,12 +101,16 @@ def test_a_moment_is_the_first_cell_at_or_after_it(datastore: Datastore) -> None
     assert sorted(ran) == sorted(map(row, range(20, 40)))
 
 
-def test_locations_are_given_by_shard_and_the_others_begin_at_their_beginning(datastore: Datastore) -> None:
+def test_locations_are_given_by_shard_and_the_others_begin_at_their_beginning(
+    datastore: Datastore,
+) -> None:
     put(datastore, range(40))
     first = datastore.shard_of(row(0))
     ran: list[UUID] = []
     worker = started(datastore, ran, {first: 2})
-    assert worker.offsets() == {shard: 2 if shard == first else 0 for shard in range(datastore.shards)}
+    assert worker.offsets() == {
+        shard: 2 if shard == first else 0 for shard in range(datastore.shards)
+    }
     worker.work()
     assert len(ran) == 38
 
@@ -105,8 +122,18 @@ def test_locations_beyond_the_end_or_of_no_shard_are_refused(datastore: Datastor
         started(datastore, [], {99: 0})
 
 
-@pytest.mark.parametrize("failpoint", ["start.before_settled", "start.after_settled", "start.before_first_offsets", "start.after_first_offsets"])
-def test_latest_does_not_slide_whatever_moment_the_first_worker_dies_at(datastore: Datastore, failpoint: str) -> None:
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "start.before_settled",
+        "start.after_settled",
+        "start.before_first_offsets",
+        "start.after_first_offsets",
+    ],
+)
+def test_latest_does_not_slide_whatever_moment_the_first_worker_dies_at(
+    datastore: Datastore, failpoint: str
+) -> None:
     put(datastore, range(20))
     set_failpoint(failpoint, "raise")
     with pytest.raises(FailpointReached):
@@ -116,10 +143,14 @@ def test_latest_does_not_slide_whatever_moment_the_first_worker_dies_at(datastor
     ran: list[UUID] = []
     started(datastore, ran, "latest").work()
     # Before the commit the group had not begun; from then on no cell that is put is left out.
-    assert sorted(ran) == ([] if failpoint == "start.before_settled" else sorted(map(row, range(20, 40))))
+    assert sorted(ran) == (
+        [] if failpoint == "start.before_settled" else sorted(map(row, range(20, 40)))
+    )
 
 
-def test_of_two_workers_that_begin_at_once_one_settles_it(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_workers_that_begin_at_once_one_settles_it(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = StartOfGroup(datastore, StoreCoordinator(datastore.state), GROUP, "latest")
     second = StartOfGroup(datastore, StoreCoordinator(datastore.state), GROUP, "latest")
     heads = datastore.heads

@@ -1,4 +1,5 @@
-"""Sweeps: shards that keep up with their logs are brought on together, and one by one as soon as anything goes wrong."""
+"""Sweeps: shards that keep up with their logs are brought on together, and one by one as soon as
+anything goes wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ By = dict[int, list[int]]
 
 
 class Recorder:
-    """Notes what is run by shard, and what is run together. ``before`` is called with the cells by shard, and may raise."""
+    """Notes what is run by shard, and what is run together. ``before`` is called with the cells by
+    shard, and may raise."""
 
     def __init__(self) -> None:
         self.ran: By = {}
@@ -48,7 +50,9 @@ class Recorder:
             self._run({cells[0].shard: [cell.added_id for cell in cells]})
 
         self.function: Any = work
-        self.trigger: Trigger = replace(self.function.__cellfeed_trigger__, together=self._run_together, saves_lazily=True)
+        self.trigger: Trigger = replace(
+            self.function.__cellfeed_trigger__, together=self._run_together, saves_lazily=True
+        )
         self.function.__cellfeed_trigger__ = self.trigger
 
     def _run_together(self, cells: Mapping[int, Sequence[StoredCell]]) -> None:
@@ -63,7 +67,14 @@ class Recorder:
 
 def put(datastore: Datastore, numbers: range, rows: int = ROWS, **extra: Any) -> Counter[int]:
     """Cells of every row, two columns each; how many of column BASE came to each shard."""
-    datastore.put_cells([(row(each), column, number, {"n": number, **extra}) for number in numbers for each in range(rows) for column in ("NOTES", "BASE")])
+    datastore.put_cells(
+        [
+            (row(each), column, number, {"n": number, **extra})
+            for number in numbers
+            for each in range(rows)
+            for column in ("NOTES", "BASE")
+        ]
+    )
     return Counter(datastore.shard_of(row(each)) for _ in numbers for each in range(rows))
 
 
@@ -100,7 +111,12 @@ def saves_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many offsets each commit has, from now on."""
     saves, commit = list[int](), StoreCoordinator.commit_offsets
 
-    def counted(coordinator: StoreCoordinator, group: str, offsets: Mapping[TopicPartition, CommittedOffset], **more: Any) -> None:
+    def counted(
+        coordinator: StoreCoordinator,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        **more: Any,
+    ) -> None:
         saves.append(len(offsets))
         commit(coordinator, group, offsets, **more)
 
@@ -114,7 +130,9 @@ def saving_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("saving_at_once")
-def test_the_new_cells_of_all_live_shards_are_one_call_and_one_save(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_new_cells_of_all_live_shards_are_one_call_and_one_save(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder()
     put(datastore, range(1))
     sweeping = _Sweeping(datastore, recorder)
@@ -128,7 +146,9 @@ def test_the_new_cells_of_all_live_shards_are_one_call_and_one_save(datastore: D
     assert all(added_ids == sorted(set(added_ids)) for added_ids in recorder.ran.values())
 
 
-def test_where_a_sweep_fails_nothing_moves_and_each_shard_goes_alone_until_it_is_well(datastore: Datastore) -> None:
+def test_where_a_sweep_fails_nothing_moves_and_each_shard_goes_alone_until_it_is_well(
+    datastore: Datastore,
+) -> None:
     recorder = Recorder()
     put(datastore, range(1))
     sweeping = _Sweeping(datastore, recorder)
@@ -157,7 +177,9 @@ def test_where_a_sweep_fails_nothing_moves_and_each_shard_goes_alone_until_it_is
 
 
 @pytest.mark.usefixtures("saving_at_once")
-def test_places_are_saved_in_commits_of_a_bounded_size(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_saved_in_commits_of_a_bounded_size(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder()
     put(datastore, range(1))
     sweeping = _Sweeping(datastore, recorder)
@@ -171,7 +193,9 @@ def test_places_are_saved_in_commits_of_a_bounded_size(datastore: Datastore, mon
 
 
 @pytest.mark.usefixtures("saving_at_once")
-def test_a_shard_that_was_taken_over_keeps_the_others_from_being_saved_only_once(datastore: Datastore) -> None:
+def test_a_shard_that_was_taken_over_keeps_the_others_from_being_saved_only_once(
+    datastore: Datastore,
+) -> None:
     recorder = Recorder()
     put(datastore, range(1))
     sweeping = _Sweeping(datastore, recorder)
@@ -194,7 +218,9 @@ def test_a_shard_that_was_taken_over_keeps_the_others_from_being_saved_only_once
 
 
 @pytest.mark.usefixtures("saving_at_once")
-def test_what_could_not_be_saved_is_saved_by_each_shard_before_it_goes_on(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_saved_is_saved_by_each_shard_before_it_goes_on(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder()
     put(datastore, range(1))
     sweeping = _Sweeping(datastore, recorder)
@@ -229,7 +255,9 @@ def test_what_could_not_be_saved_is_saved_by_each_shard_before_it_goes_on(datast
     assert sum(map(len, recorder.ran.values())) == 3 * ROWS
 
 
-def test_a_sweep_takes_no_more_than_its_cells_and_goes_on_with_the_shards_behind_them(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_takes_no_more_than_its_cells_and_goes_on_with_the_shards_behind_them(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder, read = Recorder(), list[int]()
     put(datastore, range(1))
     sweeping = _Sweeping(datastore, recorder)
@@ -263,7 +291,9 @@ def test_large_cells_make_the_next_sweep_smaller(datastore: Datastore) -> None:
     assert sweeping.sweep._cells_max == sweep.SWEEP_CELLS_MAX
 
 
-def test_a_shard_whose_log_gives_less_than_its_head_tells_waits_by_itself(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_whose_log_gives_less_than_its_head_tells_waits_by_itself(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder()
     put(datastore, range(1))
     sweeping = _Sweeping(datastore, recorder)
@@ -272,7 +302,10 @@ def test_a_shard_whose_log_gives_less_than_its_head_tells_waits_by_itself(datast
     scan_many = type(datastore.engine).scan_many
 
     def without(engine: Any, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
-        return [[] if each.shard == missing else found for each, found in zip(ranges, scan_many(engine, ranges), strict=True)]
+        return [
+            [] if each.shard == missing else found
+            for each, found in zip(ranges, scan_many(engine, ranges), strict=True)
+        ]
 
     monkeypatch.setattr(type(datastore.engine), "scan_many", without)
     sweeping.go()
@@ -292,7 +325,9 @@ def test_a_shard_that_is_behind_is_in_no_sweep(datastore: Datastore) -> None:
     assert recorder.together == []
 
 
-def test_a_worker_runs_every_cell_in_order_while_sweeps_fail_now_and_then(datastore: Datastore) -> None:
+def test_a_worker_runs_every_cell_in_order_while_sweeps_fail_now_and_then(
+    datastore: Datastore,
+) -> None:
     recorder, chance, stop = Recorder(), random.Random(2), threading.Event()
     coordinator, errors = StoreCoordinator(datastore.state), list[BaseException]()
 
@@ -309,7 +344,9 @@ def test_a_worker_runs_every_cell_in_order_while_sweeps_fail_now_and_then(datast
             errors.append(error)
 
     def reached() -> bool:
-        found = {shard: each.offset for (_, shard), each in coordinator.fetch_offsets(GROUP).items()}
+        found = {
+            shard: each.offset for (_, shard), each in coordinator.fetch_offsets(GROUP).items()
+        }
         return all(found.get(shard) == head.watermark for shard, head in datastore.heads().items())
 
     worker = threading.Thread(target=run)

@@ -1,4 +1,5 @@
-"""Tries counted across processes: a worker that dies is one that is left behind here, and another one takes its shards over."""
+"""Tries counted across processes: a worker that dies is one that is left behind here, and another
+one takes its shards over."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def on_record(datastore: Datastore) -> list[str]:
 
 
 def deadly(ran: list[int], kills: Callable[[int], bool], **options: Any) -> Callable[..., Any]:
-    @trigger(column="BASE", group=GROUP, **{"retry": {ProcessEnded: RetryPolicy(2), Exception: RetryPolicy(1)}, **options})
+    @trigger(
+        column="BASE",
+        group=GROUP,
+        **{"retry": {ProcessEnded: RetryPolicy(2), Exception: RetryPolicy(1)}, **options},
+    )
     def work(row_key: UUID, *, cell: Cell) -> None:
         ran.append(cell.added_id)
         if kills(cell.added_id):
@@ -55,19 +60,27 @@ def lives(datastore: Datastore, function: Callable[..., Any]) -> int:
     raise AssertionError("a crash loop")
 
 
-def test_nothing_is_written_for_a_shard_that_was_given_back(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_for_a_shard_that_was_given_back(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_in_one_shard(datastore, 10)
     ran: list[int] = []
     Worker(datastore, deadly(ran, lambda _: False)).give_back()
     commits: list[set[str]] = []
     commit = datastore.state.commit
-    monkeypatch.setattr(datastore.state, "commit", lambda write, expect=None: (commits.append(set(write)), commit(write, expect))[1])
+    monkeypatch.setattr(
+        datastore.state,
+        "commit",
+        lambda write, expect=None: (commits.append(set(write)), commit(write, expect))[1],
+    )
     Worker(datastore, deadly(ran, lambda _: False)).work()
     assert ran == list(range(10))
     assert not any(key.startswith("tries/") for keys in commits for key in keys)
 
 
-def test_a_cell_that_ends_its_process_is_parked_once_its_tries_are_used_up(datastore: Datastore) -> None:
+def test_a_cell_that_ends_its_process_is_parked_once_its_tries_are_used_up(
+    datastore: Datastore,
+) -> None:
     put_in_one_shard(datastore, 60)
     ran: list[int] = []
     # Once without a record, twice on record as the policy says; the fourth worker parks it unrun.
@@ -80,11 +93,14 @@ def test_a_cell_that_ends_its_process_is_parked_once_its_tries_are_used_up(datas
     assert on_record(datastore) == []
 
 
-def test_a_cell_that_has_ended_a_process_on_record_makes_no_other_cell_run_again(datastore: Datastore) -> None:
+def test_a_cell_that_has_ended_a_process_on_record_makes_no_other_cell_run_again(
+    datastore: Datastore,
+) -> None:
     put_in_one_shard(datastore, 60)
     ran: list[int] = []
     lives(datastore, deadly(ran, lambda added_id: added_id == 40))
-    # Before the first death, before the first one that was counted, and once more, where none was saved meanwhile; then the offset is right before it.
+    # Before the first death, before the first one that was counted, and once more, where none was
+    # saved meanwhile; then the offset is right before it.
     assert all(1 <= ran.count(added_id) <= 3 for added_id in range(40))
 
 
@@ -96,7 +112,9 @@ def test_two_cells_that_end_their_process_are_both_parked(datastore: Datastore) 
     assert [cell.added_id for cell in parked] == [10, 12]
 
 
-def test_only_the_cells_that_may_have_been_under_way_are_counted(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_cells_that_may_have_been_under_way_are_counted(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_in_one_shard(datastore, CHUNK_CELLS + 100)
     ran: list[int] = []
     died = Worker(datastore, deadly(ran, lambda _: False))
@@ -105,7 +123,9 @@ def test_only_the_cells_that_may_have_been_under_way_are_counted(datastore: Data
     commit = datastore.state.commit
 
     def counting(write: Any, expect: Any = None) -> int | None:
-        counted.extend(key for key, value in write.items() if key.startswith("tries/") and value is not None)
+        counted.extend(
+            key for key, value in write.items() if key.startswith("tries/") and value is not None
+        )
         return commit(write, expect)
 
     monkeypatch.setattr(datastore.state, "commit", counting)
@@ -113,7 +133,9 @@ def test_only_the_cells_that_may_have_been_under_way_are_counted(datastore: Data
     assert len(counted) == CHUNK_CELLS
     put_in_one_shard(datastore, CHUNK_CELLS + 150)  # 50 more
     counted.clear()
-    Worker(datastore, deadly(ran, lambda _: False), "heir").work()  # took over from the one before, as its name does
+    Worker(
+        datastore, deadly(ran, lambda _: False), "heir"
+    ).work()  # took over from the one before, as its name does
     assert len(counted) == 50
     assert on_record(datastore) == []
 
@@ -134,7 +156,9 @@ def test_batches_are_run_cell_by_cell_where_a_process_died(datastore: Datastore)
     assert [cell.added_id for cell in Worker(datastore, work).parked.all(GROUP)] == [30]
 
 
-def test_a_parked_cell_that_ends_the_process_is_not_tried_again_by_itself_but_by_hand(datastore: Datastore) -> None:
+def test_a_parked_cell_that_ends_the_process_is_not_tried_again_by_itself_but_by_hand(
+    datastore: Datastore,
+) -> None:
     put_in_one_shard(datastore, 20)
     ran: list[int] = []
     lives(datastore, deadly(ran, lambda added_id: added_id == 7))
@@ -157,8 +181,18 @@ def test_a_parked_cell_that_ends_the_process_is_not_tried_again_by_itself_but_by
     assert on_record(datastore) == []
 
 
-@pytest.mark.parametrize("failpoint", ["tries.before_counted", "tries.after_counted", "tries.before_struck_off", "tries.after_struck_off"])
-def test_a_death_while_tries_are_counted_leaves_no_cell_out_and_no_count_behind(datastore: Datastore, failpoint: str) -> None:
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "tries.before_counted",
+        "tries.after_counted",
+        "tries.before_struck_off",
+        "tries.after_struck_off",
+    ],
+)
+def test_a_death_while_tries_are_counted_leaves_no_cell_out_and_no_count_behind(
+    datastore: Datastore, failpoint: str
+) -> None:
     put_in_one_shard(datastore, 30)
     ran: list[int] = []
     function = deadly(ran, lambda _: False)

@@ -1,4 +1,5 @@
-"""Shards that the store does not serve are tried seldomer and seldomer, and at once again when one has gone well."""
+"""Shards that the store does not serve are tried seldomer and seldomer, and at once again when one
+has gone well."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def test_each_try_in_vain_doubles_the_wait_up_to_the_longest() -> None:
         while waits.has_to_wait(3):
             now_s += WAIT_FIRST_S / 4
         waited.append(now_s - begun_s)
-    assert waited == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, WAIT_MAX_S, WAIT_MAX_S, WAIT_MAX_S], abs=WAIT_FIRST_S / 2)
+    assert waited == pytest.approx(
+        [0.02, 0.04, 0.08, 0.16, 0.32, WAIT_MAX_S, WAIT_MAX_S, WAIT_MAX_S], abs=WAIT_FIRST_S / 2
+    )
 
 
 def test_a_shard_that_went_well_begins_with_the_shortest_wait_again_and_others_never_wait() -> None:

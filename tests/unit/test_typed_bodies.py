@@ -46,7 +46,8 @@ def test_a_body_that_fits_is_read_back_exactly(drawn: Drawn, data: st.DataObject
 
 @given(records(), st.data())
 def test_any_body_is_read_back_exactly_or_does_not_fit(drawn: Drawn, data: st.DataObject) -> None:
-    """Bodies of another schema, and of one that is like it: a member more, one less, another value."""
+    """Bodies of another schema, and of one that is like it: a member more, one less, another
+    value."""
     body = data.draw(drawn.values | data.draw(records()).values | BODIES)
     if data.draw(st.booleans()) and body:
         name = data.draw(st.sampled_from(sorted(body)))
@@ -118,7 +119,9 @@ FIELDS = {
         ("maybe", "x", "is text, none of [null, long]"),
     ],
 )
-def test_what_would_become_another_value_does_not_fit_and_the_reason_names_the_member(field: str, value: Any, reason: str) -> None:
+def test_what_would_become_another_value_does_not_fit_and_the_reason_names_the_member(
+    field: str, value: Any, reason: str
+) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": field, "type": FIELDS[field]}]}
     with pytest.raises(Misfit) as caught:
         encoder_of(schema).encode({field: value})
@@ -128,12 +131,24 @@ def test_what_would_become_another_value_does_not_fit_and_the_reason_names_the_m
 
 def test_a_missing_member_fits_only_where_the_default_is_null_and_null_does_not_fit_there() -> None:
     optional = {"name": "note", "type": ["null", "string"], "default": None}
-    encoder = encoder_of({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long", "default": 0}, optional]})
+    encoder = encoder_of(
+        {
+            "type": "record",
+            "name": "R",
+            "fields": [{"name": "n", "type": "long", "default": 0}, optional],
+        }
+    )
     assert encoder.encode({"n": 0}) == b"\x00\x00"
     assert encoder.encode({"n": 0, "note": "x"}) == b"\x00\x02\x02x"
     for body, reason in [
         ({}, "n is missing"),
-        ({"n": 1, "note": None}, "note is null, and null stands for a member that is not there, as the field's default is null"),
+        (
+            {"n": 1, "note": None},
+            (
+                "note is null, and null stands for a member that is not there, as the field's"
+                " default is null"
+            ),
+        ),
         ({"n": 1, "more": 1}, "more is a member that the schema does not have"),
         ({"n": 1, "note": {"a": 1}}, "note is an object, none of [null, string]"),
     ]:
@@ -142,7 +157,12 @@ def test_a_missing_member_fits_only_where_the_default_is_null_and_null_does_not_
 
 
 def test_a_type_that_holds_itself() -> None:
-    schema = {"type": "record", "name": "Node", "namespace": "a.b", "fields": [{"name": "next", "type": ["null", "Node"], "default": None}]}
+    schema = {
+        "type": "record",
+        "name": "Node",
+        "namespace": "a.b",
+        "fields": [{"name": "next", "type": ["null", "Node"], "default": None}],
+    }
     encoder = encoder_of(schema)
     assert encoder.encode({"next": {"next": {}}}) == b"\x02\x02\x00"
     with pytest.raises(Misfit, match=r"next\.next\.x is a member"):
@@ -157,17 +177,50 @@ def test_a_type_that_holds_itself() -> None:
         ('{"type": "record", "name": "R"}', "it is no Avro schema"),
         ({"x": "bytes"}, "body.x: JSON has no bytes"),
         ({"x": {"type": "fixed", "name": "F", "size": 4}}, "body.x: JSON has no bytes"),
-        ({"x": {"type": "long", "logicalType": "time-micros"}}, "body.x: logical type 'time-micros' on long is not known here"),
-        ({"x": {"type": "string", "logicalType": "decimal", "precision": 2}}, "logical type 'decimal' on string"),
-        ({"x": {"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "precision": 3}}, "precision"),
+        (
+            {"x": {"type": "long", "logicalType": "time-micros"}},
+            "body.x: logical type 'time-micros' on long is not known here",
+        ),
+        (
+            {"x": {"type": "string", "logicalType": "decimal", "precision": 2}},
+            "logical type 'decimal' on string",
+        ),
+        (
+            {
+                "x": {
+                    "type": "fixed",
+                    "name": "F",
+                    "size": 1,
+                    "logicalType": "decimal",
+                    "precision": 3,
+                }
+            },
+            "precision",
+        ),
         ({"x": {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}}, "scale"),
-        ({"x": ["string", {"type": "string", "logicalType": "uuid"}]}, "body.x: a union has different types"),
-        ({"x": {"type": "record", "name": "RCell", "fields": []}}, "the name RCell is that of the whole cell's record"),
+        (
+            {"x": ["string", {"type": "string", "logicalType": "uuid"}]},
+            "body.x: a union has different types",
+        ),
+        (
+            {"x": {"type": "record", "name": "RCell", "fields": []}},
+            "the name RCell is that of the whole cell's record",
+        ),
         ({"x": "Unknown"}, "it is no Avro schema"),
     ],
 )
 def test_a_schema_that_json_cannot_be_is_refused_with_the_field(schema: Any, reason: str) -> None:
-    text = schema if isinstance(schema, str) else json.dumps({"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in schema.items()]})
+    text = (
+        schema
+        if isinstance(schema, str)
+        else json.dumps(
+            {
+                "type": "record",
+                "name": "R",
+                "fields": [{"name": n, "type": t} for n, t in schema.items()],
+            }
+        )
+    )
     with pytest.raises(InvalidRequest) as caught:
         body_schema(text)
     assert reason in str(caught.value)

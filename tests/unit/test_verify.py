@@ -1,4 +1,5 @@
-"""Digests across places: compared up to what every place has, and any difference in any cell, place or number of cells is told by its shard."""
+"""Digests across places: compared up to what every place has, and any difference in any cell, place
+or number of cells is told by its shard."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ CELLS = 60
 
 
 class Held:
-    """A place whose cells the test holds: ``(row key, column, ref key, body)`` in the order of their ids."""
+    """A place whose cells the test holds: ``(row key, column, ref key, body)`` in the order of
+    their ids."""
 
     def __init__(self, name: str, cells: Mapping[int, list[tuple[bytes, str, int, bytes]]]) -> None:
         self.name = name
@@ -50,19 +52,26 @@ class Held:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Datastore]:
     with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as opened:
-        opened.put_cells([(uuid.UUID(int=number), "BASE", -number, {"n": number}) for number in range(CELLS)])
+        opened.put_cells(
+            [(uuid.UUID(int=number), "BASE", -number, {"n": number}) for number in range(CELLS)]
+        )
         yield opened
 
 
 def held(store: Datastore, name: str = "copy") -> Held:
     cells: dict[int, list[tuple[bytes, str, int, bytes]]] = {}
     for shard in range(SHARDS):
-        cells[shard] = [(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)) for cell in store.engine.scan(shard, 0, 1_000)]
+        cells[shard] = [
+            (cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
+            for cell in store.engine.scan(shard, 0, 1_000)
+        ]
     return Held(name, cells)
 
 
 def differing(store: Datastore, other: Held) -> list[int]:
-    return [verdict.shard for verdict in verify([StorePlace(store), other]).shards if not verdict.equal]
+    return [
+        verdict.shard for verdict in verify([StorePlace(store), other]).shards if not verdict.equal
+    ]
 
 
 def test_equal_places_are_equal_level_and_counted(store: Datastore) -> None:
@@ -73,7 +82,9 @@ def test_equal_places_are_equal_level_and_counted(store: Datastore) -> None:
 
 
 @pytest.mark.parametrize("field", range(4))
-def test_any_other_value_in_any_field_of_one_cell_is_told_by_its_shard(store: Datastore, field: int) -> None:
+def test_any_other_value_in_any_field_of_one_cell_is_told_by_its_shard(
+    store: Datastore, field: int
+) -> None:
     other = held(store)
     cell: list[Any] = list(other.cells[1][5])
     cell[field] = (bytes(16), "base", cell[2] + 1, cell[3] + b" ")[field]
@@ -123,7 +134,9 @@ def test_a_place_that_has_more_than_the_store_is_not_level(store: Datastore) -> 
     assert not verify([StorePlace(store), other]).level
 
 
-def test_a_difference_behind_where_the_slowest_place_is_does_not_count_yet(store: Datastore) -> None:
+def test_a_difference_behind_where_the_slowest_place_is_does_not_count_yet(
+    store: Datastore,
+) -> None:
     slow, other = held(store, "slow"), held(store)
     del slow.cells[1][2:]
     other.cells[1][7] = (bytes(16), "BASE", 1, b"{}")
@@ -131,12 +144,18 @@ def test_a_difference_behind_where_the_slowest_place_is_does_not_count_yet(store
     assert differing(store, other) == [1]
 
 
-def test_what_a_place_has_still_of_an_erased_row_is_no_difference_and_another_cell_is(store: Datastore) -> None:
+def test_what_a_place_has_still_of_an_erased_row_is_no_difference_and_another_cell_is(
+    store: Datastore,
+) -> None:
     before = held(store)
     erased = store.erase_row(uuid.UUID(int=7))
     after = held(store, "after")
     assert verify([StorePlace(store), before, after]).equal
-    place = next(place for place, cell in enumerate(before.cells[erased.shard]) if cell[0] == uuid.UUID(int=7).bytes)
+    place = next(
+        place
+        for place, cell in enumerate(before.cells[erased.shard])
+        if cell[0] == uuid.UUID(int=7).bytes
+    )
     before.cells[erased.shard][place] = (uuid.UUID(int=7).bytes, "BASE", 1, b"{}")
     assert differing(store, before) == [erased.shard]
 
@@ -164,7 +183,7 @@ def test_two_places_of_one_name_are_refused(store: Datastore) -> None:
         verify([StorePlace(store), StorePlace(store)])
 
 
-# --- a topic, by what a consumer gives ---------------------------------------------------------------------------------------
+# --- a topic, by what a consumer gives ------------------------------------------------------------
 
 
 class Record:
@@ -185,7 +204,8 @@ class Record:
 
 
 class Consumed:
-    """Stands for the Kafka client: gives the records that the test has, a few at a time, then nothing."""
+    """Stands for the Kafka client: gives the records that the test has, a few at a time, then
+    nothing."""
 
     records: list[Record] = []  # noqa: RUF012 (set by the test)
     closed = 0
@@ -210,7 +230,9 @@ def topic_records(engine: Engine) -> list[Record]:
     for shard in range(SHARDS):
         for cell in engine.scan(shard, 0, 1_000):
             [key] = record_keys([cell.row_key])
-            found.append(Record(shard, cell.added_id, avro.encode(shard, cell, key, decode_body(cell.body))))
+            found.append(
+                Record(shard, cell.added_id, avro.encode(shard, cell, key, decode_body(cell.body)))
+            )
     return found
 
 
@@ -230,13 +252,19 @@ def test_a_topic_with_every_cell_is_equal(store: Datastore, topic: TopicPlace) -
     assert Consumed.closed == 1
 
 
-def test_a_topic_that_lacks_a_cell_in_the_middle_differs(store: Datastore, topic: TopicPlace) -> None:
-    Consumed.records[:] = [record for record in Consumed.records if (record.partition(), record.offset()) != (1, 4)]
+def test_a_topic_that_lacks_a_cell_in_the_middle_differs(
+    store: Datastore, topic: TopicPlace
+) -> None:
+    Consumed.records[:] = [
+        record for record in Consumed.records if (record.partition(), record.offset()) != (1, 4)
+    ]
     report = verify([StorePlace(store), topic])
     assert [verdict.shard for verdict in report.shards if not verdict.equal] == [1]
 
 
-def test_a_topic_that_gives_a_cell_twice_or_out_of_order_is_damaged(store: Datastore, topic: TopicPlace) -> None:
+def test_a_topic_that_gives_a_cell_twice_or_out_of_order_is_damaged(
+    store: Datastore, topic: TopicPlace
+) -> None:
     Consumed.records.insert(3, Consumed.records[2])
     with pytest.raises(DataDamaged, match="ascending"):
         verify([StorePlace(store), topic])
@@ -249,7 +277,9 @@ def test_a_cell_in_another_shards_partition_is_damage(store: Datastore, topic: T
         verify([StorePlace(store), topic])
 
 
-def test_a_topic_that_falls_silent_before_its_end_is_unavailable_not_equal(store: Datastore, topic: TopicPlace) -> None:
+def test_a_topic_that_falls_silent_before_its_end_is_unavailable_not_equal(
+    store: Datastore, topic: TopicPlace
+) -> None:
     del Consumed.records[-1]
     with pytest.raises(Unavailable, match=r"shards \[2\] not read whole"):
         verify([StorePlace(store), topic])

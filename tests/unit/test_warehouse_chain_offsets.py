@@ -14,7 +14,9 @@ from cellfeed.store.errors import DataDamaged
 from tests.unit.test_warehouse_shard_loader import SHARD, Log, feed
 
 
-def test_a_commit_that_starts_at_another_offset_than_the_last_one_ended_is_damage(tmp_path: Path) -> None:
+def test_a_commit_that_starts_at_another_offset_than_the_last_one_ended_is_damage(
+    tmp_path: Path,
+) -> None:
     make_table(tmp_path, "trips")
     loader, log = ShardLoader(tmp_path, SHARD), Log(range(20))
     for count in (8, 8):

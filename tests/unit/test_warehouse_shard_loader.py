@@ -20,10 +20,20 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.errors import DataDamaged, NotFound, ProtectData
-from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
+from cellfeed.store.failpoints import (
+    FAILPOINTS,
+    FailpointReached,
+    clear_failpoints,
+    passes,
+    set_failpoint,
+)
 
 SHARD = 7
-LOADER_FAILPOINTS = sorted(name for name in FAILPOINTS if name.startswith("warehouse.") and not name.startswith("warehouse.loader."))
+LOADER_FAILPOINTS = sorted(
+    name
+    for name in FAILPOINTS
+    if name.startswith("warehouse.") and not name.startswith("warehouse.loader.")
+)
 
 
 class Log:
@@ -36,8 +46,17 @@ class Log:
         for added_id in ids:
             key = uuid.uuid5(uuid.NAMESPACE_OID, str(added_id // 2)).bytes
             body = b'{"n":%d,"t":"caf\xc3\xa9"}' % added_id
-            cell = StoredCell(added_id, key, "BASE" if added_id % 3 else "NOTES", added_id - 5, 1_700_000_000_000_000 + added_id, b"")
-            self.records.append((added_id, event_format.encode(SHARD, cell, row_key_text(key), body)))
+            cell = StoredCell(
+                added_id,
+                key,
+                "BASE" if added_id % 3 else "NOTES",
+                added_id - 5,
+                1_700_000_000_000_000 + added_id,
+                b"",
+            )
+            self.records.append(
+                (added_id, event_format.encode(SHARD, cell, row_key_text(key), body))
+            )
             self.cells.append((added_id, key, cell.column_name, cell.ref_key, body))
 
     def digest(self, below: int) -> str:
@@ -63,19 +82,24 @@ def feed(loader: ShardLoader, log: Log, count: int) -> None:
 
 
 def assert_prefix(directory: Path, log: Log) -> int:
-    """The table is the log up to its own position, each cell once, and all files are as they were committed; returns the position."""
+    """The table is the log up to its own position, each cell once, and all files are as they were
+    committed; returns the position."""
     table = WarehouseTable(directory)
     table.check()
     position = table.next_ids().get(SHARD, 0)
     expected = [cell for cell in log.cells if cell[0] < position]
-    assert [(r.added_id, r.row_key, r.column_name, r.ref_key, r.body_json) for r in table.rows(SHARD)] == expected
+    assert [
+        (r.added_id, r.row_key, r.column_name, r.ref_key, r.body_json) for r in table.rows(SHARD)
+    ] == expected
     assert table.row_count() == len(expected)
     assert table.digests({SHARD: position})[SHARD].hexdigest() == log.digest(position)
     return position
 
 
 @pytest.mark.parametrize("event_format", [AvroFormat(3), JsonFormat()], ids=["avro", "json"])
-def test_rows_come_back_as_the_cells_that_they_are(tmp_path: Path, event_format: EventFormat) -> None:
+def test_rows_come_back_as_the_cells_that_they_are(
+    tmp_path: Path, event_format: EventFormat
+) -> None:
     directory, log = table_directory(tmp_path), Log(range(20), event_format)
     loader = ShardLoader(directory, SHARD)
     feed(loader, log, 12)
@@ -84,8 +108,13 @@ def test_rows_come_back_as_the_cells_that_they_are(tmp_path: Path, event_format:
     assert loader.flush() is not None
     assert loader.flush() is None
     assert assert_prefix(directory, log) == 20
-    assert [row.created_at_us for row in WarehouseTable(directory).rows()] == [1_700_000_000_000_000 + n for n in range(20)]
-    assert [path.name for path in WarehouseTable(directory).files()] == [f"{0:020d}-{11:020d}.parquet", f"{12:020d}-{19:020d}.parquet"]
+    assert [row.created_at_us for row in WarehouseTable(directory).rows()] == [
+        1_700_000_000_000_000 + n for n in range(20)
+    ]
+    assert [path.name for path in WarehouseTable(directory).files()] == [
+        f"{0:020d}-{11:020d}.parquet",
+        f"{12:020d}-{19:020d}.parquet",
+    ]
     assert not list((directory / STAGING).iterdir())
 
 
@@ -116,7 +145,9 @@ def test_a_record_delivered_again_is_not_taken_again(tmp_path: Path) -> None:
         (2, Log([2]).records[0][1][:-1], "does not decode"),
     ],
 )
-def test_a_record_that_is_no_cell_of_the_shard_is_refused_and_nothing_of_it_taken(tmp_path: Path, offset: int, value: bytes | None, says: str) -> None:
+def test_a_record_that_is_no_cell_of_the_shard_is_refused_and_nothing_of_it_taken(
+    tmp_path: Path, offset: int, value: bytes | None, says: str
+) -> None:
     directory = table_directory(tmp_path)
     log = Log([0])
     loader = ShardLoader(directory, SHARD)
@@ -145,7 +176,9 @@ def test_offsets_of_a_cluster_may_run_ahead_of_ids_but_ids_never_fall(tmp_path: 
     assert ShardLoader(directory, SHARD, offset_is_added_id=False).next_offset == 6
 
 
-def test_of_two_loaders_at_one_position_one_commits_and_the_other_goes_on_behind_it(tmp_path: Path) -> None:
+def test_of_two_loaders_at_one_position_one_commits_and_the_other_goes_on_behind_it(
+    tmp_path: Path,
+) -> None:
     directory, log = table_directory(tmp_path), Log(range(30))
     one, two = ShardLoader(directory, SHARD), ShardLoader(directory, SHARD)
     feed(one, log, 10)
@@ -180,7 +213,9 @@ def test_a_cleaner_leaves_the_staged_file_of_a_living_loader_alone(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", LOADER_FAILPOINTS)
-def test_a_loader_that_dies_anywhere_leaves_a_prefix_and_the_next_one_finishes(tmp_path: Path, name: str) -> None:
+def test_a_loader_that_dies_anywhere_leaves_a_prefix_and_the_next_one_finishes(
+    tmp_path: Path, name: str
+) -> None:
     directory, log = table_directory(tmp_path), Log(range(10))
     loader = ShardLoader(directory, SHARD)
     feed(loader, log, 4)
@@ -249,7 +284,9 @@ def test_two_loaders_that_die_at_will_always_leave_a_prefix_of_the_log(
         for loader in loaders:
             feed(loader, log, 60)
             loader.flush()
-    assert assert_prefix(directory, log) == (max(cell[0] for cell in log.cells) + 1 if log.cells else 0)
+    assert assert_prefix(directory, log) == (
+        max(cell[0] for cell in log.cells) + 1 if log.cells else 0
+    )
 
 
 def test_latest_is_the_highest_ref_key_of_each_row_and_column(tmp_path: Path) -> None:
@@ -263,9 +300,13 @@ def test_latest_is_the_highest_ref_key_of_each_row_and_column(tmp_path: Path) ->
     latest: dict[tuple[bytes, str], int] = {}
     for _, key, column, ref_key, _ in log.cells:
         latest[key, column] = max(ref_key, latest.get((key, column), ref_key))
-    rows = WarehouseTable(directory).query("SELECT row_key, column_name, ref_key FROM latest WHERE shard = ?", [SHARD])
+    rows = WarehouseTable(directory).query(
+        "SELECT row_key, column_name, ref_key FROM latest WHERE shard = ?", [SHARD]
+    )
     assert {(uuid.UUID(r["row_key"]).bytes, r["column_name"]): r["ref_key"] for r in rows} == latest
-    assert WarehouseTable(directory).query("SELECT sum((body ->> '$.n')::BIGINT)::BIGINT AS total FROM cells") == [{"total": sum(range(20))}]
+    assert WarehouseTable(directory).query(
+        "SELECT sum((body ->> '$.n')::BIGINT)::BIGINT AS total FROM cells"
+    ) == [{"total": sum(range(20))}]
 
 
 def test_plain_readers_see_committed_files_only_and_the_shard_as_a_number(tmp_path: Path) -> None:
@@ -275,7 +316,9 @@ def test_plain_readers_see_committed_files_only_and_the_shard_as_a_number(tmp_pa
     loader.flush()
     (directory / STAGING / f"{SHARD:04d}-dead.parquet.staged").write_bytes(b"half a fi")
     assert pq.read_table(directory)["shard"].to_pylist() == [SHARD] * 6
-    assert duckdb.sql(f"SELECT DISTINCT shard FROM read_parquet('{directory}/**/*.parquet')").fetchall() == [(SHARD,)]
+    assert duckdb.sql(
+        f"SELECT DISTINCT shard FROM read_parquet('{directory}/**/*.parquet')"
+    ).fetchall() == [(SHARD,)]
 
 
 def test_a_directory_is_the_table_of_one_topic(tmp_path: Path) -> None:
@@ -331,7 +374,9 @@ def test_a_damaged_commit_is_named(tmp_path: Path, text: bytes) -> None:
         WarehouseTable(directory).next_ids()
 
 
-def test_staged_files_left_by_a_killed_process_go_when_the_next_loader_starts(tmp_path: Path) -> None:
+def test_staged_files_left_by_a_killed_process_go_when_the_next_loader_starts(
+    tmp_path: Path,
+) -> None:
     directory = loaded(tmp_path)
     for name in ("0007-dead.parquet.staged", "0007-dead.record.staged"):
         (directory / STAGING / name).write_bytes(b"x")

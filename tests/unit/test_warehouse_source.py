@@ -1,4 +1,5 @@
-"""A table takes rows of the logs that it knows, and compares its last rows before it knows another one."""
+"""A table takes rows of the logs that it knows, and compares its last rows before it knows another
+one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ FIRST, SECOND = "eb2fb697-3972-1db8-91b2-913eb1541806", "b7c47e09-115b-ac67-d48d
 
 
 def row(shard: int, added_id: int, ref_key: int = 1, body: bytes = b"{}") -> WarehouseRow:
-    return WarehouseRow(shard, added_id, bytes([shard] * 16), "BASE", ref_key, 1_700_000_000_000_000, body)
+    return WarehouseRow(
+        shard, added_id, bytes([shard] * 16), "BASE", ref_key, 1_700_000_000_000_000, body
+    )
 
 
 LAST = {0: (9, row(0, 9)), 3: (4, row(3, 4))}
@@ -32,17 +35,23 @@ def never(shard: int, offset: int) -> WarehouseRow | None:
     raise AssertionError((shard, offset))
 
 
-def holds(cells: Mapping[tuple[int, int], WarehouseRow]) -> Callable[[int, int], WarehouseRow | None]:
+def holds(
+    cells: Mapping[tuple[int, int], WarehouseRow],
+) -> Callable[[int, int], WarehouseRow | None]:
     return lambda shard, offset: cells.get((shard, offset))
 
 
-def test_a_table_without_rows_takes_the_first_log_that_comes_and_knows_it_afterwards(source: TableSource) -> None:
+def test_a_table_without_rows_takes_the_first_log_that_comes_and_knows_it_afterwards(
+    source: TableSource,
+) -> None:
     assert source.accept(FIRST, dict, never) == FIRST
     assert source.known() == [FIRST]
     assert source.accept(FIRST, lambda: LAST, never) == FIRST  # no look at either: it is known
 
 
-def test_a_log_with_the_same_last_rows_is_taken_whatever_became_of_their_bodies(source: TableSource) -> None:
+def test_a_log_with_the_same_last_rows_is_taken_whatever_became_of_their_bodies(
+    source: TableSource,
+) -> None:
     source.accept(FIRST, dict, never)
     same = {(0, 9): row(0, 9, body=b'{"erased":true}'), (3, 4): row(3, 4)}
     assert source.accept(SECOND, lambda: LAST, holds(same)) == SECOND
@@ -69,7 +78,9 @@ def test_a_log_where_one_last_row_differs_or_is_gone_is_refused_with_both_ids(
 
 
 @pytest.mark.parametrize("cluster_id", [None, "", "../escape", "a" * 65])
-def test_a_cluster_that_does_not_say_who_it_is_is_asked_again(source: TableSource, cluster_id: str | None) -> None:
+def test_a_cluster_that_does_not_say_who_it_is_is_asked_again(
+    source: TableSource, cluster_id: str | None
+) -> None:
     with pytest.raises(Unavailable, match="does not say who it is"):
         source.accept(cluster_id, dict, never)
     assert source.known() == []

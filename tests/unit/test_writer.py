@@ -60,7 +60,12 @@ def test_calls_that_wait_are_committed_together_in_the_order_they_came() -> None
     assert not any(answer.done() for answer in [first, *others])
     engine.gate.set()
     assert first.result(10)[0].added_id == 0
-    assert [[r.added_id for r in answer.result(10)] for answer in others] == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert [[r.added_id for r in answer.result(10)] for answer in others] == [
+        [1, 2],
+        [3, 4],
+        [5, 6],
+        [7, 8],
+    ]
     assert engine.groups == [[0], [1, 101, 2, 102, 3, 103, 4, 104]]
     writer.close()
     assert len(commits) == 2
@@ -78,7 +83,9 @@ def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_goes_on() -> 
     writer.close()
 
 
-def test_a_full_queue_refuses_and_what_was_accepted_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_refuses_and_what_was_accepted_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cellfeed.store.commit.group_commit.WRITE_QUEUE_CELLS_MAX", 3)
     engine = GatedEngine()
     writer = writer_over(engine)
@@ -126,20 +133,27 @@ def large(number: int, size: int) -> NewCell:
     return new_cell(UUID(int=0), "BASE", number, {"x": "y" * (size - len('{"x":""}'))})
 
 
-def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cellfeed.store.commit.group_commit.GROUP_BYTES_MAX", 100)
     engine = GatedEngine()
     writer = writer_over(engine)
     writer.submit([large(0, 20)])
     assert engine.entered.wait(10)
-    last = [writer.submit([large(number, size)]) for number, size in [(1, 60), (2, 40), (3, 30), (4, 500), (5, 20), (6, 20)]][-1]
+    last = [
+        writer.submit([large(number, size)])
+        for number, size in [(1, 60), (2, 40), (3, 30), (4, 500), (5, 20), (6, 20)]
+    ][-1]
     engine.gate.set()
     last.result(10)
     writer.close()
     assert engine.groups == [[0], [1, 2], [3], [4], [5, 6]]
 
 
-def test_too_many_waiting_bytes_are_refused_until_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_waiting_bytes_are_refused_until_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cellfeed.store.commit.group_commit.WRITE_QUEUE_BYTES_MAX", 100)
     engine = GatedEngine()
     writer = writer_over(engine)
@@ -189,7 +203,9 @@ def await_waiting(writer: GroupCommitWriter, calls: int) -> None:
         time.sleep(0.001)
 
 
-def test_callers_that_come_back_are_waited_for_and_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_that_come_back_are_waited_for_and_written_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_SHARE", 1e9)
     monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_PAUSE_S", 60.0)
     engine = GatedEngine()
@@ -206,7 +222,8 @@ def test_callers_that_come_back_are_waited_for_and_written_together(monkeypatch:
         caller.start()
     await_waiting(writer, 7)
     engine.gate.set()
-    # The first has put its last cell before the others, which wait for it in vain, until the writer is closed.
+    # The first has put its last cell before the others, which wait for it in vain, until the writer
+    # is closed.
     callers[0].join(60)
     await_waiting(writer, 7)
     writer.close()
@@ -255,13 +272,21 @@ class Hook:
             raise error
 
 
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), OverflowError("port must be 0-65535."), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("can't start new thread"), OverflowError("port must be 0-65535."), MemoryError()],
+    ids=repr,
+)
 @pytest.mark.parametrize("which", ["on_commit", "on_results"])
-def test_whatever_a_hook_raises_the_committed_group_is_answered_and_the_next_is_written(which: str, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_whatever_a_hook_raises_the_committed_group_is_answered_and_the_next_is_written(
+    which: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     engine, hook = GatedEngine(), Hook(error)
     engine.gate.set()
     hooks: dict[str, Any] = {"on_commit": lambda: None, "on_results": None, which: hook}
-    writer = GroupCommitWriter(cast("Engine", engine), hooks["on_commit"], on_results=hooks["on_results"])
+    writer = GroupCommitWriter(
+        cast("Engine", engine), hooks["on_commit"], on_results=hooks["on_results"]
+    )
     assert writer.submit([cell(0)]).result(10)[0].outcome is Outcome.STORED
     assert writer.submit([cell(1)]).result(10)[0].outcome is Outcome.STORED
     writer.close()
@@ -282,7 +307,9 @@ def test_a_defect_below_leaves_the_outcome_unknown(error: Exception) -> None:
     writer.close()
 
 
-def test_an_engine_that_answers_for_fewer_cells_leaves_the_outcome_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_answers_for_fewer_cells_leaves_the_outcome_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = GatedEngine()
     engine.gate.set()
     writer = writer_over(engine)
@@ -294,7 +321,9 @@ def test_an_engine_that_answers_for_fewer_cells_leaves_the_outcome_unknown(monke
     writer.close()
 
 
-def test_a_group_that_is_taken_and_not_begun_fails_definitely_and_the_next_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_taken_and_not_begun_fails_definitely_and_the_next_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = GatedEngine()
     engine.gate.set()
     writer = writer_over(engine)
@@ -314,9 +343,15 @@ def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.Mo
     writer.submit([cell(0)])
     assert engine.entered.wait(10)
     told: list[int] = []
-    answers = [writer.submit([cell(n)], lambda answer: told.append(answer.cells[0].ref_key)) for n in (1, 2)]
+    answers = [
+        writer.submit([cell(n)], lambda answer: told.append(answer.cells[0].ref_key))
+        for n in (1, 2)
+    ]
     found: list[list[PutResult]] = []
-    waiting = [threading.Thread(target=lambda answer=answer: found.append(answer.result(30)), daemon=True) for answer in answers]  # type: ignore[misc]
+    waiting = [
+        threading.Thread(target=lambda answer=answer: found.append(answer.result(30)), daemon=True)
+        for answer in answers
+    ]  # type: ignore[misc]
     for thread in waiting:
         thread.start()
     wake_next, calls = cellfeed.store.commit.put_answers.wake_next, iter(range(100))
@@ -337,7 +372,9 @@ def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.Mo
 
 def test_a_writer_that_has_ended_says_so_everywhere() -> None:
     def is_in_trouble() -> bool:
-        return any("writer-trips" in trouble for trouble in background.troubles())  # a loop of another test may be, too
+        return any(
+            "writer-trips" in trouble for trouble in background.troubles()
+        )  # a loop of another test may be, too
 
     engine, hook = GatedEngine(), Hook(FailpointReached("on_commit"))
     engine.gate.set()

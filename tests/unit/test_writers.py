@@ -38,7 +38,12 @@ class TwoGroups:
 
 
 def cell_of(shard: int) -> NewCell:
-    return new_cell(next(UUID(int=n) for n in range(1000) if shard_of(UUID(int=n).bytes, SHARDS) == shard), "BASE", 1, {})
+    return new_cell(
+        next(UUID(int=n) for n in range(1000) if shard_of(UUID(int=n).bytes, SHARDS) == shard),
+        "BASE",
+        1,
+        {},
+    )
 
 
 @pytest.fixture
@@ -58,10 +63,15 @@ CELLS = [cell_of(0), cell_of(1)]
 
 def test_a_group_that_fails_fails_its_own_cells(engine: TwoGroups, writers: Writers) -> None:
     engine.fails[1] = StorageUnavailable("away")
-    assert [each.outcome for each in writers.submit(CELLS).result(10)] == [Outcome.STORED, Outcome.FAILED]
+    assert [each.outcome for each in writers.submit(CELLS).result(10)] == [
+        Outcome.STORED,
+        Outcome.FAILED,
+    ]
 
 
-def test_a_defect_in_one_group_leaves_its_cells_unknown(engine: TwoGroups, writers: Writers) -> None:
+def test_a_defect_in_one_group_leaves_its_cells_unknown(
+    engine: TwoGroups, writers: Writers
+) -> None:
     engine.fails[1] = KeyError("x")
     stored, unknown = writers.submit(CELLS).result(10)
     assert stored.outcome is Outcome.STORED
@@ -70,7 +80,9 @@ def test_a_defect_in_one_group_leaves_its_cells_unknown(engine: TwoGroups, write
     assert not unknown.error.definite
 
 
-def test_when_all_groups_fail_the_call_is_unknown_if_one_of_them_is(engine: TwoGroups, writers: Writers) -> None:
+def test_when_all_groups_fail_the_call_is_unknown_if_one_of_them_is(
+    engine: TwoGroups, writers: Writers
+) -> None:
     engine.fails = {0: StorageUnavailable("away"), 1: OutcomeUnknown("the commit was sent")}
     with pytest.raises(OutcomeUnknown):
         writers.submit(CELLS).result(10)
@@ -79,7 +91,9 @@ def test_when_all_groups_fail_the_call_is_unknown_if_one_of_them_is(engine: TwoG
         writers.submit(CELLS).result(10)
 
 
-def test_a_part_that_cannot_be_queued_leaves_the_others_on_their_way(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_cannot_be_queued_leaves_the_others_on_their_way(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert writers.submit(CELLS).result(10)
 
     def fail(*_: object) -> None:
@@ -91,7 +105,9 @@ def test_a_part_that_cannot_be_queued_leaves_the_others_on_their_way(writers: Wr
     assert failed.outcome is Outcome.UNKNOWN
 
 
-def test_a_thread_that_the_system_does_not_give_fails_definitely_and_is_asked_for_again(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_the_system_does_not_give_fails_definitely_and_is_asked_for_again(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

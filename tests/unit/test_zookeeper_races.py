@@ -1,4 +1,5 @@
-"""Two actors at one transaction of the coordination in ZooKeeper: what happens between a look and its commit is decided by the commit."""
+"""Two actors at one transaction of the coordination in ZooKeeper: what happens between a look and
+its commit is decided by the commit."""
 
 from __future__ import annotations
 
@@ -23,12 +24,23 @@ def coordinators(tmp_path: Path) -> Iterator[tuple[ZooKeeperCoordinator, ZooKeep
     """Two processes' coordinators over one ensemble."""
     tree = ZooKeeperTree()
     with closing(SqliteState(tmp_path / "state.sqlite3")) as state:
-        made = [ZooKeeperCoordinator(ZooKeeperAddress("in memory"), state, connect=lambda _, timeout_s: tree.begin(timeout_s)) for _ in range(2)]
+        made = [
+            ZooKeeperCoordinator(
+                ZooKeeperAddress("in memory"),
+                state,
+                connect=lambda _, timeout_s: tree.begin(timeout_s),
+            )
+            for _ in range(2)
+        ]
         with closing(made[0]), closing(made[1]):
             yield made[0], made[1]
 
 
-def before_next_commit(coordinator: ZooKeeperCoordinator, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+def before_next_commit(
+    coordinator: ZooKeeperCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    happens: Callable[[], object],
+) -> None:
     """``happens`` comes once, between the look that a call makes and its commit."""
     commit, waiting = coordinator._base.commit, [happens]
 

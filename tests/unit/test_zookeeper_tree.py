@@ -1,11 +1,19 @@
-"""The ZooKeeper in memory does what a real one does where coordination relies on it; the contract suite of coordination runs over it, too."""
+"""The ZooKeeper in memory does what a real one does where coordination relies on it; the contract
+suite of coordination runs over it, too."""
 
 from __future__ import annotations
 
 import pytest
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused
+from cellfeed.bridge.coordination.zookeeper.client import (
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Set,
+    TransactionRefused,
+)
 from cellfeed.store.errors import Unavailable
 from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
 from tests.services.waiting import wait_until
@@ -33,16 +41,29 @@ def client(tree: ZooKeeperTree) -> TreeClient:
         (Delete("/missing"), NoNodeError),
     ],
 )
-def test_of_a_transaction_that_is_refused_nothing_is_done(client: TreeClient, refused: Operation, error: type[Exception]) -> None:
+def test_of_a_transaction_that_is_refused_nothing_is_done(
+    client: TreeClient, refused: Operation, error: type[Exception]
+) -> None:
     client.ensure("/there/child")
     with pytest.raises(TransactionRefused) as told:
-        client.commit([Create("/first"), Set("/there", b"changed"), Delete("/there/child"), Create("/there/child"), Set("/there", b"", 1), refused])
+        client.commit(
+            [
+                Create("/first"),
+                Set("/there", b"changed"),
+                Delete("/there/child"),
+                Create("/there/child"),
+                Set("/there", b"", 1),
+                refused,
+            ]
+        )
     assert (told.value.operation, type(told.value.error)) == (refused, error)
     assert client.get_many(["/first"]) == [None]
     assert client.get("/there")[0] == b""  # type: ignore[index]
 
 
-def test_all_of_a_transaction_has_one_transaction_number_and_versions_rise(client: TreeClient) -> None:
+def test_all_of_a_transaction_has_one_transaction_number_and_versions_rise(
+    client: TreeClient,
+) -> None:
     client.commit([Create("/a", b"1"), Create("/b", b"2")])
     first, second = client.stats(["/a", "/b"])
     assert first is not None
@@ -74,7 +95,9 @@ def test_what_is_ephemeral_goes_with_its_session(tree: ZooKeeperTree, client: Tr
     assert paused.session_id != before
 
 
-def test_a_process_that_is_gone_without_a_word_ends_no_session(tree: ZooKeeperTree, client: TreeClient) -> None:
+def test_a_process_that_is_gone_without_a_word_ends_no_session(
+    tree: ZooKeeperTree, client: TreeClient
+) -> None:
     gone = tree.begin(10)
     gone.commit([Create("/member", ephemeral=True)])
     gone.abandon()
@@ -82,7 +105,9 @@ def test_a_process_that_is_gone_without_a_word_ends_no_session(tree: ZooKeeperTr
     assert client.children("/") == ["member"]
 
 
-def test_while_it_is_away_every_call_fails_and_no_session_runs_out(tree: ZooKeeperTree, client: TreeClient) -> None:
+def test_while_it_is_away_every_call_fails_and_no_session_runs_out(
+    tree: ZooKeeperTree, client: TreeClient
+) -> None:
     client.commit([Create("/member", ephemeral=True)])
     tree.go_away()
     for call in (lambda: client.get("/member"), lambda: client.commit([Delete("/member")])):

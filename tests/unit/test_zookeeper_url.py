@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from cellfeed.bridge.coordination.zookeeper.paths import Paths, birth_of, joined, quoted, unquoted, version_of
+from cellfeed.bridge.coordination.zookeeper.paths import (
+    Paths,
+    birth_of,
+    joined,
+    quoted,
+    unquoted,
+    version_of,
+)
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
 from cellfeed.store.errors import InvalidRequest
 
 
 def test_a_url_says_servers_chroot_credentials_and_tls() -> None:
-    assert parse_zookeeper_url("zookeeper://a.example:2181,b:2182,[::1]/feeds/cells/") == ZooKeeperAddress("a.example:2181,b:2182,[::1]:2181", "/feeds/cells")
+    assert parse_zookeeper_url(
+        "zookeeper://a.example:2181,b:2182,[::1]/feeds/cells/"
+    ) == ZooKeeperAddress("a.example:2181,b:2182,[::1]:2181", "/feeds/cells")
     url = "zookeeper://cell:p%40ss@a?tls=true&ca=/etc/ca.pem&certificate=/etc/c.pem&key=/etc/k.pem&timeout_s=1.5"
-    assert parse_zookeeper_url(url) == ZooKeeperAddress("a:2181", "", "cell", "p@ss", True, "/etc/ca.pem", "/etc/c.pem", "/etc/k.pem", 1.5)
+    assert parse_zookeeper_url(url) == ZooKeeperAddress(
+        "a:2181", "", "cell", "p@ss", True, "/etc/ca.pem", "/etc/c.pem", "/etc/k.pem", 1.5
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""A trigger worker's steps, one at a time in the test's own thread: taking shards, running chunks, giving back or dying without a word."""
+"""A trigger worker's steps, one at a time in the test's own thread: taking shards, running chunks,
+giving back or dying without a word."""
 
 from __future__ import annotations
 
@@ -25,14 +26,23 @@ def row(number: int) -> UUID:
 
 
 class Worker:
-    """One worker's runs on all shards. Another one of the same name ends its session, as a restarted process does."""
+    """One worker's runs on all shards. Another one of the same name ends its session, as a
+    restarted process does."""
 
-    def __init__(self, datastore: Datastore, function: Callable[..., Any], name: str = "a", deadlines: Deadlines | None = None) -> None:
+    def __init__(
+        self,
+        datastore: Datastore,
+        function: Callable[..., Any],
+        name: str = "a",
+        deadlines: Deadlines | None = None,
+    ) -> None:
         self.trigger: Trigger = function.__cellfeed_trigger__  # type: ignore[attr-defined]
         self.coordinator = StoreCoordinator(datastore.state)
         self.parked = ParkedCells(datastore.state)
         self.standing = Standing(self.coordinator, self.trigger.group, name, 600)
-        taking = Taking(self.trigger, datastore, self.coordinator, self.parked, self.standing, deadlines)
+        taking = Taking(
+            self.trigger, datastore, self.coordinator, self.parked, self.standing, deadlines
+        )
         self.runs: dict[int, ShardRun] = taking.take(self.standing.session, range(datastore.shards))
 
     def work(self) -> None:
@@ -52,4 +62,7 @@ class Worker:
 
     def offsets(self) -> dict[int, int]:
         """By shard, as saved."""
-        return {shard: offset.offset for (_, shard), offset in self.coordinator.fetch_offsets(self.trigger.group).items()}
+        return {
+            shard: offset.offset
+            for (_, shard), offset in self.coordinator.fetch_offsets(self.trigger.group).items()
+        }

@@ -1,4 +1,5 @@
-"""Trigger workers on threads of the test, over either coordination: in the store, or in a ZooKeeper in memory."""
+"""Trigger workers on threads of the test, over either coordination: in the store, or in a ZooKeeper
+in memory."""
 
 from __future__ import annotations
 
@@ -24,16 +25,23 @@ LEASE_S = 1.0
 COORDINATIONS = ["store", "zookeeper"]
 
 
-def open_coordination(kind: str, datastore: Datastore, tree: ZooKeeperTree | None = None) -> Coordinator:
+def open_coordination(
+    kind: str, datastore: Datastore, tree: ZooKeeperTree | None = None
+) -> Coordinator:
     """A coordinator of its own; those of the same ``tree`` meet."""
     if kind == "store":
         return StoreCoordinator(datastore.state)
     opened = tree or ZooKeeperTree()
-    return ZooKeeperCoordinator(ZooKeeperAddress("a test's memory"), datastore.state, connect=lambda _, timeout_s: opened.begin(timeout_s))
+    return ZooKeeperCoordinator(
+        ZooKeeperAddress("a test's memory"),
+        datastore.state,
+        connect=lambda _, timeout_s: opened.begin(timeout_s),
+    )
 
 
 class Recorder:
-    """A trigger that notes every cell that it runs. ``before`` is called in each run, and may wait or raise."""
+    """A trigger that notes every cell that it runs. ``before`` is called in each run, and may wait
+    or raise."""
 
     def __init__(self) -> None:
         self.cells: list[tuple[int, int]] = []
@@ -49,13 +57,17 @@ class Recorder:
 
 
 @contextmanager
-def working(datastore: Datastore, coordinator: Coordinator, recorder: Recorder, name: str = "w") -> Iterator[threading.Event]:
+def working(
+    datastore: Datastore, coordinator: Coordinator, recorder: Recorder, name: str = "w"
+) -> Iterator[threading.Event]:
     """A worker at work; it is drained at the end. Gives what stops it."""
     stop, errors = threading.Event(), []
 
     def run() -> None:
         try:
-            run_trigger_worker([recorder.trigger], datastore, coordinator, name, stop, lease_s=LEASE_S, drain_s=10)
+            run_trigger_worker(
+                [recorder.trigger], datastore, coordinator, name, stop, lease_s=LEASE_S, drain_s=10
+            )
         except BaseException as error:
             errors.append(error)
 
@@ -71,7 +83,9 @@ def working(datastore: Datastore, coordinator: Coordinator, recorder: Recorder, 
 
 
 def put(datastore: Datastore, numbers: range, column: str = "BASE", **extra: Any) -> None:
-    datastore.put_cells([(uuid5(NAMESPACE, str(number)), column, 1, {"n": number, **extra}) for number in numbers])
+    datastore.put_cells(
+        [(uuid5(NAMESPACE, str(number)), column, 1, {"n": number, **extra}) for number in numbers]
+    )
 
 
 def offsets(coordinator: Coordinator) -> dict[int, int]:

@@ -1,4 +1,5 @@
-"""Strategies of Avro schemas with bodies that fit them, and a reader of Avro binary that gives the JSON back: by the specification, without the product."""
+"""Strategies of Avro schemas with bodies that fit them, and a reader of Avro binary that gives the
+JSON back: by the specification, without the product."""
 
 from __future__ import annotations
 
@@ -37,19 +38,47 @@ def leaves(names: Iterator[int]) -> st.SearchStrategy[Drawn]:
         Drawn("string", TEXTS),
         Drawn({"type": "string", "logicalType": "uuid"}, st.uuids().map(str)),
         Drawn({"type": "int", "logicalType": "date"}, st.dates().map(date.isoformat)),
-        Drawn({"type": "long", "logicalType": "timestamp-micros"}, MOMENTS.map(lambda at: at.isoformat() + "Z")),
-        Drawn({"type": "long", "logicalType": "timestamp-millis"}, MOMENTS.map(lambda at: at.isoformat(timespec="milliseconds") + "Z")),
-        Drawn({"type": "long", "logicalType": "local-timestamp-micros"}, MOMENTS.map(datetime.isoformat)),
-        Drawn({"type": "long", "logicalType": "local-timestamp-millis"}, MOMENTS.map(lambda at: at.isoformat(timespec="milliseconds"))),
-        Drawn({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, decimals(9, 2)),
+        Drawn(
+            {"type": "long", "logicalType": "timestamp-micros"},
+            MOMENTS.map(lambda at: at.isoformat() + "Z"),
+        ),
+        Drawn(
+            {"type": "long", "logicalType": "timestamp-millis"},
+            MOMENTS.map(lambda at: at.isoformat(timespec="milliseconds") + "Z"),
+        ),
+        Drawn(
+            {"type": "long", "logicalType": "local-timestamp-micros"},
+            MOMENTS.map(datetime.isoformat),
+        ),
+        Drawn(
+            {"type": "long", "logicalType": "local-timestamp-millis"},
+            MOMENTS.map(lambda at: at.isoformat(timespec="milliseconds")),
+        ),
+        Drawn(
+            {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, decimals(9, 2)
+        ),
         Drawn({"type": "bytes", "logicalType": "decimal", "precision": 5}, decimals(5, 0)),
     ]
     fixed = st.builds(
-        lambda n: Drawn({"type": "fixed", "name": f"F{n}", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 4}, decimals(9, 4)),
+        lambda n: Drawn(
+            {
+                "type": "fixed",
+                "name": f"F{n}",
+                "size": 4,
+                "logicalType": "decimal",
+                "precision": 9,
+                "scale": 4,
+            },
+            decimals(9, 4),
+        ),
         st.builds(lambda: next(names)),
     )
     enum = st.builds(
-        lambda n: Drawn({"type": "enum", "name": f"E{n}", "symbols": ["ONE", "TWO"]}, st.sampled_from(["ONE", "TWO"])), st.builds(lambda: next(names))
+        lambda n: Drawn(
+            {"type": "enum", "name": f"E{n}", "symbols": ["ONE", "TWO"]},
+            st.sampled_from(["ONE", "TWO"]),
+        ),
+        st.builds(lambda: next(names)),
     )
     return st.sampled_from(plain) | fixed | enum
 
@@ -71,7 +100,11 @@ def records(draw: st.DrawFn, names: Iterator[int] | None = None, depth: int = 2)
     name = f"R{next(names)}"
     for field in draw(st.lists(FIELD_NAMES, max_size=4, unique=True)):
         drawn = draw(types(names, depth))
-        kind = draw(st.sampled_from(["plain", "missing", "null", "default"])) if drawn.schema != "null" and not isinstance(drawn.schema, list) else "plain"
+        kind = (
+            draw(st.sampled_from(["plain", "missing", "null", "default"]))
+            if drawn.schema != "null" and not isinstance(drawn.schema, list)
+            else "plain"
+        )
         if kind == "missing":
             fields.append({"name": field, "type": ["null", drawn.schema], "default": None})
             optional[field] = drawn.values
@@ -81,27 +114,45 @@ def records(draw: st.DrawFn, names: Iterator[int] | None = None, depth: int = 2)
         else:
             fields.append({"name": field, "type": drawn.schema})
             required[field] = drawn.values
-    return Drawn({"type": "record", "name": name, "fields": fields}, st.fixed_dictionaries(required, optional=optional))
+    return Drawn(
+        {"type": "record", "name": name, "fields": fields},
+        st.fixed_dictionaries(required, optional=optional),
+    )
 
 
 @st.composite
 def types(draw: st.DrawFn, names: Iterator[int], depth: int) -> Drawn:
-    kind = draw(st.sampled_from(["leaf", "leaf", "leaf", "array", "map", "record", "union"])) if depth else "leaf"
+    kind = (
+        draw(st.sampled_from(["leaf", "leaf", "leaf", "array", "map", "record", "union"]))
+        if depth
+        else "leaf"
+    )
     if kind == "record":
         return draw(records(names, depth - 1))
     if kind == "union":
         branches = draw(st.lists(leaves(names), min_size=1, max_size=3, unique_by=unnamed_kind))
-        return Drawn([branch.schema for branch in branches], st.one_of(*(branch.values for branch in branches)))
+        return Drawn(
+            [branch.schema for branch in branches],
+            st.one_of(*(branch.values for branch in branches)),
+        )
     if kind in ("array", "map"):
         inner = draw(types(names, depth - 1))
-        values = st.lists(inner.values, max_size=3) if kind == "array" else st.dictionaries(TEXTS, inner.values, max_size=3)
+        values = (
+            st.lists(inner.values, max_size=3)
+            if kind == "array"
+            else st.dictionaries(TEXTS, inner.values, max_size=3)
+        )
         return Drawn({"type": kind, "items" if kind == "array" else "values": inner.schema}, values)
     return draw(leaves(names))
 
 
 def unnamed_kind(drawn: Drawn) -> str:
     """What two branches of a union may not have in common."""
-    return str(drawn.schema if isinstance(drawn.schema, str) else drawn.schema.get("name", drawn.schema["type"]))
+    return str(
+        drawn.schema
+        if isinstance(drawn.schema, str)
+        else drawn.schema.get("name", drawn.schema["type"])
+    )
 
 
 class AvroReader:
@@ -140,7 +191,11 @@ class AvroReader:
 
     def _int(self, schema: Mapping[str, Any]) -> Any:
         value = self._long()
-        return (date(1970, 1, 1) + timedelta(days=value)).isoformat() if schema.get("logicalType") == "date" else value
+        return (
+            (date(1970, 1, 1) + timedelta(days=value)).isoformat()
+            if schema.get("logicalType") == "date"
+            else value
+        )
 
     def _long(self, schema: Mapping[str, Any] | None = None) -> Any:
         value = shift = 0
@@ -156,7 +211,9 @@ class AvroReader:
             return value
         is_millis = logical.endswith("millis")
         at = EPOCH + timedelta(microseconds=value * (1000 if is_millis else 1))
-        return at.isoformat(timespec="milliseconds" if is_millis else "auto") + ("" if logical.startswith("local") else "Z")
+        return at.isoformat(timespec="milliseconds" if is_millis else "auto") + (
+            "" if logical.startswith("local") else "Z"
+        )
 
     def _float(self, _: Any) -> Any:
         return struct.unpack("<f", self._take(4))[0]
@@ -180,7 +237,11 @@ class AvroReader:
         return [self.read(schema["items"]) for size in self._blocks() for _ in range(size)]
 
     def _map(self, schema: Mapping[str, Any]) -> Any:
-        return {self._string(): self.read(schema["values"]) for size in self._blocks() for _ in range(size)}
+        return {
+            self._string(): self.read(schema["values"])
+            for size in self._blocks()
+            for _ in range(size)
+        }
 
     def _blocks(self) -> Iterator[int]:
         while size := self._long():
@@ -200,7 +261,8 @@ class AvroReader:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two decoded JSON values are the same; 2 and 2.0 are one number, true is none, and -0.0 is not 0."""
+    """Whether two decoded JSON values are the same; 2 and 2.0 are one number, true is none, and
+    -0.0 is not 0."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

@@ -20,7 +20,13 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.bridge.coordination.zookeeper.client import Create, Operation, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.client import (
+    Create,
+    Operation,
+    Set,
+    TransactionRefused,
+    ZooKeeperClient,
+)
 from cellfeed.bridge.coordination.zookeeper.history import Era, ZooKeeperHistory
 from cellfeed.bridge.coordination.zookeeper.paths import Paths, quoted
 from cellfeed.store.engines.contract.engine import StateTable
@@ -41,7 +47,9 @@ class _Born(msgspec.Struct, frozen=True):
 class Births:
     """See the module. May be used by any number of threads."""
 
-    def __init__(self, base: ZooKeeperClient, state: StateTable, paths: Paths, history: ZooKeeperHistory) -> None:
+    def __init__(
+        self, base: ZooKeeperClient, state: StateTable, paths: Paths, history: ZooKeeperHistory
+    ) -> None:
         self._base = base
         self._state = state
         self._paths = paths
@@ -50,13 +58,15 @@ class Births:
         """Births that were compared with the state table, with their era, by group."""
 
     def birth(self, group: str) -> int | None:
-        """The group's birth, None where it has none in this era. Raises Unavailable, DataDamaged."""
+        """The group's birth, None where it has none in this era. Raises Unavailable,
+        DataDamaged."""
         era, found = self._history.era(), self._read(group)
         return found[0] if found is not None and self._is_good(group, era, found[0]) else None
 
     def found(self, group: str, before_new: Callable[[int], None]) -> int:
         """Gives a birth to a group that has none in this era. Of several processes that do so at
-        once, all find the same. Calls ``before_new`` with the birth that ends, where there is one."""
+        once, all find the same. Calls ``before_new`` with the birth that ends, where there is one.
+        """
         key = _key(group)
         for _ in range(_TRIES_MAX):
             era, there = self._history.era(), self._read(group)
@@ -65,8 +75,15 @@ class Births:
             entry = self._state.get(key)
             born = msgspec.json.decode(entry.value, type=_Born) if entry is not None else None
             if born is None or born.era != era.identity or born.done:
-                before = max(_FIRST_BIRTH - 1, born.birth if born is not None else 0, there[0] if there is not None else 0)
-                self._state.commit({key: msgspec.json.encode(_Born(era.identity, before + 1))}, expect={key: entry.version if entry is not None else None})
+                before = max(
+                    _FIRST_BIRTH - 1,
+                    born.birth if born is not None else 0,
+                    there[0] if there is not None else 0,
+                )
+                self._state.commit(
+                    {key: msgspec.json.encode(_Born(era.identity, before + 1))},
+                    expect={key: entry.version if entry is not None else None},
+                )
                 continue
             path, value = self._paths.group(group), str(born.birth).encode()
             if there is None:
@@ -79,7 +96,10 @@ class Births:
             except TransactionRefused:
                 continue  # another process is faster
             assert entry is not None  # noqa: S101 (it was decoded)
-            self._state.commit({key: msgspec.json.encode(msgspec.structs.replace(born, done=True))}, expect={key: entry.version})
+            self._state.commit(
+                {key: msgspec.json.encode(msgspec.structs.replace(born, done=True))},
+                expect={key: entry.version},
+            )
         raise Unavailable(f"ZooKeeper: group {group!r} could not be made: others are faster")
 
     def _read(self, group: str) -> tuple[int, int] | None:
@@ -100,11 +120,21 @@ class Births:
             entry = self._state.get(key)
             # Without an entry, in the first era: an earlier version gave it out, or the datastore
             # was restored.
-            born = msgspec.json.decode(entry.value, type=_Born) if entry is not None else _Born(era.identity if era.first else "", birth)
+            born = (
+                msgspec.json.decode(entry.value, type=_Born)
+                if entry is not None
+                else _Born(era.identity if era.first else "", birth)
+            )
             if (born.era, born.birth) != (era.identity, birth) or not birth:
                 return False
             noted = msgspec.json.encode(msgspec.structs.replace(born, done=True))
-            if born.done or self._state.commit({key: noted}, expect={key: entry.version if entry is not None else None}) is not None:
+            if (
+                born.done
+                or self._state.commit(
+                    {key: noted}, expect={key: entry.version if entry is not None else None}
+                )
+                is not None
+            ):
                 self._good[group] = era.identity, birth
                 return True
         raise Unavailable(f"the birth of group {group!r} could not be noted: others are faster")

@@ -1,7 +1,9 @@
-"""What coordination needs of a ZooKeeper session: reads of many znodes at once, and transactions. ``zookeeper_connection.py`` is one over the network.
+"""What coordination needs of a ZooKeeper session: reads of many znodes at once, and transactions.
+``zookeeper_connection.py`` is one over the network.
 
-Errors of every implementation: Unavailable when a read had no answer, OutcomeUnknown when a change had none, Refused where an ACL does not allow it,
-TransactionRefused when an operation of a transaction failed and so none was done.
+Errors of every implementation: Unavailable when a read had no answer, OutcomeUnknown when a change
+had none, Refused where an ACL does not allow it, TransactionRefused when an operation of a
+transaction failed and so none was done.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ Operation = Check | Create | Set | Delete
 
 
 class TransactionRefused(Exception):
-    """One operation of a transaction failed, so none was done. ``error`` is kazoo's: NoNodeError, NodeExistsError, BadVersionError, …"""
+    """One operation of a transaction failed, so none was done. ``error`` is kazoo's: NoNodeError,
+    NodeExistsError, BadVersionError, …"""
 
     def __init__(self, operation: Operation, error: Exception) -> None:
         super().__init__(f"{type(error).__name__} for {operation.path}")
@@ -68,7 +71,8 @@ class ZooKeeperClient(ABC):
     """One session. May be used by any number of threads."""
 
     session_timeout_s: float
-    """What the server granted, once connected: it keeps to limits of its own (2 and 20 of its ticks)."""
+    """What the server granted, once connected: it keeps to limits of its own (2 and 20 of its
+    ticks)."""
 
     @property
     @abstractmethod
@@ -86,8 +90,11 @@ class ZooKeeperClient(ABC):
         """The server's number of the session that is alive now; 0 without one."""
 
     @abstractmethod
-    def get_many(self, paths: Sequence[str], *, newest: bool = False) -> list[tuple[bytes, ZnodeStat] | None]:
-        """Values and stats, None for what does not exist. ``newest``: also what another client wrote just before, whichever server it used."""
+    def get_many(
+        self, paths: Sequence[str], *, newest: bool = False
+    ) -> list[tuple[bytes, ZnodeStat] | None]:
+        """Values and stats, None for what does not exist. ``newest``: also what another client
+        wrote just before, whichever server it used."""
 
     @abstractmethod
     def stats(self, paths: Sequence[str], *, newest: bool = False) -> list[ZnodeStat | None]:
@@ -98,13 +105,17 @@ class ZooKeeperClient(ABC):
         """Names of the children of each path, in no order; none where there is no such znode."""
 
     @abstractmethod
-    def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
-        """Does all of them or none. The results are the new path of a Create and the new stat of a Set. Raises TransactionRefused; OtherConnection where
-        :attr:`connections_made` is not ``connection`` any more."""
+    def commit(
+        self, operations: Sequence[Operation], *, connection: int | None = None
+    ) -> list[Any]:
+        """Does all of them or none. The results are the new path of a Create and the new stat of a
+        Set. Raises TransactionRefused; OtherConnection where :attr:`connections_made` is not
+        ``connection`` any more."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the session; its ephemeral znodes go with it. Where ZooKeeper is away they go with the session's time-out."""
+        """Ends the session; its ephemeral znodes go with it. Where ZooKeeper is away they go with
+        the session's time-out."""
 
     def get(self, path: str, *, newest: bool = False) -> tuple[bytes, ZnodeStat] | None:
         return self.get_many([path], newest=newest)[0]
@@ -114,7 +125,8 @@ class ZooKeeperClient(ABC):
         return sorted(self.children_of([path], newest=newest)[0])
 
     def ensure(self, path: str, value: bytes = b"") -> None:
-        """Makes a znode (with ``value``) and those above it, unless they exist. Each is a commit of its own: a half-made path is finished by the next."""
+        """Makes a znode (with ``value``) and those above it, unless they exist. Each is a commit of
+        its own: a half-made path is finished by the next."""
         for _ in range(path.count("/") + 1):
             try:
                 self.commit([Create(path, value)])
@@ -135,4 +147,6 @@ class ZooKeeperClient(ABC):
                 self.commit([Delete(path)])
             except TransactionRefused as refused:
                 if not isinstance(refused.error, NoNodeError):
-                    raise Unavailable(f"ZooKeeper: {path} could not be deleted: {type(refused.error).__name__}") from None
+                    raise Unavailable(
+                        f"ZooKeeper: {path} could not be deleted: {type(refused.error).__name__}"
+                    ) from None

@@ -1,13 +1,18 @@
-"""A ZooKeeper session with deadlines: every call ends within the address's ``timeout_s``, and says what is known about its outcome.
+"""A ZooKeeper session with deadlines: every call ends within the address's ``timeout_s``, and says
+what is known about its outcome.
 
-kazoo keeps the connection and its session in threads of its own: it reconnects to any of the servers, and begins a new session when the servers say that
-the old one has expired. What it is not left to do is wait: a call is sent only when there is a connection, for a call that is queued while there is none
-would be done at a moment when nobody expects it any more.
+kazoo keeps the connection and its session in threads of its own: it reconnects to any of the
+servers, and begins a new session when the servers say that the old one has expired. What it is not
+left to do is wait: a call is sent only when there is a connection, for a call that is queued while
+there is none would be done at a moment when nobody expects it any more.
 
-    no connection               waits for one until ``timeout_s`` after it was lost; from then on calls fail at once: Unavailable, nothing was sent
-    connection lost, or no answer in time       a read: Unavailable; a change: OutcomeUnknown. A connection without an answer is broken off: another
+    no connection               waits for one until ``timeout_s`` after it was lost; from then on
+                                calls fail at once: Unavailable, nothing was sent
+    connection lost, or no answer in time       a read: Unavailable; a change: OutcomeUnknown. A
+                                                connection without an answer is broken off: another
                         server of the ensemble may be well
-    the server refuses          TransactionRefused with the operation that failed (nothing was written), or Refused where the ACL does not allow it
+    the server refuses          TransactionRefused with the operation that failed (nothing was
+                                written), or Refused where the ACL does not allow it
 """
 
 from __future__ import annotations
@@ -21,36 +26,58 @@ from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, InvalidACLError, KazooException, NoAuthError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    AuthFailedError,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
-from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.client import (
+    Check,
+    Create,
+    Delete,
+    Operation,
+    OtherConnection,
+    Set,
+    TransactionRefused,
+    ZooKeeperClient,
+)
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, Refused, Unavailable
 from cellfeed.store.failpoints import marked
 
 _quiet = logging.getLogger("cellfeed.zookeeper")
-_quiet.setLevel(logging.WARNING)  # fixed, whatever the root logs: at debug level kazoo writes credentials out
+_quiet.setLevel(
+    logging.WARNING
+)  # fixed, whatever the root logs: at debug level kazoo writes credentials out
 
 _RECONNECT_DELAY_MAX_S: Final = 1.0
 _RECONNECTS_IN_A_SESSION: Final = 6
-"""The pauses between tries to connect: of a second, and of a sixth of the session at most (kazoo makes them up to 1.4 times as long). That is how much
-later than ZooKeeper itself we are back. When it was away, a session lasts for its time-out from the moment at which it is there again: whoever paused for most
-of that would find it expired."""
+"""The pauses between tries to connect: of a second, and of a sixth of the session at most (kazoo
+makes them up to 1.4 times as long). That is how much later than ZooKeeper itself we are back. When
+it was away, a session lasts for its time-out from the moment at which it is there again: whoever
+paused for most of that would find it expired."""
 
 _FAILURES_UNTIL_FORGOTTEN: Final = 5
-"""Failed tries to connect, one after the other, after which any server is welcome, see ``_watch_connecting``: more than an ensemble usually has servers."""
+"""Failed tries to connect, one after the other, after which any server is welcome, see
+``_watch_connecting``: more than an ensemble usually has servers."""
 
 _CLOSE_S: Final = 5.0
 """How long closing may take."""
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Waits for a TCP connection no longer than kazoo waits for the first answer on it: its share of the session. Where a host is gone without a word, kazoo
-    would wait for the whole session, which is over then."""
+    """Waits for a TCP connection no longer than kazoo waits for the first answer on it: its share
+    of the session. Where a host is gone without a word, kazoo would wait for the whole session,
+    which is over then."""
 
     def __init__(self, connect_timeout_s: float) -> None:
         super().__init__()
@@ -76,8 +103,14 @@ class Connection(ZooKeeperClient):
             timeout=session_timeout_s,
             handler=_Handler(session_timeout_s / (address.hosts.count(",") + 1)),
             auth_data=[("digest", credentials)] if credentials else None,
-            default_acl=[make_digest_acl(address.user, address.password, all=True)] if credentials else None,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=min(_RECONNECT_DELAY_MAX_S, session_timeout_s / _RECONNECTS_IN_A_SESSION)),
+            default_acl=(
+                [make_digest_acl(address.user, address.password, all=True)] if credentials else None
+            ),
+            connection_retry=KazooRetry(
+                max_tries=-1,
+                delay=0.05,
+                max_delay=min(_RECONNECT_DELAY_MAX_S, session_timeout_s / _RECONNECTS_IN_A_SESSION),
+            ),
             command_retry=KazooRetry(max_tries=0),
             logger=_quiet,
             use_ssl=address.tls,
@@ -109,21 +142,30 @@ class Connection(ZooKeeperClient):
         closing.start()
         closing.join(_CLOSE_S)
 
-    # --- reads ---------------------------------------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
-    def get_many(self, paths: Sequence[str], *, newest: bool = False) -> list[tuple[bytes, ZnodeStat] | None]:
+    def get_many(
+        self, paths: Sequence[str], *, newest: bool = False
+    ) -> list[tuple[bytes, ZnodeStat] | None]:
         return self._many(lambda client, path: client.get_async(path), paths, newest)
 
     def stats(self, paths: Sequence[str], *, newest: bool = False) -> list[ZnodeStat | None]:
         return self._many(lambda client, path: client.exists_async(path), paths, newest)
 
     def children_of(self, paths: Sequence[str], *, newest: bool = False) -> list[list[str]]:
-        return [found or [] for found in self._many(lambda client, path: client.get_children_async(path), paths, newest)]
+        return [
+            found or []
+            for found in self._many(
+                lambda client, path: client.get_children_async(path), paths, newest
+            )
+        ]
 
-    # --- changes -------------------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     @marked("cas.zookeeper")
-    def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
+    def commit(
+        self, operations: Sequence[Operation], *, connection: int | None = None
+    ) -> list[Any]:
         client, number = self._ready()
         if connection not in (None, number):
             raise OtherConnection
@@ -140,18 +182,24 @@ class Connection(ZooKeeperClient):
                     transaction.delete(path, version)
         results: list[Any] = self._answer(transaction.commit_async(), number, changes=True)
         for operation, result in zip(operations, results, strict=True):
-            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+            if isinstance(result, Exception) and not isinstance(
+                result, RolledBackError | RuntimeInconsistency
+            ):
                 if isinstance(result, NoAuthError | InvalidACLError):
                     raise self._forbidden(operation.path)
                 raise TransactionRefused(operation, result)
         return results
 
-    # --- waiting -------------------------------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
-    def _many(self, call: Callable[[KazooClient, str], Any], paths: Sequence[str], newest: bool) -> list[Any]:
+    def _many(
+        self, call: Callable[[KazooClient, str], Any], paths: Sequence[str], newest: bool
+    ) -> list[Any]:
         client, number = self._ready()
         synced = client.sync_async(paths[0]) if newest and paths else None
-        pending = [call(client, path) for path in paths]  # answers come in the order of the calls, after the sync
+        pending = [
+            call(client, path) for path in paths
+        ]  # answers come in the order of the calls, after the sync
         if synced is not None:
             self._answer(synced, number, changes=False, missing_is_none=True)
         found = []
@@ -170,7 +218,9 @@ class Connection(ZooKeeperClient):
                 raise Unavailable(f"ZooKeeper at {self.hosts} cannot be reached")
         return self._client, self._connections_made
 
-    def _answer(self, pending: Any, number: int, *, changes: bool, missing_is_none: bool = False) -> Any:
+    def _answer(
+        self, pending: Any, number: int, *, changes: bool, missing_is_none: bool = False
+    ) -> Any:
         try:
             answer = pending.get(block=True, timeout=self._address.timeout_s)
         except NoNodeError:
@@ -181,28 +231,40 @@ class Connection(ZooKeeperClient):
             raise
         except KazooTimeoutError:
             self._break_off(number)
-            raise self._no_answer(f"did not answer within {self._address.timeout_s:g} s", changes) from None
+            raise self._no_answer(
+                f"did not answer within {self._address.timeout_s:g} s", changes
+            ) from None
         except AuthFailedError:
             raise Refused(f"ZooKeeper at {self.hosts} refused the credentials") from None
         except KazooException as error:
-            raise self._no_answer(f"was lost during a call ({type(error).__name__})", changes) from None
+            raise self._no_answer(
+                f"was lost during a call ({type(error).__name__})", changes
+            ) from None
         return answer
 
     def _no_answer(self, what: str, changes: bool) -> CellfeedError:
         if changes:
-            return OutcomeUnknown(f"ZooKeeper at {self.hosts} {what}: the change may or may not have happened")
+            return OutcomeUnknown(
+                f"ZooKeeper at {self.hosts} {what}: the change may or may not have happened"
+            )
         return Unavailable(f"ZooKeeper at {self.hosts} {what}")
 
     def _forbidden(self, path: str) -> Refused:
-        return Refused(f"ZooKeeper at {self.hosts} does not allow {self._address.user or 'anybody without credentials'} to use {path}")
+        return Refused(
+            f"ZooKeeper at {self.hosts} does not allow"
+            f" {self._address.user or 'anybody without credentials'} to use {path}"
+        )
 
     def _break_off(self, number: int) -> None:
-        """Ends a connection that is open and dead. kazoo would not: it takes its own requests for signs of life, so while there are calls it notices nothing
-        and stays with a server that hangs."""
+        """Ends a connection that is open and dead. kazoo would not: it takes its own requests for
+        signs of life, so while there are calls it notices nothing and stays with a server that
+        hangs."""
         connection = self._client._connection._socket  # noqa: SLF001
         if connection is not None and number == self._connections_made and self._connected.is_set():
             with suppress(OSError):
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # also of a TLS socket; kazoo's thread finds it ended, and connects again
+                socket.socket.shutdown(
+                    connection, socket.SHUT_RDWR
+                )  # also of a TLS socket; kazoo's thread finds it ended, and connects again
 
     def _changed(self, state: str) -> None:
         """Called by kazoo's thread."""
@@ -214,11 +276,13 @@ class Connection(ZooKeeperClient):
             self._connected.clear()
 
     def _watch_connecting(self) -> None:
-        """Two things that kazoo keeps to itself: the time-out that was granted (it reads for two thirds of it), and what makes a wiped server refuse it.
+        """Two things that kazoo keeps to itself: the time-out that was granted (it reads for two
+        thirds of it), and what makes a wiped server refuse it.
 
-        A server turns away a client that has seen a later transaction than the server has, for ever if the server came back empty. Reads here that have to be
-        new ask for it themselves and changes name the versions that they expect, so the client can forget what it has seen; the server then tells it that its
-        session is gone.
+        A server turns away a client that has seen a later transaction than the server has, for ever
+        if the server came back empty. Reads here that have to be new ask for it themselves and
+        changes name the versions that they expect, so the client can forget what it has seen; the
+        server then tells it that its session is gone.
         """
         handler = self._client._connection  # noqa: SLF001
         connect = handler._connect  # noqa: SLF001

@@ -1,21 +1,30 @@
-"""Coordination in ZooKeeper: members are ephemeral znodes, lead and claims are compare-and-set on versions; offsets see ``zookeeper_offsets.py``.
+"""Coordination in ZooKeeper: members are ephemeral znodes, lead and claims are compare-and-set on
+versions; offsets see ``zookeeper_offsets.py``.
 
-**Leases and sessions.** A ZooKeeper session has one time-out, a member a lease of its own. Members with the same ``ttl_s`` share a session of ``ttl_s ×
-1.5``: in an ensemble the leader hears of a session's life from the server that holds its connection, up to a tick late, so a session can end that much sooner
-after an answered call than its time-out says; the half more is what makes the lease certain for its whole length. A server keeps time-outs between 2 and 20
-of its ticks (4 and 40 s as it comes): where it grants less, the lease is two thirds of that, as the session that ``join`` gives says; where it grants more, a
-dead member is noticed so much later. kazoo keeps a session alive by itself, a lease it does not: a member that did not call ``renew`` in time is ended by its
-own coordinator (C1), one whose process is paused or cut off by ZooKeeper. A ``renew`` that fails because ZooKeeper is away counts as a sign of life here, and
-for nothing there: when ZooKeeper is back before the session has expired, the member goes on in the same session.
+**Leases and sessions.** A ZooKeeper session has one time-out, a member a lease of its own. Members
+with the same ``ttl_s`` share a session of ``ttl_s × 1.5``: in an ensemble the leader hears of a
+session's life from the server that holds its connection, up to a tick late, so a session can end
+that much sooner after an answered call than its time-out says; the half more is what makes the
+lease certain for its whole length. A server keeps time-outs between 2 and 20 of its ticks (4 and 40
+s as it comes): where it grants less, the lease is two thirds of that, as the session that ``join``
+gives says; where it grants more, a dead member is noticed so much later. kazoo keeps a session
+alive by itself, a lease it does not: a member that did not call ``renew`` in time is ended by its
+own coordinator (C1), one whose process is paused or cut off by ZooKeeper. A ``renew`` that fails
+because ZooKeeper is away counts as a sign of life here, and for nothing there: when ZooKeeper is
+back before the session has expired, the member goes on in the same session.
 
-**Fencing.** A claim's znode is never deleted. Every claim and release sets it under its version, so the version is a token that only rises; ``commit_offsets``
-checks it in its transaction, with the claim's random identity and its era. Epochs are versions of one znode per group. Both carry the group's birth, so those
-from before a wipe fit nothing. Each join and each claim leaves a mark in the state table too, so a ZooKeeper that lost it again is noticed, see
-``zookeeper_history.py``: it begins a new era, with new births.
+**Fencing.** A claim's znode is never deleted. Every claim and release sets it under its version, so
+the version is a token that only rises; ``commit_offsets`` checks it in its transaction, with the
+claim's random identity and its era. Epochs are versions of one znode per group. Both carry the
+group's birth, so those from before a wipe fit nothing. Each join and each claim leaves a mark in
+the state table too, so a ZooKeeper that lost it again is noticed, see ``zookeeper_history.py``: it
+begins a new era, with new births.
 
-Crash points: every change is one transaction. A ``join`` makes the group's folders first, one by one; the next one finishes them. An answer that got lost
-leaves a member that nobody uses until its session ends, a lead or a claim that the same session finds to be its own when it asks again. Of a renewal it
-leaves a member whose znode tells which session it goes on from: whoever has that one, and tries again, takes its place, for it is no other process's.
+Crash points: every change is one transaction. A ``join`` makes the group's folders first, one by
+one; the next one finishes them. An answer that got lost leaves a member that nobody uses until its
+session ends, a lead or a claim that the same session finds to be its own when it asks again. Of a
+renewal it leaves a member whose znode tells which session it goes on from: whoever has that one,
+and tries again, takes its place, for it is no other process's.
 """
 
 from __future__ import annotations
@@ -33,7 +42,15 @@ import msgspec
 from kazoo.protocol.states import ZnodeStat
 
 from cellfeed.bridge.coordination.contract import Claim, Session
-from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.client import (
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Set,
+    TransactionRefused,
+    ZooKeeperClient,
+)
 from cellfeed.bridge.coordination.zookeeper.connection import Connection
 from cellfeed.bridge.coordination.zookeeper.history import MARK_EVERY_S
 from cellfeed.bridge.coordination.zookeeper.offsets import TRIES_MAX, Connect, ZooKeeperOffsets
@@ -51,7 +68,8 @@ SESSION_PER_LEASE: Final = 1.5
 """Session time-out for a second of lease, see the module."""
 
 _CLAIMS_IN_A_TRANSACTION: Final = 500
-"""Some 500 bytes each: well below the megabyte that ZooKeeper takes in one request (``jute.maxbuffer``)."""
+"""Some 500 bytes each: well below the megabyte that ZooKeeper takes in one request
+(``jute.maxbuffer``)."""
 
 _LAPSE_CHECK_S: Final = 0.5
 """How often leases that nobody renews are looked for."""
@@ -80,7 +98,8 @@ class _Lease:
 
 
 class ZooKeeperCoordinator(ZooKeeperOffsets):
-    """:class:`cellfeed.bridge.coordination.contract.Coordinator` over ZooKeeper. ``clock`` is this process's, in seconds, and measures leases only against itself."""
+    """:class:`cellfeed.bridge.coordination.contract.Coordinator` over ZooKeeper. ``clock`` is this
+    process's, in seconds, and measures leases only against itself."""
 
     def __init__(
         self,
@@ -110,7 +129,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             connection.close()
         super().close()
 
-    # --- membership ----------------------------------------------------------------------------------------------------------
+    # --- membership -------------------------------------------------------------------------------
 
     def join(self, group: str, member: str, ttl_s: float) -> Session:
         return self._join(group, member, ttl_s, b"")
@@ -122,7 +141,8 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         for _ in range(TRIES_MAX):
             birth = self._births.birth(group)
             if birth is None:
-                # Entries that an owner of the last era left on their way belong to offsets that somebody may accept as they are.
+                # Entries that an owner of the last era left on their way belong to offsets that
+                # somebody may accept as they are.
                 birth = self._births.found(group, partial(self.finish_entries, group))
             counter = self._paths.epoch(group, birth)
             found = connection.get(counter, newest=True)
@@ -131,13 +151,24 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
                 continue
             epoch = joined(birth, found[1].version + 1)
             operations: list[Operation] = [Set(counter, b"", found[1].version)]
-            operations += [Delete(self._paths.member(group, member, old)) for old in self._epochs(group, birth, connection).get(member, [])]
+            operations += [
+                Delete(self._paths.member(group, member, old))
+                for old in self._epochs(group, birth, connection).get(member, [])
+            ]
             begun_s = self._clock()
             try:
-                self._history.step(connection, [*operations, Create(self._paths.member(group, member, epoch), told, ephemeral=True)])
+                self._history.step(
+                    connection,
+                    [
+                        *operations,
+                        Create(self._paths.member(group, member, epoch), told, ephemeral=True),
+                    ],
+                )
             except TransactionRefused:
                 continue  # another member was faster
-            session = Session(group, member, min(ttl_s, connection.session_timeout_s / SESSION_PER_LEASE), epoch)
+            session = Session(
+                group, member, min(ttl_s, connection.session_timeout_s / SESSION_PER_LEASE), epoch
+            )
             with self._lock:
                 self._leases[(group, epoch)] = _Lease(session, connection, begun_s + session.ttl_s)
             return session
@@ -152,7 +183,11 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         connection = lease.connection if lease else self._connection(session.ttl_s)
         try:
             birth = self._births.birth(session.group)
-            stat = connection.stats([self._member_path(session)], newest=True)[0] if birth == birth_of(session.epoch) else None
+            stat = (
+                connection.stats([self._member_path(session)], newest=True)[0]
+                if birth == birth_of(session.epoch)
+                else None
+            )
         finally:
             if lease is not None:
                 lease.until_s = self._clock() + session.ttl_s
@@ -160,16 +195,28 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             return session
         self._forget(session)
         told = _encode(_Renewed(session.epoch))
-        newer = max(self._epochs(session.group, birth, connection).get(session.member, []), default=0) if birth is not None else 0
+        newer = (
+            max(self._epochs(session.group, birth, connection).get(session.member, []), default=0)
+            if birth is not None
+            else 0
+        )
         if newer > session.epoch:
-            found = connection.get(self._paths.member(session.group, session.member, newer), newest=True)
+            found = connection.get(
+                self._paths.member(session.group, session.member, newer), newest=True
+            )
             if found is None or found[0] != told:
-                raise StaleWriter(f"another process has joined group {session.group!r} as {session.member!r}: this one's session {session.epoch} has ended")
+                raise StaleWriter(
+                    f"another process has joined group {session.group!r} as {session.member!r}:"
+                    f" this one's session {session.epoch} has ended"
+                )
         return self._join(session.group, session.member, session.ttl_s, told)
 
     def leave(self, session: Session) -> None:
         self._end_lapsed()
-        path, leader_path = self._member_path(session), self._paths.leader(session.group, birth_of(session.epoch))
+        path, leader_path = (
+            self._member_path(session),
+            self._paths.leader(session.group, birth_of(session.epoch)),
+        )
         for _ in range(TRIES_MAX):
             operations: list[Operation] = [Delete(path)]
             leader = self._base.get(leader_path, newest=True)
@@ -189,7 +236,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         birth = self._births.birth(group)
         return sorted(self._epochs(group, birth)) if birth is not None else []
 
-    # --- lead and assignment -------------------------------------------------------------------------------------------------
+    # --- lead and assignment ----------------------------------------------------------------------
 
     def lead(self, session: Session) -> bool:
         self._end_lapsed()
@@ -201,7 +248,11 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         if found is None or _is_live(found[0], alive):
             return found is not None and _is_held_by(found[0], session)
         # The member's znode is expected too: a session that has ended meanwhile takes no lead.
-        take = Set(self._paths.leader(session.group, birth), _encode(_Holder(session.member, session.epoch)), found[1].version)
+        take = Set(
+            self._paths.leader(session.group, birth),
+            _encode(_Holder(session.member, session.epoch)),
+            found[1].version,
+        )
         try:
             self._history.commit([self._is_alive(session), take])
         except TransactionRefused:
@@ -220,20 +271,29 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         self._end_lapsed()
         birth = birth_of(session.epoch)
         leader_path = self._paths.leader(session.group, birth)
-        leader = self._base.get(leader_path, newest=True) if birth == self._births.birth(session.group) else None
+        leader = (
+            self._base.get(leader_path, newest=True)
+            if birth == self._births.birth(session.group)
+            else None
+        )
         shares: dict[str, list[int]] = {}
         for partition, member in sorted(assignment.items()):
             shares.setdefault(member, []).append(partition)
         if leader is not None and _is_held_by(leader[0], session):
             write = Set(self._paths.assignment(session.group, birth), _encode(shares))
             try:
-                # Whoever takes the lead over sets the leader's znode, so an assignment by the old leader fails on its version.
-                self._history.commit([Check(leader_path, leader[1].version), self._is_alive(session), write])
+                # Whoever takes the lead over sets the leader's znode, so an assignment by the old
+                # leader fails on its version.
+                self._history.commit(
+                    [Check(leader_path, leader[1].version), self._is_alive(session), write]
+                )
             except TransactionRefused:
                 pass
             else:
                 return
-        raise StaleWriter(f"{session.member} does not lead group {session.group!r}; its assignment was refused")
+        raise StaleWriter(
+            f"{session.member} does not lead group {session.group!r}; its assignment was refused"
+        )
 
     def assignment(self, group: str) -> dict[int, str]:
         birth = self._births.birth(group)
@@ -241,41 +301,66 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         if found is None or not found[0]:
             return {}
         shares = msgspec.json.decode(found[0], type=dict[str, list[int]])
-        return {partition: member for member, partitions in shares.items() for partition in partitions}
+        return {
+            partition: member for member, partitions in shares.items() for partition in partitions
+        }
 
-    # --- claims --------------------------------------------------------------------------------------------------------------
+    # --- claims -----------------------------------------------------------------------------------
 
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
         self._end_lapsed()
         birth = birth_of(session.epoch)
         if birth != self._births.birth(session.group):
             return {}
-        # What an earlier owner left on its way is in the state table before anybody else works on the partition.
+        # What an earlier owner left on its way is in the state table before anybody else works on
+        # the partition.
         self.finish_entries(session.group, birth)
         wanted, got = sorted(partitions), {}
         for start in range(0, len(wanted), _CLAIMS_IN_A_TRANSACTION):
-            got.update(self._claim(session, topic, wanted[start : start + _CLAIMS_IN_A_TRANSACTION]))
+            got.update(
+                self._claim(session, topic, wanted[start : start + _CLAIMS_IN_A_TRANSACTION])
+            )
         if got:
-            self.finish_entries(session.group, birth)  # what was on its way while the claims changed hands
+            self.finish_entries(
+                session.group, birth
+            )  # what was on its way while the claims changed hands
         return got
 
     def release(self, claims: Collection[Claim]) -> None:
         given_back = [
-            Set(self._paths.claim(claim.group, claim.topic, claim.partition, birth_of(claim.token)), b"", version_of(claim.token)) for claim in claims
+            Set(
+                self._paths.claim(claim.group, claim.topic, claim.partition, birth_of(claim.token)),
+                b"",
+                version_of(claim.token),
+            )
+            for claim in claims
         ]
         for start in range(0, len(given_back), _CLAIMS_IN_A_TRANSACTION):
             self._release(given_back[start : start + _CLAIMS_IN_A_TRANSACTION])
 
-    def owners(self, group: str, topic: str, partitions: Collection[int] | None = None) -> dict[int, str]:
+    def owners(
+        self, group: str, topic: str, partitions: Collection[int] | None = None
+    ) -> dict[int, str]:
         birth = self._births.birth(group)
         if birth is None:
             return {}
         if partitions is None:
-            partitions = sorted(int(name) for name in self._base.children(self._paths.claims(group, birth, topic), newest=True))
-        found = self._base.get_many([self._paths.claim(group, topic, partition, birth) for partition in partitions])
-        return {partition: _holder(each[0]).member for partition, each in zip(partitions, found, strict=True) if each is not None and each[0]}
+            partitions = sorted(
+                int(name)
+                for name in self._base.children(
+                    self._paths.claims(group, birth, topic), newest=True
+                )
+            )
+        found = self._base.get_many(
+            [self._paths.claim(group, topic, partition, birth) for partition in partitions]
+        )
+        return {
+            partition: _holder(each[0]).member
+            for partition, each in zip(partitions, found, strict=True)
+            if each is not None and each[0]
+        }
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _claim(self, session: Session, topic: str, partitions: list[int]) -> dict[int, Claim]:
         birth = birth_of(session.epoch)
@@ -285,8 +370,13 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         era = self._history.era()
         identity = f"{era.identity}-{secrets.token_hex(8)}"
         holder = _encode(_Holder(session.member, session.epoch))
-        paths = {partition: self._paths.claim(session.group, topic, partition, birth) for partition in partitions}
-        found = dict(zip(partitions, self._base.get_many(list(paths.values()), newest=True), strict=True))
+        paths = {
+            partition: self._paths.claim(session.group, topic, partition, birth)
+            for partition in partitions
+        }
+        found = dict(
+            zip(partitions, self._base.get_many(list(paths.values()), newest=True), strict=True)
+        )
         if None in found.values():
             self._base.ensure(self._paths.claims(session.group, birth, topic))
         old = dict(zip(partitions, self._base.children_of(list(paths.values())), strict=True))
@@ -304,15 +394,26 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         if not taken:
             return {}
         try:
-            results = self._history.step(self._base, [self._is_alive(session), *taken.values(), *identities])[1 : len(taken) + 1]
+            results = self._history.step(
+                self._base, [self._is_alive(session), *taken.values(), *identities]
+            )[1 : len(taken) + 1]
         except TransactionRefused:
             if len(partitions) == 1:
                 return {}
-            # Somebody took one of them between the look and the commit: the others are still to be had.
+            # Somebody took one of them between the look and the commit: the others are still to be
+            # had.
             half = len(partitions) // 2
-            return self._claim(session, topic, partitions[:half]) | self._claim(session, topic, partitions[half:])
-        tokens = [joined(birth, result.version if isinstance(result, ZnodeStat) else 0) for result in results]
-        return {partition: Claim(session.group, topic, partition, session.member, token, identity) for partition, token in zip(taken, tokens, strict=True)}
+            return self._claim(session, topic, partitions[:half]) | self._claim(
+                session, topic, partitions[half:]
+            )
+        tokens = [
+            joined(birth, result.version if isinstance(result, ZnodeStat) else 0)
+            for result in results
+        ]
+        return {
+            partition: Claim(session.group, topic, partition, session.member, token, identity)
+            for partition, token in zip(taken, tokens, strict=True)
+        }
 
     def _release(self, given_back: list[Set]) -> None:
         if not given_back:
@@ -341,10 +442,14 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         ):
             self._base.ensure(path)
 
-    def _epochs(self, group: str, birth: int, connection: ZooKeeperClient | None = None) -> dict[str, list[int]]:
+    def _epochs(
+        self, group: str, birth: int, connection: ZooKeeperClient | None = None
+    ) -> dict[str, list[int]]:
         """The live sessions by member. A name has one; none has been seen with more."""
         epochs: dict[str, list[int]] = {}
-        for name in (connection or self._base).children(self._paths.members(group, birth), newest=True):
+        for name in (connection or self._base).children(
+            self._paths.members(group, birth), newest=True
+        ):
             member, _, version = name.rpartition("@")
             epochs.setdefault(unquoted(member), []).append(joined(birth, int(version)))
         return epochs
@@ -374,7 +479,9 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
                 lease.connection.discard([self._member_path(lease.session)])
             except CellfeedError:
                 with self._lock:  # the rest is for the next time
-                    self._leases.update({(each.session.group, each.session.epoch): each for each in ended[number:]})
+                    self._leases.update(
+                        {(each.session.group, each.session.epoch): each for each in ended[number:]}
+                    )
                 raise
 
     def _watch_leases(self) -> None:

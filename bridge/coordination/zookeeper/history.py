@@ -52,7 +52,15 @@ from typing import Any, Final
 import msgspec
 from kazoo.protocol.states import ZnodeStat
 
-from cellfeed.bridge.coordination.zookeeper.client import Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.client import (
+    Create,
+    Delete,
+    Operation,
+    OtherConnection,
+    Set,
+    TransactionRefused,
+    ZooKeeperClient,
+)
 from cellfeed.bridge.coordination.zookeeper.paths import Paths
 from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
 from cellfeed.store.engines.contract.engine import StateTable
@@ -60,7 +68,12 @@ from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("zookeeper.mark_announced", "zookeeper.mark_written", "zookeeper.era_announced", "zookeeper.era_written")
+declare(
+    "zookeeper.mark_announced",
+    "zookeeper.mark_written",
+    "zookeeper.era_announced",
+    "zookeeper.era_written",
+)
 
 _log = logging.getLogger("cellfeed.coordination")
 _encode = msgspec.json.encode
@@ -79,7 +92,10 @@ MARK_EVERY_S: Final = 1.0
 of the state table; a process that saves nothing makes none."""
 
 _TRIES_MAX: Final = 50
-_CHANGES: Final = "ZooKeeper could not be compared with what is known of it: it changes, or is connected again, all the time"
+_CHANGES: Final = (
+    "ZooKeeper could not be compared with what is known of it: it changes, or is connected again,"
+    " all the time"
+)
 _DOUBTFUL_MARKS_MAX: Final = 64
 """Changes without an answer that a witness remembers, one for each broken connection. Beyond it the
 process gets another witness."""
@@ -132,7 +148,9 @@ class _Witness:
 class ZooKeeperHistory:
     """See the module. May be used by any number of threads."""
 
-    def __init__(self, base: ZooKeeperClient, state: StateTable, paths: Paths, owner: ChrootOwner) -> None:
+    def __init__(
+        self, base: ZooKeeperClient, state: StateTable, paths: Paths, owner: ChrootOwner
+    ) -> None:
         self._base = base
         self._owner = owner
         self._state = state
@@ -149,7 +167,11 @@ class ZooKeeperHistory:
     def era(self) -> Era:
         """The present era; ZooKeeper was compared since it was connected. Raises Unavailable."""
         verified = self._verified
-        return verified[1] if verified is not None and verified[0] == self._base.connections_made else self.check()
+        return (
+            verified[1]
+            if verified is not None and verified[0] == self._base.connections_made
+            else self.check()
+        )
 
     def doubt(self) -> None:
         """The next call compares: something in ZooKeeper was not as this process left it."""
@@ -180,18 +202,36 @@ class ZooKeeperHistory:
             found = self._read_era()
             if known.kept.era is None:
                 # A restored or new datastore believes what it finds.
-                self._keep(_Kept(era=found[0]) if found is not None else _Kept(next=Era(secrets.token_hex(8), first=True)), known)
+                self._keep(
+                    (
+                        _Kept(era=found[0])
+                        if found is not None
+                        else _Kept(next=Era(secrets.token_hex(8), first=True))
+                    ),
+                    known,
+                )
                 continue
-            because = self._broken(known.kept.era, found[0] if found is not None else None, known.witnesses)
+            because = self._broken(
+                known.kept.era, found[0] if found is not None else None, known.witnesses
+            )
             if because is None:
                 assert known.version is not None  # noqa: S101 (there is an era)
-                self._verified, self.because = (connection, known.kept.era, known.version), known.kept.because
+                self._verified, self.because = (
+                    (connection, known.kept.era, known.version),
+                    known.kept.because,
+                )
                 return known.kept.era
             # Another process may have changed both since they were read here, one after the other.
             if self._known() == known:
                 because = f"{because} (ZooKeeper at {self._base.hosts})"
-                if self._keep(_Kept(known.kept.era, Era(secrets.token_hex(8), first=False), because), known):
-                    _log.error("all groups in this ZooKeeper begin a new era, and those that go by its offsets stand still: %s", because)
+                if self._keep(
+                    _Kept(known.kept.era, Era(secrets.token_hex(8), first=False), because), known
+                ):
+                    _log.error(
+                        "all groups in this ZooKeeper begin a new era, and those that go by its"
+                        " offsets stand still: %s",
+                        because,
+                    )
                     failpoint("zookeeper.era_announced")
         raise Unavailable(_CHANGES)
 
@@ -218,7 +258,7 @@ class ZooKeeperHistory:
                 continue
         raise Unavailable(_CHANGES)
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _compared(self) -> tuple[int, Era, int]:
         for _ in range(_TRIES_MAX):
@@ -227,16 +267,29 @@ class ZooKeeperHistory:
                 return verified
         raise Unavailable(_CHANGES)
 
-    def _step(self, client: ZooKeeperClient, operations: Sequence[Operation], connection: int, era: Era, era_version: int) -> list[Any]:
+    def _step(
+        self,
+        client: ZooKeeperClient,
+        operations: Sequence[Operation],
+        connection: int,
+        era: Era,
+        era_version: int,
+    ) -> list[Any]:
         witness = self._own(era)
         mark = secrets.token_hex(8)
         self._announce(witness, [*witness.marks, mark], era_version)
         failpoint("zookeeper.mark_announced")
         path = self._paths.witness(era.identity, witness.process)
-        own: Operation = Create(path, mark.encode()) if witness.version is None else Set(path, mark.encode(), witness.version)
+        own: Operation = (
+            Create(path, mark.encode())
+            if witness.version is None
+            else Set(path, mark.encode(), witness.version)
+        )
         before, witness.marks, witness.is_sure = witness.marks, [*witness.marks, mark], False
         try:
-            results = client.commit([*operations, own], connection=connection if client is self._base else None)
+            results = client.commit(
+                [*operations, own], connection=connection if client is self._base else None
+            )
         except OtherConnection:
             witness.marks, witness.is_sure = before, True
             raise
@@ -260,28 +313,56 @@ class ZooKeeperHistory:
                 kept, version = msgspec.json.decode(entry.value, type=_Kept), entry.version
         if kept.era is not None:
             prefix = f"{_WITNESSES}{kept.era.identity}/"
-            witnesses = {entry.key.removeprefix(prefix): entry for entry in entries if entry.key.startswith(prefix)}
+            witnesses = {
+                entry.key.removeprefix(prefix): entry
+                for entry in entries
+                if entry.key.startswith(prefix)
+            }
         return _Known(kept, version, witnesses)
 
     def _read_era(self) -> tuple[Era, int] | None:
         found = self._base.get(self._paths.era, newest=True)
-        return (msgspec.json.decode(found[0], type=Era), found[1].version) if found is not None else None
+        return (
+            (msgspec.json.decode(found[0], type=Era), found[1].version)
+            if found is not None
+            else None
+        )
 
-    def _broken(self, era: Era, found: Era | None, witnesses: Mapping[str, StateEntry]) -> str | None:
+    def _broken(
+        self, era: Era, found: Era | None, witnesses: Mapping[str, StateEntry]
+    ) -> str | None:
         if found is None:
-            return "it came back empty, is another one, or somebody deleted what cellfeed keeps in it"
+            return (
+                "it came back empty, is another one, or somebody deleted what cellfeed keeps in it"
+            )
         if found != era:
             return "it went back in time, or is another one: it has the history of another time"
-        paths = [self._paths.fence_of_era(era.identity), *(self._paths.witness(era.identity, process) for process in witnesses)]
-        fence, *marks = [each[0].decode() if each is not None else None for each in self._base.get_many(paths, newest=True)]
+        paths = [
+            self._paths.fence_of_era(era.identity),
+            *(self._paths.witness(era.identity, process) for process in witnesses),
+        ]
+        fence, *marks = [
+            each[0].decode() if each is not None else None
+            for each in self._base.get_many(paths, newest=True)
+        ]
         if fence is None:
             return "it went back in time, or somebody deleted what cellfeed keeps in it"
         allowed = [msgspec.json.decode(entry.value, type=list[str]) for entry in witnesses.values()]
-        missing = sum((mark or _ABSENT) not in each for mark, each in zip(marks, allowed, strict=True))
-        return f"it went back in time: it lacks what {missing} of {len(allowed)} processes wrote to it last" if missing else None
+        missing = sum(
+            (mark or _ABSENT) not in each for mark, each in zip(marks, allowed, strict=True)
+        )
+        return (
+            f"it went back in time: it lacks what {missing} of {len(allowed)} processes wrote to it"
+            " last"
+            if missing
+            else None
+        )
 
     def _keep(self, kept: _Kept, known: _Known) -> bool:
-        return self._state.commit({_ERA_KEY: _encode(kept)}, expect={_ERA_KEY: known.version}) is not None
+        return (
+            self._state.commit({_ERA_KEY: _encode(kept)}, expect={_ERA_KEY: known.version})
+            is not None
+        )
 
     def _finish(self, known: _Known) -> None:
         """Completes the declaration of an era, whoever began it."""
@@ -292,22 +373,41 @@ class ZooKeeperHistory:
             self._base.ensure(self._paths.eras)
             self._base.ensure(self._paths.witnesses)
             value = _encode(era)
-            ended: list[Operation] = [Delete(self._paths.fence_of_era(name)) for name in self._base.children(self._paths.eras, newest=True)]
+            ended: list[Operation] = [
+                Delete(self._paths.fence_of_era(name))
+                for name in self._base.children(self._paths.eras, newest=True)
+            ]
             try:
-                self._base.commit([Create(self._paths.era, value) if found is None else Set(self._paths.era, value, found[1]), *ended])
+                self._base.commit(
+                    [
+                        (
+                            Create(self._paths.era, value)
+                            if found is None
+                            else Set(self._paths.era, value, found[1])
+                        ),
+                        *ended,
+                    ]
+                )
                 failpoint("zookeeper.era_written")
             except TransactionRefused:
                 return  # another process is faster
         self._base.ensure(self._paths.fence_of_era(era.identity))
         old = {entry.key: None for entry in self._state.list(_WITNESSES)}
-        self._state.commit({_ERA_KEY: _encode(_Kept(era=era, because=known.kept.because)), **old}, expect={_ERA_KEY: known.version})
+        self._state.commit(
+            {_ERA_KEY: _encode(_Kept(era=era, because=known.kept.because)), **old},
+            expect={_ERA_KEY: known.version},
+        )
         for name in self._base.children(self._paths.witnesses):
             if not name.startswith(f"{era.identity}@"):
                 self._base.discard([f"{self._paths.witnesses}/{name}"])
 
     def _own(self, era: Era) -> _Witness:
         witness = self._witness
-        if witness is None or witness.era != era.identity or len(witness.marks) > _DOUBTFUL_MARKS_MAX:
+        if (
+            witness is None
+            or witness.era != era.identity
+            or len(witness.marks) > _DOUBTFUL_MARKS_MAX
+        ):
             self._forget_the_oldest(era)
             witness = self._witness = _Witness(era.identity, secrets.token_hex(8), [_ABSENT])
         if not witness.is_sure:
@@ -315,8 +415,13 @@ class ZooKeeperHistory:
             # it, so it fails once another one has been done.
             entry = self._state.get(witness.key)
             found = self._base.get(self._paths.witness(era.identity, witness.process), newest=True)
-            announced = msgspec.json.decode(entry.value, type=list[str]) if entry is not None else []
-            witness.marks = [*witness.marks, *(mark for mark in announced if mark not in witness.marks)]
+            announced = (
+                msgspec.json.decode(entry.value, type=list[str]) if entry is not None else []
+            )
+            witness.marks = [
+                *witness.marks,
+                *(mark for mark in announced if mark not in witness.marks),
+            ]
             witness.entry_version = entry.version if entry is not None else None
             witness.version = found[1].version if found is not None else None
             witness.is_sure = True
@@ -333,7 +438,11 @@ class ZooKeeperHistory:
 
     def _forget_the_oldest(self, era: Era) -> None:
         prefix = f"{_WITNESSES}{era.identity}/"
-        oldest = sorted(self._state.list(prefix), key=lambda entry: entry.version)[: -_WITNESSES_MAX + 1]
+        oldest = sorted(self._state.list(prefix), key=lambda entry: entry.version)[
+            : -_WITNESSES_MAX + 1
+        ]
         for entry in oldest:
             if self._state.commit({entry.key: None}, expect={entry.key: entry.version}) is not None:
-                self._base.discard([self._paths.witness(era.identity, entry.key.removeprefix(prefix))])
+                self._base.discard(
+                    [self._paths.witness(era.identity, entry.key.removeprefix(prefix))]
+                )

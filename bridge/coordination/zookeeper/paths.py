@@ -1,22 +1,38 @@
-"""Where things are in ZooKeeper, below the chroot. Names are percent-encoded, so a group may be called anything.
+"""Where things are in ZooKeeper, below the chroot. Names are percent-encoded, so a group may be
+called anything.
 
-    /consumers/<group>/offsets/<topic>/<partition>      the next offset, decimal text: Kafka's classic layout
-    /cellfeed/details/<group>/<topic>/<partition>       {"leader_epoch", "metadata"} of an offset, where it has any; of the transaction that wrote the offset,
+    /consumers/<group>/offsets/<topic>/<partition>      the next offset, decimal text: Kafka's
+                                                        classic layout
+    /cellfeed/details/<group>/<topic>/<partition>       {"leader_epoch", "metadata"} of an offset,
+                                                        where it has any; of the transaction that
+                                                        wrote the offset,
                                                         so an offset set by hand has none
-    /cellfeed/era, /cellfeed/eras/…, /cellfeed/witnesses/…      whether this is the ZooKeeper that the datastore knows, see ``zookeeper_history.py``
-    /cellfeed/history                                   whose all of this is, see ``zookeeper_owner.py``
-    /cellfeed/groups/<group>                            the group's birth, decimal text, see ``zookeeper_births.py``
-    /cellfeed/groups/<group>/<birth>/epoch              empty; its version is the last epoch given out
-                            …/members/<member>@<epoch>  ephemeral: a live session; empty, or {"renews": epoch} behind an earlier one
-                            …/leader                    {"member", "epoch"}: leads as long as that session lives
+    /cellfeed/era, /cellfeed/eras/…, /cellfeed/witnesses/…      whether this is the ZooKeeper that
+                                                                the datastore knows, see
+                                                                ``zookeeper_history.py``
+    /cellfeed/history                                   whose all of this is, see
+                                                        ``zookeeper_owner.py``
+    /cellfeed/groups/<group>                            the group's birth, decimal text, see
+                                                        ``zookeeper_births.py``
+    /cellfeed/groups/<group>/<birth>/epoch              empty; its version is the last epoch given
+                                                        out
+                            …/members/<member>@<epoch>  ephemeral: a live session; empty, or
+                            {"renews": epoch} behind an earlier one
+                            …/leader                    {"member", "epoch"}: leads as long as that
+                                                        session lives
                             …/assignment                {member: [partition]}
-                            …/claims/<topic>/<partition>    {"member", "epoch"}, empty when released; never deleted: its version is the claim's token
-                            …/claims/<topic>/<partition>/<identity>     empty; the claim's random identity, "era-…"
-                            …/entries/<topic>@<partition>@<identity>@<sequence>     state entries on their way into the state table, see
+                            …/claims/<topic>/<partition>    {"member", "epoch"}, empty when
+                                                            released; never deleted: its version is
+                                                            the claim's token
+                            …/claims/<topic>/<partition>/<identity>
+                                  empty; the claim's random identity, "era-…"
+                            …/entries/<topic>@<partition>@<identity>@<sequence>
+                                  state entries on their way into the state table, see
                                                         ``zookeeper_offsets.py``
 
-Versions of a znode begin again when it is made again. The birth in front of them makes epochs and tokens rise for ever: a ZooKeeper that was wiped, or that
-went back in time, gives the group another one. An epoch or token is ``birth << 32 | version``.
+Versions of a znode begin again when it is made again. The birth in front of them makes epochs and
+tokens rise for ever: a ZooKeeper that was wiped, or that went back in time, gives the group another
+one. An epoch or token is ``birth << 32 | version``.
 """
 
 from __future__ import annotations
@@ -129,7 +145,7 @@ class Paths:
 
     def identity(self, claim: Claim) -> str:
         """Of a claim that was given out."""
-        return f"{self.claim(claim.group, claim.topic, claim.partition, birth_of(claim.token))}/{claim.identity}"
+        return f"{self.claim(claim.group, claim.topic, claim.partition, birth_of(claim.token))}/{claim.identity}"  # noqa: E501
 
     def entries(self, group: str, birth: int) -> str:
         return f"{self.born(group, birth)}/entries"

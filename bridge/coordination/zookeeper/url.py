@@ -1,7 +1,9 @@
-"""Where ZooKeeper is, and who we are there: ``zookeeper://[user:password@]host:port[,host:port…][/chroot][?option=value&…]``.
+"""Where ZooKeeper is, and who we are there:
+``zookeeper://[user:password@]host:port[,host:port…][/chroot][?option=value&…]``.
 
-Options: ``tls=true`` with ``ca``, ``certificate`` and ``key`` (files; the server's certificate and host name are always verified), and ``timeout_s``.
-A password is percent-encoded where it has to be; it is in no error, log line or ``repr``.
+Options: ``tls=true`` with ``ca``, ``certificate`` and ``key`` (files; the server's certificate and
+host name are always verified), and ``timeout_s``. A password is percent-encoded where it has to be;
+it is in no error, log line or ``repr``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ SCHEME: Final = "zookeeper"
 DEFAULT_PORT: Final = 2181
 
 CALL_TIMEOUT_S: Final = 4.0
-"""How long one call to ZooKeeper may take, unless the URL says otherwise: above a server's pause for a slow disk, below the default lease of a worker."""
+"""How long one call to ZooKeeper may take, unless the URL says otherwise: above a server's pause
+for a slow disk, below the default lease of a worker."""
 
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?")
 _CHROOT_PART: Final = re.compile(r"[A-Za-z0-9._~-]+")
@@ -26,7 +29,8 @@ _OPTIONS: Final = frozenset({"tls", "ca", "certificate", "key", "timeout_s"})
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAddress:
-    """A parsed URL. ``hosts`` is ``host:port,host:port``, ``chroot`` is empty or ``/a/b``; ``timeout_s`` is for one call."""
+    """A parsed URL. ``hosts`` is ``host:port,host:port``, ``chroot`` is empty or ``/a/b``;
+    ``timeout_s`` is for one call."""
 
     hosts: str
     chroot: str = ""
@@ -46,17 +50,28 @@ def parse_zookeeper_url(url: str) -> ZooKeeperAddress:
     except ValueError:
         raise InvalidRequest("coordination: not a URL") from None
     if parts.scheme != SCHEME or parts.fragment:
-        raise InvalidRequest(f"coordination: a ZooKeeper URL is {SCHEME}://[user:password@]host:port,host:port/chroot")
+        raise InvalidRequest(
+            "coordination: a ZooKeeper URL is"
+            f" {SCHEME}://[user:password@]host:port,host:port/chroot"
+        )
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, colon, password = credentials.partition(":")
     if credentials and not (user and colon and password):
         raise InvalidRequest("coordination: ZooKeeper credentials are user:password")
     chroot = parts.path.rstrip("/")
-    if any(_CHROOT_PART.fullmatch(part) is None or part in (".", "..") for part in chroot.split("/")[1:]):
-        raise InvalidRequest(f"coordination: the chroot {parts.path!r} is not a ZooKeeper path of letters, digits, '.', '_', '~' and '-'")
+    if any(
+        _CHROOT_PART.fullmatch(part) is None or part in (".", "..")
+        for part in chroot.split("/")[1:]
+    ):
+        raise InvalidRequest(
+            f"coordination: the chroot {parts.path!r} is not a ZooKeeper path of letters, digits,"
+            " '.', '_', '~' and '-'"
+        )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(set(options) - _OPTIONS):
-        raise InvalidRequest(f"coordination: unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
+        raise InvalidRequest(
+            f"coordination: unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}"
+        )
     if options.get("tls", "true") not in ("true", "false"):
         raise InvalidRequest("coordination: tls is true or false")
     tls = options.get("tls") == "true"
@@ -78,7 +93,8 @@ def parse_zookeeper_url(url: str) -> ZooKeeperAddress:
 def _host(text: str) -> str:
     match = _HOST.fullmatch(text)
     if match is None or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
-        # What stands before an '@' that was forgotten could be a password: a wrong host is not shown.
+        # What stands before an '@' that was forgotten could be a password: a wrong host is not
+        # shown.
         raise InvalidRequest("coordination: ZooKeeper's servers are host:port,host:port")
     return text if match["port"] else f"{text}:{DEFAULT_PORT}"
 
@@ -89,5 +105,7 @@ def _timeout_s(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.1 <= seconds <= 60:
-        raise InvalidRequest(f"coordination: timeout_s is {text!r}, not a number of seconds from 0.1 to 60")
+        raise InvalidRequest(
+            f"coordination: timeout_s is {text!r}, not a number of seconds from 0.1 to 60"
+        )
     return seconds

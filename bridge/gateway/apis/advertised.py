@@ -1,4 +1,5 @@
-"""The APIs that the gateway speaks, by key. An API is one module ``api_<key>_<name>.py``, which registers itself; what is not listed is not advertised."""
+"""The APIs that the gateway speaks, by key. An API is one module ``api_<key>_<name>.py``, which
+registers itself; what is not listed is not advertised."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ for _module in iter_modules([str(Path(__file__).parent)]):
 __all__ = ["APIS", "FLEXIBLE_FROM"]
 
 FLEXIBLE_FROM: Final[dict[int, int]] = {
-    key: next((version for version in range(api.versions[0], api.versions[1] + 1) if is_flexible(key, version)), api.versions[1] + 1)
+    key: next(
+        (
+            version
+            for version in range(api.versions[0], api.versions[1] + 1)
+            if is_flexible(key, version)
+        ),
+        api.versions[1] + 1,
+    )
     for key, api in APIS.items()
 }
 """From which version on an API's requests have tagged fields."""

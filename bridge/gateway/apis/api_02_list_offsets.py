@@ -1,7 +1,8 @@
 """ListOffsets (key 2), versions 1–10.
 
-Timestamps: -1 the latest offset (the watermark), -2 the earliest (log start), -3 the first of those with the highest timestamp (that of the last
-one: created_at never goes back), -4 and -5 (local and tiered log starts) as -2 and -1 of a log without tiers; any other, the first offset at or after that
+Timestamps: -1 the latest offset (the watermark), -2 the earliest (log start), -3 the first of those
+with the highest timestamp (that of the last one: created_at never goes back), -4 and -5 (local and
+tiered log starts) as -2 and -1 of a log without tiers; any other, the first offset at or after that
 millisecond, or -1 when there is none.
 """
 
@@ -24,7 +25,9 @@ _CALENDAR_END_MS: Final = 253_402_300_799_999
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     await context.heads.refresh(peer.asked_s)
     topics = []
@@ -36,18 +39,34 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
             if not context.may(peer, "topic", topic.name, "describe"):
                 error = ErrorCode.topic_authorization_failed
             if error is ErrorCode.none:
-                error = context.epoch_error(each.partition_index, getattr(each, "current_leader_epoch", -1))
+                error = context.epoch_error(
+                    each.partition_index, getattr(each, "current_leader_epoch", -1)
+                )
             try:
-                answers.append(await _partition(context, each.partition_index, each.timestamp, error))
+                answers.append(
+                    await _partition(context, each.partition_index, each.timestamp, error)
+                )
             except Trimmed:
-                await context.heads.refresh()  # the place was found, and trimmed before its cell was read: the log starts behind it now
-                answers.append(await _partition(context, each.partition_index, each.timestamp, error))
+                # the place was found, and trimmed before its cell was read: the log starts behind
+                # it now
+                await context.heads.refresh()
+                answers.append(
+                    await _partition(context, each.partition_index, each.timestamp, error)
+                )
         topics.append({"name": topic.name, "partitions": answers})
     return {"throttle_time": 0, "topics": topics}
 
 
-async def _partition(context: GatewayContext, partition: int, timestamp_ms: int, error: ErrorCode) -> dict[str, Any]:
-    answer = {"partition_index": partition, "error_code": error, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+async def _partition(
+    context: GatewayContext, partition: int, timestamp_ms: int, error: ErrorCode
+) -> dict[str, Any]:
+    answer = {
+        "partition_index": partition,
+        "error_code": error,
+        "timestamp": -1,
+        "offset": -1,
+        "leader_epoch": -1,
+    }
     if error is not ErrorCode.none:
         return answer
     head = context.heads[partition]
@@ -63,7 +82,10 @@ async def _partition(context: GatewayContext, partition: int, timestamp_ms: int,
             return answer
         timestamp_ms = await _timestamp_ms(context, partition, head.watermark - 1)
     if timestamp_ms < _LATEST_TIERED or timestamp_ms > _CALENDAR_END_MS:
-        return {**answer, "error_code": ErrorCode.unsupported_version if timestamp_ms < 0 else ErrorCode.none}
+        return {
+            **answer,
+            "error_code": ErrorCode.unsupported_version if timestamp_ms < 0 else ErrorCode.none,
+        }
     offset = await context.in_thread(context.engine.locate, partition, timestamp_ms * 1000)
     if offset >= head.watermark:
         return answer

@@ -1,8 +1,9 @@
 """OffsetCommit (key 8), versions 2–9: offsets of a consumer group, durable before the answer.
 
-Order of checks: coordinator, identity, generation, then each partition. What is saved carries the fence of this gateway's claim on the group: one that was
-paused and has lost the group moves no offset. An unknown topic or partition is answered for itself, the others are saved. Retention times (versions 2–4) are
-ignored: offsets are kept until the group is deleted.
+Order of checks: coordinator, identity, generation, then each partition. What is saved carries the
+fence of this gateway's claim on the group: one that was paused and has lost the group moves no
+offset. An unknown topic or partition is answered for itself, the others are saved. Retention times
+(versions 2–4) are ignored: offsets are kept until the group is deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ VERSIONS: Final = (2, 9)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     named = await context.topics_named(topic.name for topic in request.topics)
     async with context.groups.offsets_lock(request.group_id):
@@ -33,11 +36,18 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         errors: list[list[ErrorCode]] = []
         saved: dict[tuple[str, int], CommittedOffset] = {}
         for topic, found in zip(request.topics, named, strict=True):
-            errors.append([refused or _partition_error(context, peer, topic.name, found, each) for each in topic.partitions])
+            errors.append(
+                [
+                    refused or _partition_error(context, peer, topic.name, found, each)
+                    for each in topic.partitions
+                ]
+            )
             for each, error in zip(topic.partitions, errors[-1], strict=True):
                 if error is ErrorCode.none:
                     epoch = getattr(each, "committed_leader_epoch", -1)
-                    saved[(topic.name, each.partition_index)] = CommittedOffset(each.committed_offset, epoch, each.committed_metadata or "")
+                    saved[(topic.name, each.partition_index)] = CommittedOffset(
+                        each.committed_offset, epoch, each.committed_metadata or ""
+                    )
         failed = await _save(context, request.group_id, saved) if saved else ErrorCode.none
     return {
         "throttle_time": 0,
@@ -45,7 +55,8 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
             {
                 "name": topic.name,
                 "partitions": [
-                    {"partition_index": each.partition_index, "error_code": error or failed} for each, error in zip(topic.partitions, of_topic, strict=True)
+                    {"partition_index": each.partition_index, "error_code": error or failed}
+                    for each, error in zip(topic.partitions, of_topic, strict=True)
                 ],
             }
             for topic, of_topic in zip(request.topics, errors, strict=True)
@@ -61,11 +72,17 @@ def _refused(context: GatewayContext, request: Any, peer: Peer) -> ErrorCode | N
         return ErrorCode.group_authorization_failed
     if error := context.cluster.group_error(request.group_id):
         return error
-    generation = getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1))
-    return context.groups.commit_error(request.group_id, request.member_id, getattr(request, "group_instance_id", None), generation)
+    generation = getattr(
+        request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1)
+    )
+    return context.groups.commit_error(
+        request.group_id, request.member_id, getattr(request, "group_instance_id", None), generation
+    )
 
 
-def _partition_error(context: GatewayContext, peer: Peer, name: str, topic: Topic | None, partition: Any) -> ErrorCode:
+def _partition_error(
+    context: GatewayContext, peer: Peer, name: str, topic: Topic | None, partition: Any
+) -> ErrorCode:
     if not context.may(peer, "topic", name, "read"):
         return ErrorCode.topic_authorization_failed
     if error := context.partition_error(topic, partition.partition_index):
@@ -77,13 +94,21 @@ def _partition_error(context: GatewayContext, peer: Peer, name: str, topic: Topi
     return ErrorCode.none
 
 
-async def _save(context: GatewayContext, group_id: str, offsets: dict[tuple[str, int], CommittedOffset]) -> ErrorCode:
+async def _save(
+    context: GatewayContext, group_id: str, offsets: dict[tuple[str, int], CommittedOffset]
+) -> ErrorCode:
     # Taken in the same step of the event loop as the check of the generation.
     claim = context.cluster.claim(group_id)
     try:
-        await context.in_coordination(context.offsets.commit_offsets, group_id, offsets, claims=[claim])
+        await context.in_coordination(
+            context.offsets.commit_offsets, group_id, offsets, claims=[claim]
+        )
     except StaleWriter:
         return ErrorCode.not_coordinator
     except CellfeedError as error:
-        return ErrorCode.coordinator_not_available if error.retriable else ErrorCode.unknown_server_error
+        return (
+            ErrorCode.coordinator_not_available
+            if error.retriable
+            else ErrorCode.unknown_server_error
+        )
     return ErrorCode.none

@@ -1,7 +1,10 @@
-"""OffsetFetch (key 9), versions 1–9: what a group has committed; offset -1 where it has committed nothing.
+"""OffsetFetch (key 9), versions 1–9: what a group has committed; offset -1 where it has committed
+nothing.
 
-From version 8 on a request names several groups; from version 2 on no list of topics means all. ``require_stable`` changes nothing: there are no transactions.
-While the coordination is away the answer is COORDINATOR_LOAD_IN_PROGRESS, the one error that every client tries again after at the same gateway.
+From version 8 on a request names several groups; from version 2 on no list of topics means all.
+``require_stable`` changes nothing: there are no transactions. While the coordination is away the
+answer is COORDINATOR_LOAD_IN_PROGRESS, the one error that every client tries again after at the
+same gateway.
 """
 
 from __future__ import annotations
@@ -24,9 +27,13 @@ _NOTHING: Final = CommittedOffset(-1)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     if head.version >= _FIRST_WITH_GROUPS:
-        groups = [await _group(context, peer, group.group_id, group.topics) for group in request.groups]
+        groups = [
+            await _group(context, peer, group.group_id, group.topics) for group in request.groups
+        ]
         return {"throttle_time": 0, "groups": groups}
     return {"throttle_time": 0, **await _group(context, peer, request.group_id, request.topics)}
 
@@ -40,8 +47,11 @@ async def _group(context: GatewayContext, peer: Peer, group_id: str, asked: Any)
         async with context.groups.offsets_lock(group_id):
             claim = context.cluster.claim(group_id)
             committed = await context.in_coordination(context.offsets.fetch_offsets, group_id)
-            # Behind a coordination that went back in time they are not what was saved; its claims are void.
-            await context.in_coordination(context.offsets.commit_offsets, group_id, {}, claims=[claim])
+            # Behind a coordination that went back in time they are not what was saved; its claims
+            # are void.
+            await context.in_coordination(
+                context.offsets.commit_offsets, group_id, {}, claims=[claim]
+            )
     except StaleWriter:
         return _refused(group_id, ErrorCode.not_coordinator, asked)
     except Unavailable:
@@ -59,22 +69,40 @@ async def _group(context: GatewayContext, peer: Peer, group_id: str, asked: Any)
         if context.may(peer, "topic", name, "describe"):
             told = [_partition(committed, name, partition) for partition in partitions]
         else:
-            told = [{**_partition({}, name, partition), "error_code": ErrorCode.topic_authorization_failed} for partition in partitions]
+            told = [
+                {
+                    **_partition({}, name, partition),
+                    "error_code": ErrorCode.topic_authorization_failed,
+                }
+                for partition in partitions
+            ]
         topics.append({"name": name, "partitions": told})
     return {"group_id": group_id, "topics": topics, "error_code": ErrorCode.none}
 
 
 def _refused(group_id: str, error: ErrorCode, asked: Any) -> dict[str, Any]:
-    told = ErrorCode.coordinator_load_in_progress if error is ErrorCode.coordinator_not_available else error
+    told = (
+        ErrorCode.coordinator_load_in_progress
+        if error is ErrorCode.coordinator_not_available
+        else error
+    )
     # Version 1 has no error but each partition's.
     partitions = [
-        {"name": topic.name, "partitions": [{**_partition({}, topic.name, each), "error_code": told} for each in topic.partition_indexes]}
+        {
+            "name": topic.name,
+            "partitions": [
+                {**_partition({}, topic.name, each), "error_code": told}
+                for each in topic.partition_indexes
+            ],
+        }
         for topic in asked or ()
     ]
     return {"group_id": group_id, "topics": partitions, "error_code": told}
 
 
-def _partition(committed: Mapping[tuple[str, int], CommittedOffset], topic: str, partition: int) -> dict[str, Any]:
+def _partition(
+    committed: Mapping[tuple[str, int], CommittedOffset], topic: str, partition: int
+) -> dict[str, Any]:
     offset = committed.get((topic, partition), _NOTHING)
     return {
         "partition_index": partition,

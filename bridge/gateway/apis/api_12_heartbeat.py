@@ -1,4 +1,5 @@
-"""Heartbeat (key 12), versions 0–4: keeps a member's session; REBALANCE_IN_PROGRESS tells it to join again."""
+"""Heartbeat (key 12), versions 0–4: keeps a member's session; REBALANCE_IN_PROGRESS tells it to
+join again."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ VERSIONS: Final = (0, 4)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     if not request.group_id:
         return {"throttle_time": 0, "error_code": ErrorCode.invalid_group_id}
@@ -26,5 +29,7 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     group = context.groups.get(request.group_id)
     if group is None:
         return {"throttle_time": 0, "error_code": ErrorCode.unknown_member_id}
-    error = context.groups.heartbeat(group, request.member_id, getattr(request, "group_instance_id", None), request.generation_id)
+    error = context.groups.heartbeat(
+        group, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
+    )
     return {"throttle_time": 0, "error_code": error}

@@ -1,5 +1,5 @@
-"""DescribeGroups (key 15), versions 0–6: state and members. A group with offsets but no members is Empty, one with neither Dead (version 6:
-GROUP_ID_NOT_FOUND)."""
+"""DescribeGroups (key 15), versions 0–6: state and members. A group with offsets but no members is
+Empty, one with neither Dead (version 6: GROUP_ID_NOT_FOUND)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,20 @@ VERSIONS: Final = (0, 6)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    return {"throttle_time": 0, "groups": [await _described(context, peer, group_id, head.version) for group_id in request.groups]}
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
+    return {
+        "throttle_time": 0,
+        "groups": [
+            await _described(context, peer, group_id, head.version) for group_id in request.groups
+        ],
+    }
 
 
-async def _described(context: GatewayContext, peer: Peer, group_id: str, version: int) -> dict[str, Any]:
+async def _described(
+    context: GatewayContext, peer: Peer, group_id: str, version: int
+) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -41,7 +50,13 @@ async def _described(context: GatewayContext, peer: Peer, group_id: str, version
     group = context.groups.get(group_id)
     if group is not None:
         members = [_member(group, member) for member in group.members.values()]
-        return {**answer, "group_state": group.state.value, "protocol_type": group.protocol_type, "protocol_data": group.protocol, "members": members}
+        return {
+            **answer,
+            "group_state": group.state.value,
+            "protocol_type": group.protocol_type,
+            "protocol_data": group.protocol,
+            "members": members,
+        }
     if context.groups.is_awaited(group_id):
         # Its members are about to join again after the group changed hands.
         return {**answer, "group_state": State.PREPARING.value, "protocol_type": "consumer"}
@@ -50,7 +65,14 @@ async def _described(context: GatewayContext, peer: Peer, group_id: str, version
             return answer
     except Unavailable:
         return {**answer, "error_code": ErrorCode.coordinator_not_available, "group_state": ""}
-    missing = {"error_code": ErrorCode.group_id_not_found, "error_message": f"Group {group_id} not found."} if version >= 6 else {}
+    missing = (
+        {
+            "error_code": ErrorCode.group_id_not_found,
+            "error_message": f"Group {group_id} not found.",
+        }
+        if version >= 6
+        else {}
+    )
     return {**answer, **missing, "group_state": "Dead"}
 
 

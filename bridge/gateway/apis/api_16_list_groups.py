@@ -1,5 +1,5 @@
-"""ListGroups (key 16), versions 0–5: the groups that this gateway coordinates, with members or only with offsets, filtered by state (version 4) and
-type (version 5). Clients ask each broker."""
+"""ListGroups (key 16), versions 0–5: the groups that this gateway coordinates, with members or only
+with offsets, filtered by state (version 4) and type (version 5). Clients ask each broker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ VERSIONS: Final = (0, 5)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     try:
         with_offsets = await context.in_coordination(context.offsets.groups)
     except Unavailable:
         return {"throttle_time": 0, "error_code": ErrorCode.coordinator_not_available, "groups": []}
     groups = {
-        group_id: {"group_id": group_id, "protocol_type": "", "group_state": "Empty", "group_type": "classic"}
+        group_id: {
+            "group_id": group_id,
+            "protocol_type": "",
+            "group_state": "Empty",
+            "group_type": "classic",
+        }
         for group_id in with_offsets
         if context.cluster.coordinates(group_id)
     }

@@ -1,5 +1,6 @@
-"""SaslHandshake (key 17), version 1 only, so that tokens always come in SaslAuthenticate and never raw. Here: what is said of it once a connection is
-authenticated, or needs no authentication; before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
+"""SaslHandshake (key 17), version 1 only, so that tokens always come in SaslAuthenticate and never
+raw. Here: what is said of it once a connection is authenticated, or needs no authentication;
+before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ VERSIONS: Final = (1, 1)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del context, request, head, peer
     return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}

@@ -1,4 +1,5 @@
-"""ApiVersions (key 18), versions 0–4: which APIs are here. An unknown version is answered in version 0 with error 35 and this API's own range (KIP-511)."""
+"""ApiVersions (key 18), versions 0–4: which APIs are here. An unknown version is answered in
+version 0 with error 35 and this API's own range (KIP-511)."""
 
 from __future__ import annotations
 
@@ -15,9 +16,14 @@ VERSIONS: Final = (0, 4)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del context, request, head, peer
-    keys = [{"api_key": each.key, "min_version": each.versions[0], "max_version": each.versions[1]} for _, each in sorted(APIS.items())]
+    keys = [
+        {"api_key": each.key, "min_version": each.versions[0], "max_version": each.versions[1]}
+        for _, each in sorted(APIS.items())
+    ]
     return {"error_code": ErrorCode.none, "api_keys": keys, "throttle_time": 0}
 
 

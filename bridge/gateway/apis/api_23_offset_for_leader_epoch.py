@@ -1,7 +1,9 @@
-"""OffsetForLeaderEpoch (key 23), versions 2–4: where a leader epoch of a shard ended, from the epochs that the store keeps.
+"""OffsetForLeaderEpoch (key 23), versions 2–4: where a leader epoch of a shard ended, from the
+epochs that the store keeps.
 
-The end of an epoch is the start of the next one, or the watermark for the current one. An epoch that was never there is answered with the largest one
-below it, as KIP-320 has it; one above the current is UNKNOWN_LEADER_EPOCH's case, with offset -1.
+The end of an epoch is the start of the next one, or the watermark for the current one. An epoch
+that was never there is answered with the largest one below it, as KIP-320 has it; one above the
+current is UNKNOWN_LEADER_EPOCH's case, with offset -1.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ VERSIONS: Final = (2, 4)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     topics = []
     named = await context.topics_named(topic.topic for topic in request.topics)
@@ -35,14 +39,24 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
             epoch, end = -1, -1
             if error is ErrorCode.none:
                 epochs = await context.in_thread(context.engine.leader_epochs, each.partition)
-                epoch, end = end_of_epoch(epochs, each.leader_epoch, context.heads[each.partition].watermark)
-            answers.append({"error_code": error, "partition": each.partition, "leader_epoch": epoch, "end_offset": end})
+                epoch, end = end_of_epoch(
+                    epochs, each.leader_epoch, context.heads[each.partition].watermark
+                )
+            answers.append(
+                {
+                    "error_code": error,
+                    "partition": each.partition,
+                    "leader_epoch": epoch,
+                    "end_offset": end,
+                }
+            )
         topics.append({"topic": topic.topic, "partitions": answers})
     return {"throttle_time": 0, "topics": topics}
 
 
 def end_of_epoch(epochs: Sequence[tuple[int, int]], asked: int, watermark: int) -> tuple[int, int]:
-    """``(epoch, end offset)`` for the asked epoch; ``(-1, -1)`` when there is none at or below it, or it is above the current."""
+    """``(epoch, end offset)`` for the asked epoch; ``(-1, -1)`` when there is none at or below it,
+    or it is above the current."""
     if not epochs or asked > epochs[-1][0] or asked < epochs[0][0]:
         return -1, -1
     place = max(index for index, (epoch, _) in enumerate(epochs) if epoch <= asked)

@@ -1,10 +1,13 @@
-"""DescribeAcls (key 29), versions 1–3: what whoever asks is allowed, in Kafka's terms. ACLs are made and taken back with ``cellfeed users``, not from here.
+"""DescribeAcls (key 29), versions 1–3: what whoever asks is allowed, in Kafka's terms. ACLs are
+made and taken back with ``cellfeed users``, not from here.
 
-With neither users nor ACLs the answer is SECURITY_DISABLED, as that of a broker without an authorizer: tools then leave their page of ACLs out. Otherwise a
-broker shows all ACLs to those who may describe the cluster; here nobody may, and each is shown its own: what others may see stays unnamed.
+With neither users nor ACLs the answer is SECURITY_DISABLED, as that of a broker without an
+authorizer: tools then leave their page of ACLs out. Otherwise a broker shows all ACLs to those who
+may describe the cluster; here nobody may, and each is shown its own: what others may see stays
+unnamed.
 
-A pattern ``tri*`` is a prefixed one, ``tri``; a single ``*`` is Kafka's wildcard; every other one is literal. A filter on a value that Kafka does not have
-(UNKNOWN) fits nothing.
+A pattern ``tri*`` is a prefixed one, ``tri``; a single ``*`` is Kafka's wildcard; every other one
+is literal. A filter on a value that Kafka does not have (UNKNOWN) fits nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +40,25 @@ class _Resource(NamedTuple):
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     if context.security.is_open:
         message = "there are neither users nor ACLs here"
-        return {"throttle_time": 0, "error_code": ErrorCode.security_disabled, "error_message": message, "resources": []}
+        return {
+            "throttle_time": 0,
+            "error_code": ErrorCode.security_disabled,
+            "error_message": message,
+            "resources": [],
+        }
     resources: dict[_Resource, list[dict[str, Any]]] = {}
     for acl in context.security.acls_of(peer.principal):
-        resource, operation, principal = resource_of(acl), _OPERATIONS[acl.operation], f"User:{acl.principal}"
+        resource, operation, principal = (
+            resource_of(acl),
+            _OPERATIONS[acl.operation],
+            f"User:{acl.principal}",
+        )
         if (
             _fits_resource(request, resource)
             and request.principal_filter in (None, principal)
@@ -52,13 +66,20 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
             and request.operation in (_ANY, operation)
             and request.permission_type in (_ANY, _ALLOW)
         ):
-            told = {"principal": principal, "host": _ALL_HOSTS, "operation": operation, "permission_type": _ALLOW}
+            told = {
+                "principal": principal,
+                "host": _ALL_HOSTS,
+                "operation": operation,
+                "permission_type": _ALLOW,
+            }
             resources.setdefault(resource, []).append(told)
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "resources": [{**resource._asdict(), "acls": acls} for resource, acls in sorted(resources.items())],
+        "resources": [
+            {**resource._asdict(), "acls": acls} for resource, acls in sorted(resources.items())
+        ],
     }
 
 
@@ -78,5 +99,12 @@ def _fits_resource(request: Any, resource: _Resource) -> bool:
     name = request.resource_name_filter
     if request.pattern_type_filter == _MATCH:  # all that concern the name, however they say it
         is_prefix = resource.pattern_type == _PREFIXED
-        return name is None or resource.resource_name in (name, _WILDCARD) or (is_prefix and name.startswith(resource.resource_name))
-    return request.pattern_type_filter in (_ANY, resource.pattern_type) and name in (None, resource.resource_name)
+        return (
+            name is None
+            or resource.resource_name in (name, _WILDCARD)
+            or (is_prefix and name.startswith(resource.resource_name))
+        )
+    return request.pattern_type_filter in (_ANY, resource.pattern_type) and name in (
+        None,
+        resource.resource_name,
+    )

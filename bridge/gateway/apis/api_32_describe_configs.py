@@ -1,12 +1,14 @@
-"""DescribeConfigs (key 32), versions 1–4: what is true of a topic here, in Kafka's own names; and the broker's advertised address. Groups have no settings
-here: of each the list is empty.
+"""DescribeConfigs (key 32), versions 1–4: what is true of a topic here, in Kafka's own names; and
+the broker's advertised address. Groups have no settings here: of each the list is empty.
 
-A topic's log is never deleted or compacted and takes no writes, whatever a broker's defaults would be. A topic that shows only the newest cell of each row and
-column at first says ``compact``: a tool must not take it for all that was ever written. It differs from Kafka's compaction in what is the newest (the highest
-ref key, not the last in the log) and of what (a row and column, where the record's key is the row alone).
+A topic's log is never deleted or compacted and takes no writes, whatever a broker's defaults would
+be. A topic that shows only the newest cell of each row and column at first says ``compact``: a tool
+must not take it for all that was ever written. It differs from Kafka's compaction in what is the
+newest (the highest ref key, not the last in the log) and of what (a row and column, where the
+record's key is the row alone).
 
-What differs from Kafka's own defaults is said to be set for the topic, the rest to be a default: tools show what was set (``kafka-configs.sh``, Kafdrop), or
-mark it.
+What differs from Kafka's own defaults is said to be set for the topic, the rest to be a default:
+tools show what was set (``kafka-configs.sh``, Kafdrop), or mark it.
 """
 
 from __future__ import annotations
@@ -44,16 +46,23 @@ _DEFAULTS_OF_KAFKA: Final = {
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     topics = await context.topics_named(resource.resource_name for resource in request.resources)
     return {
         "throttle_time": 0,
-        "results": [_result(context, peer, resource, topic) for resource, topic in zip(request.resources, topics, strict=True)],
+        "results": [
+            _result(context, peer, resource, topic)
+            for resource, topic in zip(request.resources, topics, strict=True)
+        ],
     }
 
 
-def _result(context: GatewayContext, peer: Peer, resource: Any, topic: Topic | None) -> dict[str, Any]:
+def _result(
+    context: GatewayContext, peer: Peer, resource: Any, topic: Topic | None
+) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -61,30 +70,59 @@ def _result(context: GatewayContext, peer: Peer, resource: Any, topic: Topic | N
         "resource_name": resource.resource_name,
         "configs": [],
     }
-    if resource.resource_type == _TOPIC and not context.may(peer, "topic", resource.resource_name, "describe"):
+    if resource.resource_type == _TOPIC and not context.may(
+        peer, "topic", resource.resource_name, "describe"
+    ):
         return {**answer, "error_code": ErrorCode.topic_authorization_failed}
     if resource.resource_type == _TOPIC:
         if topic is None:
-            error = ErrorCode.unknown_topic_or_partition if legal_topic_name(resource.resource_name) else ErrorCode.invalid_topic_exception
-            return {**answer, "error_code": error, "error_message": f"no topic {resource.resource_name}"}
-        configs = {**_TOPIC_CONFIGS, "cleanup.policy": ("compact", _LIST)} if topic.latest else _TOPIC_CONFIGS
+            error = (
+                ErrorCode.unknown_topic_or_partition
+                if legal_topic_name(resource.resource_name)
+                else ErrorCode.invalid_topic_exception
+            )
+            return {
+                **answer,
+                "error_code": error,
+                "error_message": f"no topic {resource.resource_name}",
+            }
+        configs = (
+            {**_TOPIC_CONFIGS, "cleanup.policy": ("compact", _LIST)}
+            if topic.latest
+            else _TOPIC_CONFIGS
+        )
         if topic.compression is not None:
             configs = {**configs, "compression.type": (topic.compression.name, _STRING)}
-    elif resource.resource_type == _BROKER and resource.resource_name in ("", str(context.cluster.node_id)):
+    elif resource.resource_type == _BROKER and resource.resource_name in (
+        "",
+        str(context.cluster.node_id),
+    ):
         host, port = context.cluster.address(context.cluster.node_id, peer.listener) or ("", 0)
         address = f"PLAINTEXT://{host}:{port}"
-        configs = {"advertised.listeners": (address, _STRING), "socket.request.max.bytes": (str(FRAME_BYTES_MAX), _LONG)}
+        configs = {
+            "advertised.listeners": (address, _STRING),
+            "socket.request.max.bytes": (str(FRAME_BYTES_MAX), _LONG),
+        }
     elif resource.resource_type == _GROUP and resource.resource_name:
         refused = not context.may(peer, "group", resource.resource_name, "describe")
-        return {**answer, "error_code": ErrorCode.group_authorization_failed if refused else ErrorCode.none}
+        return {
+            **answer,
+            "error_code": ErrorCode.group_authorization_failed if refused else ErrorCode.none,
+        }
     else:
         return {
             **answer,
             "error_code": ErrorCode.invalid_request,
-            "error_message": f"no resource of type {resource.resource_type} {resource.resource_name!r}",
+            "error_message": (
+                f"no resource of type {resource.resource_type} {resource.resource_name!r}"
+            ),
         }
     keys = resource.configuration_keys
-    told = [_config(name, value, kind, _source(resource.resource_type, name, value)) for name, (value, kind) in configs.items() if keys is None or name in keys]
+    told = [
+        _config(name, value, kind, _source(resource.resource_type, name, value))
+        for name, (value, kind) in configs.items()
+        if keys is None or name in keys
+    ]
     return {**answer, "configs": told}
 
 

@@ -1,11 +1,16 @@
-"""DescribeLogDirs (key 35), versions 1–4: how many bytes of each partition this gateway keeps encoded, in memory and in files. Clients ask each broker.
+"""DescribeLogDirs (key 35), versions 1–4: how many bytes of each partition this gateway keeps
+encoded, in memory and in files. Clients ask each broker.
 
-A broker tells the size of its copy of the log. A gateway has no copy: the log is the store's, and what it costs there is the store's to say. So the two
-"directories" are ``memory`` and, where blocks are kept there too, ``files``: no path of the host, which no peer need know. Their totals are the budgets, and
-what is usable of them is what they have left (what is there beyond it goes when it is needed). Topics with the same records share their blocks, and each of
-them is told with all of it. A partition that this gateway leads is told even when nothing of it is kept; one that another leads, when something of it is.
+A broker tells the size of its copy of the log. A gateway has no copy: the log is the store's, and
+what it costs there is the store's to say. So the two "directories" are ``memory`` and, where blocks
+are kept there too, ``files``: no path of the host, which no peer need know. Their totals are the
+budgets, and what is usable of them is what they have left (what is there beyond it goes when it is
+needed). Topics with the same records share their blocks, and each of them is told with all of it. A
+partition that this gateway leads is told even when nothing of it is kept; one that another leads,
+when something of it is.
 
-Tools that only list (kafka-ui among them) take a cluster that does not know this request for one that is down, or show none of its topics' sizes.
+Tools that only list (kafka-ui among them) take a cluster that does not know this request for one
+that is down, or show none of its topics' sizes.
 """
 
 from __future__ import annotations
@@ -33,22 +38,59 @@ class _Wanted(NamedTuple):
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> list[bytes]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> list[bytes]:
     if request.topics is None:
         wanted = [_Wanted(topic, None) for topic in context.topics.all()]
     else:
         topics = await context.topics_named(asked.topic for asked in request.topics)
-        wanted = [_Wanted(topic, frozenset(asked.partitions)) for topic, asked in zip(topics, request.topics, strict=True) if topic is not None]
+        wanted = [
+            _Wanted(topic, frozenset(asked.partitions))
+            for topic, asked in zip(topics, request.topics, strict=True)
+            if topic is not None
+        ]
     visible = [each for each in wanted if context.may(peer, "topic", each.topic.name, "describe")]
-    in_memory, memory_total, memory_kept = context.blocks.kept_by_partition(), context.blocks.bytes_max, context.blocks.kept_bytes
-    led = frozenset(partition for partition in range(context.engine.shards) if context.cluster.leader(partition) == context.cluster.node_id)
+    in_memory, memory_total, memory_kept = (
+        context.blocks.kept_by_partition(),
+        context.blocks.bytes_max,
+        context.blocks.kept_bytes,
+    )
+    led = frozenset(
+        partition
+        for partition in range(context.engine.shards)
+        if context.cluster.leader(partition) == context.cluster.node_id
+    )
 
     def answer() -> list[bytes]:
-        # Beside the event loop: a datastore has thousands of partitions, and each of its topics has all of them.
-        results = [_directory(MEMORY, visible, {topic.content: in_memory.get(topic.content, {}) for topic, _ in visible}, led, memory_total, memory_kept)]
+        # Beside the event loop: a datastore has thousands of partitions, and each of its topics has
+        # all of them.
+        results = [
+            _directory(
+                MEMORY,
+                visible,
+                {topic.content: in_memory.get(topic.content, {}) for topic, _ in visible},
+                led,
+                memory_total,
+                memory_kept,
+            )
+        ]
         if (files := context.blocks.files) is not None:
-            results.append(_directory(FILES, visible, _in_files(files, visible), frozenset(), files.bytes_max, files.kept_bytes))
-        return [write_response(head, {"throttle_time": 0, "error_code": ErrorCode.none, "results": results})]
+            results.append(
+                _directory(
+                    FILES,
+                    visible,
+                    _in_files(files, visible),
+                    frozenset(),
+                    files.bytes_max,
+                    files.kept_bytes,
+                )
+            )
+        return [
+            write_response(
+                head, {"throttle_time": 0, "error_code": ErrorCode.none, "results": results}
+            )
+        ]
 
     return await context.in_thread(answer)
 
@@ -58,16 +100,35 @@ def _in_files(files: BlockFiles, wanted: list[_Wanted]) -> dict[str, Mapping[int
     return {topic.content: kept.get(files.contents_of(topic), {}) for topic, _ in wanted}
 
 
-def _directory(name: str, wanted: list[_Wanted], kept: Mapping[str, Mapping[int, int]], always: frozenset[int], total: int, used: int) -> dict[str, Any]:
-    """``kept``: bytes by what a topic's records are, and by partition. ``always``: partitions that are told even with nothing."""
+def _directory(
+    name: str,
+    wanted: list[_Wanted],
+    kept: Mapping[str, Mapping[int, int]],
+    always: frozenset[int],
+    total: int,
+    used: int,
+) -> dict[str, Any]:
+    """``kept``: bytes by what a topic's records are, and by partition. ``always``: partitions that
+    are told even with nothing."""
     topics = []
     for topic, asked in wanted:
         sizes = kept[topic.content]
         told = always | sizes.keys()
         partitions = [
-            {"partition_index": partition, "partition_size": sizes.get(partition, 0), "offset_lag": 0, "is_future_key": False}
+            {
+                "partition_index": partition,
+                "partition_size": sizes.get(partition, 0),
+                "offset_lag": 0,
+                "is_future_key": False,
+            }
             for partition in sorted(told if asked is None else told & asked)
         ]
         if partitions:
             topics.append({"name": topic.name, "partitions": partitions})
-    return {"error_code": ErrorCode.none, "log_dir": name, "topics": topics, "total_bytes": total, "usable_bytes": max(total - used, 0)}
+    return {
+        "error_code": ErrorCode.none,
+        "log_dir": name,
+        "topics": topics,
+        "total_bytes": total,
+        "usable_bytes": max(total - used, 0),
+    }

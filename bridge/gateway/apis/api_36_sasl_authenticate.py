@@ -1,5 +1,6 @@
-"""SaslAuthenticate (key 36), versions 0–2, session lifetime 0: a connection is authenticated once, for as long as it lasts. Here: what is said of it when it
-comes too late, or where no authentication is; before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
+"""SaslAuthenticate (key 36), versions 0–2, session lifetime 0: a connection is authenticated once,
+for as long as it lasts. Here: what is said of it when it comes too late, or where no authentication
+is; before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ VERSIONS: Final = (0, 2)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del context, request, head, peer
     return {
         "error_code": ErrorCode.illegal_sasl_state,

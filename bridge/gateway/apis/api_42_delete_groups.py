@@ -1,5 +1,6 @@
-"""DeleteGroups (key 42), versions 0–2: forgets the offsets of groups without members. NON_EMPTY_GROUP for one with members, GROUP_ID_NOT_FOUND for an
-unknown one. As a commit, it carries the fence of the group's coordinator."""
+"""DeleteGroups (key 42), versions 0–2: forgets the offsets of groups without members.
+NON_EMPTY_GROUP for one with members, GROUP_ID_NOT_FOUND for an unknown one. As a commit, it carries
+the fence of the group's coordinator."""
 
 from __future__ import annotations
 
@@ -17,9 +18,17 @@ VERSIONS: Final = (0, 2)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
-    return {"throttle_time": 0, "results": [{"group_id": name, "error_code": await _delete(context, peer, name)} for name in request.groups_names]}
+    return {
+        "throttle_time": 0,
+        "results": [
+            {"group_id": name, "error_code": await _delete(context, peer, name)}
+            for name in request.groups_names
+        ],
+    }
 
 
 async def _delete(context: GatewayContext, peer: Peer, group_id: str) -> ErrorCode:

@@ -1,7 +1,8 @@
-"""DescribeClientQuotas (key 48), versions 0–1: none. What bounds a client are the limits that are the same for all (:mod:`cellfeed.bridge.gateway.limits`).
+"""DescribeClientQuotas (key 48), versions 0–1: none. What bounds a client are the limits that are
+the same for all (:mod:`cellfeed.bridge.gateway.limits`).
 
-Answered because tools that list show an error instead of a page of users or quotas when it is not. What the filter names is not checked: whatever it is,
-there is nothing that fits.
+Answered because tools that list show an error instead of a page of users or quotas when it is not.
+What the filter names is not checked: whatever it is, there is nothing that fits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ VERSIONS: Final = (0, 1)
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del context, request, head, peer
     return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "entries": []}

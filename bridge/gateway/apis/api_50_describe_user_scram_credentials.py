@@ -1,8 +1,9 @@
-"""DescribeUserScramCredentials (key 50), version 0: with which SCRAM mechanisms, and how many iterations, a user may authenticate. Users are made with
-``cellfeed users``, not from here.
+"""DescribeUserScramCredentials (key 50), version 0: with which SCRAM mechanisms, and how many
+iterations, a user may authenticate. Users are made with ``cellfeed users``, not from here.
 
-A broker shows all users to those who may describe the cluster; here nobody may, and each is shown itself: of another user the answer is the same as of one
-that is not there. A user that is named twice in a request is DUPLICATE_RESOURCE, as with a broker.
+A broker shows all users to those who may describe the cluster; here nobody may, and each is shown
+itself: of another user the answer is the same as of one that is not there. A user that is named
+twice in a request is DUPLICATE_RESOURCE, as with a broker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     visible = {peer.principal} if context.security.exists(peer.principal) else set()
     asked = Counter(user.name for user in request.users or ())
@@ -31,14 +34,35 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         "throttle_time": 0,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "results": [_result(context.security, name, is_visible=name in visible, is_twice=asked[name] > 1) for name in sorted(asked or visible)],
+        "results": [
+            _result(context.security, name, is_visible=name in visible, is_twice=asked[name] > 1)
+            for name in sorted(asked or visible)
+        ],
     }
 
 
 def _result(security: Security, name: str, *, is_visible: bool, is_twice: bool) -> dict[str, Any]:
     if is_twice:
-        return {"user": name, "error_code": ErrorCode.duplicate_resource, "error_message": f"user {name!r} is named twice", "credential_infos": []}
+        return {
+            "user": name,
+            "error_code": ErrorCode.duplicate_resource,
+            "error_message": f"user {name!r} is named twice",
+            "credential_infos": [],
+        }
     if not is_visible:
-        return {"user": name, "error_code": ErrorCode.resource_not_found, "error_message": f"no user {name!r} that you may see", "credential_infos": []}
-    credentials = [{"mechanism": number, "iterations": security.credential(mechanism, name).iterations} for mechanism, number in _MECHANISMS.items()]
-    return {"user": name, "error_code": ErrorCode.none, "error_message": None, "credential_infos": credentials}
+        return {
+            "user": name,
+            "error_code": ErrorCode.resource_not_found,
+            "error_message": f"no user {name!r} that you may see",
+            "credential_infos": [],
+        }
+    credentials = [
+        {"mechanism": number, "iterations": security.credential(mechanism, name).iterations}
+        for mechanism, number in _MECHANISMS.items()
+    ]
+    return {
+        "user": name,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "credential_infos": credentials,
+    }

@@ -1,4 +1,5 @@
-"""DescribeCluster (key 60), versions 0–2: the living gateways. Controllers (endpoint type 2) do not exist here."""
+"""DescribeCluster (key 60), versions 0–2: the living gateways. Controllers (endpoint type 2) do not
+exist here."""
 
 from __future__ import annotations
 
@@ -17,11 +18,20 @@ _BROKERS: Final = 1
 
 
 @api(KEY, VERSIONS)
-async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+async def handle(
+    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+) -> dict[str, Any]:
     del head
     endpoint = getattr(request, "endpoint_type", _BROKERS)
     brokers = [
-        {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": None, "is_fenced": False} for each in context.cluster.brokers(peer.listener)
+        {
+            "broker_id": each.node_id,
+            "host": each.host,
+            "port": each.port,
+            "rack": None,
+            "is_fenced": False,
+        }
+        for each in context.cluster.brokers(peer.listener)
     ]
     known = endpoint == _BROKERS
     return {

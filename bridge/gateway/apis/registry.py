@@ -8,7 +8,9 @@ from typing import Any, Final, NamedTuple
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
-Handler = Callable[[GatewayContext, Any, RequestHead, Peer], Awaitable[Mapping[str, Any] | list[bytes]]]
+Handler = Callable[
+    [GatewayContext, Any, RequestHead, Peer], Awaitable[Mapping[str, Any] | list[bytes]]
+]
 """Takes the parsed request; gives the response's fields, or its whole frame in pieces."""
 
 
@@ -25,11 +27,15 @@ APIS: Final[dict[int, Api]] = {}
 
 
 def api(key: int, versions: tuple[int, int]) -> Callable[[Handler], Handler]:
-    """Registers the decorated handler for these versions of an API. Raises ValueError for a key that another handler has."""
+    """Registers the decorated handler for these versions of an API. Raises ValueError for a key
+    that another handler has."""
 
     def register(handler: Handler) -> Handler:
         if key in APIS:
-            raise ValueError(f"two handlers for API {key}: {APIS[key].handle.__module__} and {handler.__module__}")
+            raise ValueError(
+                f"two handlers for API {key}: {APIS[key].handle.__module__} and"
+                f" {handler.__module__}"
+            )
         APIS[key] = Api(key, versions, handler)
         return handler
 

@@ -1,17 +1,22 @@
 """Which groups have members, kept where the next coordinator finds it.
 
-A commit without a generation is an admin's, who sets offsets of a group that nobody is in, or that of a consumer without group management. While a group
-changes hands its members are in none: their new coordinator does not know them yet. Without a note of them it would take a late commit without a generation
-(a client that had to put it off and has lost its membership sends it so) for an admin's, and a group's offset would fall (I20). So:
+A commit without a generation is an admin's, who sets offsets of a group that nobody is in, or that
+of a consumer without group management. While a group changes hands its members are in none: their
+new coordinator does not know them yet. Without a note of them it would take a late commit without a
+generation (a client that had to put it off and has lost its membership sends it so) for an admin's,
+and a group's offset would fall (I20). So:
 
-    gateways/groups/<slot>/<digest of the name>     {"group_id", "session_timeout_s"}: the longest of its members; from before its first generation until it
+    gateways/groups/<slot>/<digest of the name>     {"group_id", "session_timeout_s"}: the longest
+                                                    of its members; from before its first generation
+                                                    until it
                                                     is empty
 
-Whoever takes the slot over treats such a group as one with members until they have come back or their sessions would have ended, as a broker does, which keeps
-its members in the log.
+Whoever takes the slot over treats such a group as one with members until they have come back or
+their sessions would have ended, as a broker does, which keeps its members in the log.
 
-Crash points: the note is written, under the fence of the claim, before a member is let in; it is deleted when the last one has gone. A gateway that dies
-between leaves a note too many: the group counts as one with members for one session time-out.
+Crash points: the note is written, under the fence of the claim, before a member is let in; it is
+deleted when the last one has gone. A gateway that dies between leaves a note too many: the group
+counts as one with members for one session time-out.
 """
 
 from __future__ import annotations
@@ -38,7 +43,13 @@ _log = logging.getLogger("cellfeed.gateway")
 class ActiveGroups:
     """Used by the event loop."""
 
-    def __init__(self, coordinator: Coordinator, cluster: GatewayCluster, groups: GroupTable, executor: Executor) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        cluster: GatewayCluster,
+        groups: GroupTable,
+        executor: Executor,
+    ) -> None:
         self._coordinator = coordinator
         self._cluster = cluster
         self._groups = groups
@@ -49,7 +60,8 @@ class ActiveGroups:
         groups.on_ended = self._ended
 
     async def expect_member(self, group_id: str, session_timeout_s: float) -> ErrorCode:
-        """To be awaited before a member is let in: notes the group. ``none``, or why the member cannot be let in now."""
+        """To be awaited before a member is let in: notes the group. ``none``, or why the member
+        cannot be let in now."""
         if error := self._cluster.group_error(group_id):
             return error
         if self._is_noted(group_id, session_timeout_s):
@@ -59,7 +71,11 @@ class ActiveGroups:
                 return error
             tenure = self._cluster.tenure(group_id)
             known = self._noted.get(group_id, (tenure, 0.0))
-            longest_s = max(session_timeout_s, known[1] if known[0] == tenure else 0.0, self._groups.awaited_s(group_id))
+            longest_s = max(
+                session_timeout_s,
+                known[1] if known[0] == tenure else 0.0,
+                self._groups.awaited_s(group_id),
+            )
             try:
                 await self._write(group_id, msgspec.json.encode(ActiveGroup(group_id, longest_s)))
             except StaleWriter:
@@ -73,7 +89,7 @@ class ActiveGroups:
         """Waits for notes that are being deleted."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _is_noted(self, group_id: str, session_timeout_s: float) -> bool:
         tenure, noted_s = self._noted.get(group_id, (-1, 0.0))
@@ -94,15 +110,20 @@ class ActiveGroups:
             try:
                 await self._write(group_id, None)
             except CellfeedError as error:
-                _log.info("group %r is empty, which could not be noted just now: %s", group_id, error)
+                _log.info(
+                    "group %r is empty, which could not be noted just now: %s", group_id, error
+                )
 
     async def _write(self, group_id: str, value: bytes | None) -> None:
         claim = self._cluster.claim(group_id)
         entries: Mapping[str, bytes | None] = {active_key(group_id): value}
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, lambda: self._coordinator.commit_offsets(GROUP, {}, claims=[claim], entries=entries))
+        await loop.run_in_executor(
+            self._executor,
+            lambda: self._coordinator.commit_offsets(GROUP, {}, claims=[claim], entries=entries),
+        )
 
 
 def active_key(group_id: str) -> str:
     """Of a group's note in the state table."""
-    return f"{ACTIVE_PREFIX}{slot_of(group_id)}/{blake2b(group_id.encode(), digest_size=16).hexdigest()}"
+    return f"{ACTIVE_PREFIX}{slot_of(group_id)}/{blake2b(group_id.encode(), digest_size=16).hexdigest()}"  # noqa: E501

@@ -1,12 +1,15 @@
-"""This gateway among the others: who is there, who leads which partition, who coordinates which group. Seen from the event loop; the work is done in a thread
-of its own (:mod:`cellfeed.bridge.gateway.groups.slot_claims`).
+"""This gateway among the others: who is there, who leads which partition, who coordinates which
+group. Seen from the event loop; the work is done in a thread of its own
+(:mod:`cellfeed.bridge.gateway.groups.slot_claims`).
 
-Any gateway can serve any partition, so the leader of a partition is only where clients are sent: it spreads the load, and a fetch that comes to another gateway
-is answered all the same. The coordinator of a group is one gateway at a time, and the others refuse.
+Any gateway can serve any partition, so the leader of a partition is only where clients are sent: it
+spreads the load, and a fetch that comes to another gateway is answered all the same. The
+coordinator of a group is one gateway at a time, and the others refuse.
 
-**While the coordination is away** gateways and leaders stay as they were last seen and fetches go on. So do the heartbeats of members, as long as the state
-table tells that nobody else has coordinated their slot; what would change a group (a join, a commit) is answered COORDINATOR_NOT_AVAILABLE once somebody else
-could have it, and clients try again.
+**While the coordination is away** gateways and leaders stay as they were last seen and fetches go
+on. So do the heartbeats of members, as long as the state table tells that nobody else has
+coordinated their slot; what would change a group (a join, a commit) is answered
+COORDINATOR_NOT_AVAILABLE once somebody else could have it, and clients try again.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ class Broker(NamedTuple):
 
 
 class GatewayCluster:
-    """``await start()``, then it follows the others until ``await stop()``. ``on_superseded`` is called when another process has this gateway's name."""
+    """``await start()``, then it follows the others until ``await stop()``. ``on_superseded`` is
+    called when another process has this gateway's name."""
 
     def __init__(
         self,
@@ -75,7 +79,8 @@ class GatewayCluster:
         self._spread()
 
     async def start(self) -> None:
-        """Joins and claims before the first client comes; with the coordination away it goes on trying."""
+        """Joins and claims before the first client comes; with the coordination away it goes on
+        trying."""
         await self._step()
         self._task = asyncio.create_task(keep_running("gateway-cluster", self._run))
 
@@ -89,10 +94,14 @@ class GatewayCluster:
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._claims.leave)
         except CellfeedError as error:
-            _log.warning("the slots could not be given back, they are free once this gateway's session has ended: %s", error)
+            _log.warning(
+                "the slots could not be given back, they are free once this gateway's session has"
+                " ended: %s",
+                error,
+            )
         self._executor.shutdown(wait=True)
 
-    # --- what clients are told -----------------------------------------------------------------------------------------------
+    # --- what clients are told --------------------------------------------------------------------
 
     @property
     def controller_id(self) -> int:
@@ -100,8 +109,13 @@ class GatewayCluster:
         return min(self._by_id)
 
     def brokers(self, listener: str) -> list[Broker]:
-        """The living gateways as clients of this listener reach them; one that has no such listener is left out."""
-        return [Broker(node_id, *node.listeners[listener]) for node_id, node in sorted(self._by_id.items()) if listener in node.listeners]
+        """The living gateways as clients of this listener reach them; one that has no such listener
+        is left out."""
+        return [
+            Broker(node_id, *node.listeners[listener])
+            for node_id, node in sorted(self._by_id.items())
+            if listener in node.listeners
+        ]
 
     def address(self, node_id: int, listener: str) -> Address | None:
         node = self._by_id.get(node_id)
@@ -117,38 +131,52 @@ class GatewayCluster:
         if slot in self._slots:
             return self.node_id
         owner = self._coordinators[slot] if self._is_member else None
-        # Ours by right and not claimed yet: whoever had it has not given it back, or its session has not ended.
+        # Ours by right and not claimed yet: whoever had it has not given it back, or its session
+        # has not ended.
         return owner if owner != self.node_id else None
 
-    # --- what this gateway may do --------------------------------------------------------------------------------------------
+    # --- what this gateway may do -----------------------------------------------------------------
 
     def group_error(self, group_id: str) -> ErrorCode:
-        """``none`` when this gateway may change the group or say where it stands; otherwise what the client is told, and tries again after."""
+        """``none`` when this gateway may change the group or say where it stands; otherwise what
+        the client is told, and tries again after."""
         held = self._slots.get(slot_of(group_id))
         if held is None:
-            return ErrorCode.coordinator_not_available if self.coordinator(group_id) is None else ErrorCode.not_coordinator
+            return (
+                ErrorCode.coordinator_not_available
+                if self.coordinator(group_id) is None
+                else ErrorCode.not_coordinator
+            )
         if time.monotonic() >= self._claims.confirmed_until_s:
             return ErrorCode.coordinator_not_available
-        # The last of the reserved generations stays unused: more are reserved as soon as the coordination answers.
-        return ErrorCode.none if self._groups.generation(group_id) < held.end - 1 else ErrorCode.coordinator_not_available
+        # The last of the reserved generations stays unused: more are reserved as soon as the
+        # coordination answers.
+        return (
+            ErrorCode.none
+            if self._groups.generation(group_id) < held.end - 1
+            else ErrorCode.coordinator_not_available
+        )
 
     def heartbeat_error(self, group_id: str) -> ErrorCode:
-        """As :meth:`group_error` for what grants nothing: a member keeps what it has as long as nobody else has coordinated the group."""
+        """As :meth:`group_error` for what grants nothing: a member keeps what it has as long as
+        nobody else has coordinated the group."""
         return ErrorCode.none if slot_of(group_id) in self._slots else self.group_error(group_id)
 
     def claim(self, group_id: str) -> Claim:
-        """The fence of everything that is saved for the group. Only when :meth:`group_error` is ``none``."""
+        """The fence of everything that is saved for the group. Only when :meth:`group_error` is
+        ``none``."""
         return self._slots[slot_of(group_id)].claim
 
     def tenure(self, group_id: str) -> int:
-        """Tells one stretch of time in which this gateway coordinates the group from every other; -1 while it does not."""
+        """Tells one stretch of time in which this gateway coordinates the group from every other;
+        -1 while it does not."""
         held = self._slots.get(slot_of(group_id))
         return held.first if held is not None else -1
 
     def coordinates(self, group_id: str) -> bool:
         return slot_of(group_id) in self._slots
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -158,25 +186,35 @@ class GatewayCluster:
     async def _step(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            look = await loop.run_in_executor(self._executor, self._claims.step, self._groups.generations())
+            look = await loop.run_in_executor(
+                self._executor, self._claims.step, self._groups.generations()
+            )
         except StaleWriter as superseded:
             self._take_over({})
             self._on_superseded(superseded)
         except CellfeedError as error:
             await self._coordination_is_away(error)
         except Exception:
-            # What comes from below is an error of ours; the groups are another gateway's when this one does not get on.
+            # What comes from below is an error of ours; the groups are another gateway's when this
+            # one does not get on.
             _log.exception("the coordination of groups failed, and is tried again")
         else:
             self._found(look)
 
     async def _coordination_is_away(self, error: CellfeedError) -> None:
         if not self._is_away:
-            _log.warning("the coordination is away; fetches go on, groups stand as they are: %s", error)
+            _log.warning(
+                "the coordination is away; fetches go on, groups stand as they are: %s", error
+            )
         self._is_away = True
-        # With the store away as well nothing can be asked; nobody can have begun to coordinate without writing there.
+        # With the store away as well nothing can be asked; nobody can have begun to coordinate
+        # without writing there.
         with suppress(CellfeedError):
-            self._take_over(await asyncio.get_running_loop().run_in_executor(self._executor, self._claims.step_without_coordination))
+            self._take_over(
+                await asyncio.get_running_loop().run_in_executor(
+                    self._executor, self._claims.step_without_coordination
+                )
+            )
 
     def _found(self, look: Look) -> None:
         if self._is_away:
@@ -186,7 +224,12 @@ class GatewayCluster:
             self._nodes = look.nodes
             self._by_id = {node.node_id: node for node in look.nodes.values()}
             self._spread()
-            _log.info("gateways: %s", ", ".join(f"{name} (node {node.node_id})" for name, node in sorted(look.nodes.items())))
+            _log.info(
+                "gateways: %s",
+                ", ".join(
+                    f"{name} (node {node.node_id})" for name, node in sorted(look.nodes.items())
+                ),
+            )
         self._take_over(look.slots)
 
     def _spread(self) -> None:

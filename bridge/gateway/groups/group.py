@@ -1,7 +1,9 @@
-"""One consumer group of the classic protocol as a state machine: Empty → PreparingRebalance → CompletingRebalance → Stable.
+"""One consumer group of the classic protocol as a state machine: Empty → PreparingRebalance →
+CompletingRebalance → Stable.
 
-Pure: time comes in as ``now`` (seconds, any monotonic clock), answers go out through the ``reply`` functions given with Join and Sync, which may be
-called at once or later. Whoever drives it calls :meth:`Group.tick` at :meth:`Group.next_deadline`. The rules are those of Apache Kafka's classic
+Pure: time comes in as ``now`` (seconds, any monotonic clock), answers go out through the ``reply``
+functions given with Join and Sync, which may be called at once or later. Whoever drives it calls
+:meth:`Group.tick` at :meth:`Group.next_deadline`. The rules are those of Apache Kafka's classic
 coordinator (KIP-62, KIP-345, KIP-394).
 """
 
@@ -15,13 +17,18 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.limits import GROUP_MEMBERS_MAX, SESSION_TIMEOUT_MAX_S, SESSION_TIMEOUT_MIN_S
+from cellfeed.bridge.gateway.limits import (
+    GROUP_MEMBERS_MAX,
+    SESSION_TIMEOUT_MAX_S,
+    SESSION_TIMEOUT_MIN_S,
+)
 
 Reply = Callable[[Mapping[str, Any]], None]
 """Takes the fields of the response."""
 
 _EMPTY_CONSUMER_ASSIGNMENT: Final = b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"
-"""ConsumerProtocolAssignment version 0 without partitions: some clients cannot read no bytes at all."""
+"""ConsumerProtocolAssignment version 0 without partitions: some clients cannot read no bytes at
+all."""
 
 
 class State(enum.StrEnum):
@@ -66,7 +73,8 @@ class Member:
 
 @dataclass
 class Group:
-    """See the module. ``initial_delay_s`` is how long a new group waits for more members before its first generation."""
+    """See the module. ``initial_delay_s`` is how long a new group waits for more members before its
+    first generation."""
 
     group_id: str
     initial_delay_s: float = 3.0
@@ -81,10 +89,11 @@ class Group:
     _rebalance_deadline_s: float = 0.0
     _delay_until_s: float = 0.0
 
-    # --- requests --------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, reply: Reply, now: float) -> None:
-        """Answers at once with an error or the current generation, or when the rebalance completes."""
+        """Answers at once with an error or the current generation, or when the rebalance
+        completes."""
         member_id = request.member_id
         if error := self._join_error(request):
             return reply(_join_refused(error, member_id))
@@ -102,18 +111,31 @@ class Group:
             return reply(_join_refused(error, member_id))
         member = self.members.get(member_id)
         if member is None:
-            self.members[member_id] = Member(member_id, request, now + request.session_timeout_s, parked_join=reply)
+            self.members[member_id] = Member(
+                member_id, request, now + request.session_timeout_s, parked_join=reply
+            )
             self.protocol_type = request.protocol_type
             return self._prepare(now)
         unchanged = member.request.protocols == request.protocols
-        if unchanged and (self.state is State.COMPLETING or (self.state is State.STABLE and member_id != self.leader)):
+        if unchanged and (
+            self.state is State.COMPLETING
+            or (self.state is State.STABLE and member_id != self.leader)
+        ):
             member.deadline_s = now + request.session_timeout_s
             return reply(self._joined(member))
         member.request = request
         self._park_join(member, reply)
         return self._prepare(now)
 
-    def sync(self, member_id: str, instance_id: str | None, generation: int, assignments: Mapping[str, bytes], reply: Reply, now: float) -> None:
+    def sync(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        assignments: Mapping[str, bytes],
+        reply: Reply,
+        now: float,
+    ) -> None:
         """Answers when the leader has sent the assignment."""
         error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
         if error is None and self.state is State.PREPARING:
@@ -138,7 +160,9 @@ class Group:
                     answer(self._synced(each))
         return None
 
-    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
+    def heartbeat(
+        self, member_id: str, instance_id: str | None, generation: int, now: float
+    ) -> ErrorCode:
         """The error code to answer."""
         error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
         if error is not None:
@@ -148,7 +172,8 @@ class Group:
         return ErrorCode.rebalance_in_progress if self.state is State.PREPARING else ErrorCode.none
 
     def leave(self, member_id: str, instance_id: str | None, now: float) -> ErrorCode:
-        """The error code for this member; ``member_id`` may be empty when the instance id is given."""
+        """The error code for this member; ``member_id`` may be empty when the instance id is
+        given."""
         if not member_id and instance_id is not None:
             static = self._static(instance_id)
             if static is None:
@@ -161,36 +186,54 @@ class Group:
         self._remove([member_id], now)
         return ErrorCode.none
 
-    def commit_error(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode | None:
-        """Why an offset commit is refused; None when it is allowed. A generation below zero is an admin's or a consumer's without group management."""
+    def commit_error(
+        self, member_id: str, instance_id: str | None, generation: int, now: float
+    ) -> ErrorCode | None:
+        """Why an offset commit is refused; None when it is allowed. A generation below zero is an
+        admin's or a consumer's without group management."""
         if generation < 0 and not member_id:
             return None if self.state is State.EMPTY else ErrorCode.unknown_member_id
         error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
         if error is None and self.state is State.COMPLETING:
             error = ErrorCode.rebalance_in_progress
         if error is None:
-            self.members[member_id].deadline_s = now + self.members[member_id].request.session_timeout_s
+            self.members[member_id].deadline_s = (
+                now + self.members[member_id].request.session_timeout_s
+            )
         return error
 
-    # --- time ------------------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When :meth:`tick` must be called next, if nothing else happens; None when nothing is waiting."""
+        """When :meth:`tick` must be called next, if nothing else happens; None when nothing is
+        waiting."""
         deadlines = [member.deadline_s for member in self.members.values() if not member.parked]
         deadlines += self.pending.values()
         if self.state is State.PREPARING:
-            deadlines.append(self._delay_until_s if self._all_joined() else self._rebalance_deadline_s)
+            deadlines.append(
+                self._delay_until_s if self._all_joined() else self._rebalance_deadline_s
+            )
         elif self.state is State.COMPLETING:
             deadlines.append(self._rebalance_deadline_s)
         return min(deadlines, default=None)
 
     def tick(self, now: float) -> None:
         """Carries out what is due: members whose session ended, rebalances whose time is up."""
-        self.pending = {member_id: deadline for member_id, deadline in self.pending.items() if deadline > now}
-        gone = [member.member_id for member in self.members.values() if not member.parked and member.deadline_s <= now]
+        self.pending = {
+            member_id: deadline for member_id, deadline in self.pending.items() if deadline > now
+        }
+        gone = [
+            member.member_id
+            for member in self.members.values()
+            if not member.parked and member.deadline_s <= now
+        ]
         if self.state is State.COMPLETING and self._rebalance_deadline_s <= now:
             # The leader, or others, never synced: they are out, the rest joins again.
-            gone += [member.member_id for member in self.members.values() if member.parked_sync is None and member.member_id not in gone]
+            gone += [
+                member.member_id
+                for member in self.members.values()
+                if member.parked_sync is None and member.member_id not in gone
+            ]
         if gone:
             self._remove(gone, now)
         if self.state is State.PREPARING:
@@ -201,7 +244,12 @@ class Group:
         for member in self.members.values():
             for parked in (member.parked_join, member.parked_sync):
                 if parked is not None:
-                    parked({**_join_refused(ErrorCode.not_coordinator, member.member_id), "assignment": b""})
+                    parked(
+                        {
+                            **_join_refused(ErrorCode.not_coordinator, member.member_id),
+                            "assignment": b"",
+                        }
+                    )
         self.members, self.pending, self.state = {}, {}, State.EMPTY
 
     @property
@@ -209,14 +257,16 @@ class Group:
         """Nothing is left but what is stored elsewhere (its offsets)."""
         return not self.members and not self.pending
 
-    # --- inside ----------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _join_error(self, request: JoinRequest) -> ErrorCode | None:
         if not SESSION_TIMEOUT_MIN_S <= request.session_timeout_s <= SESSION_TIMEOUT_MAX_S:
             return ErrorCode.invalid_session_timeout
         if len(self.members) + len(self.pending) >= GROUP_MEMBERS_MAX and not request.member_id:
             return ErrorCode.group_max_size_reached
-        others = [member for member in self.members.values() if member.member_id != request.member_id]
+        others = [
+            member for member in self.members.values() if member.member_id != request.member_id
+        ]
         if not request.protocols or not request.protocol_type:
             return ErrorCode.inconsistent_group_protocol
         if others and request.protocol_type != self.protocol_type:
@@ -240,21 +290,40 @@ class Group:
     def _static(self, instance_id: str | None) -> Member | None:
         if instance_id is None:
             return None
-        return next((member for member in self.members.values() if member.request.instance_id == instance_id), None)
+        return next(
+            (
+                member
+                for member in self.members.values()
+                if member.request.instance_id == instance_id
+            ),
+            None,
+        )
 
     def _replace_static(self, old: Member, request: JoinRequest, reply: Reply, now: float) -> None:
-        """A static member that restarted: a new member id for the same place. Its old requests are fenced."""
+        """A static member that restarted: a new member id for the same place. Its old requests are
+        fenced."""
         for parked in (old.parked_join, old.parked_sync):
             if parked is not None:
-                parked({**_join_refused(ErrorCode.fenced_instance_id, old.member_id), "assignment": b""})
+                parked(
+                    {
+                        **_join_refused(ErrorCode.fenced_instance_id, old.member_id),
+                        "assignment": b"",
+                    }
+                )
         del self.members[old.member_id]
-        new = Member(f"{request.instance_id}-{uuid4()}", request, now + request.session_timeout_s, assignment=old.assignment)
+        new = Member(
+            f"{request.instance_id}-{uuid4()}",
+            request,
+            now + request.session_timeout_s,
+            assignment=old.assignment,
+        )
         self.members[new.member_id] = new
         was_leader = self.leader == old.member_id
         if was_leader:
             self.leader = new.member_id
         if self.state is State.STABLE and old.request.protocols == request.protocols:
-            # No rebalance: the place and its assignment are kept. Clients below version 9 would, as leader, assign anew: they are not told that they lead.
+            # No rebalance: the place and its assignment are kept. Clients below version 9 would, as
+            # leader, assign anew: they are not told that they lead.
             answer = {**self._joined(new), "skip_assignment": was_leader}
             if was_leader and request.version < 9:
                 answer = {**answer, "leader": old.member_id, "members": []}
@@ -276,15 +345,20 @@ class Group:
                     member.deadline_s = now + member.request.session_timeout_s
                     answer({"error_code": ErrorCode.rebalance_in_progress, "assignment": b""})
             self.state = State.PREPARING
-            self._rebalance_deadline_s = now + max(member.request.rebalance_timeout_s for member in self.members.values())
+            self._rebalance_deadline_s = now + max(
+                member.request.rebalance_timeout_s for member in self.members.values()
+            )
             self._delay_until_s = now + self.initial_delay_s if first else now
         elif self._delay_until_s > now:
-            # Still waiting for the first members: each one that comes extends the wait, up to the rebalance time-out.
+            # Still waiting for the first members: each one that comes extends the wait, up to the
+            # rebalance time-out.
             self._delay_until_s = min(now + self.initial_delay_s, self._rebalance_deadline_s)
         self._try_complete(now)
 
     def _all_joined(self) -> bool:
-        return not self.pending and all(member.parked_join is not None for member in self.members.values())
+        return not self.pending and all(
+            member.parked_join is not None for member in self.members.values()
+        )
 
     def _try_complete(self, now: float) -> None:
         if now >= self._rebalance_deadline_s or (self._all_joined() and now >= self._delay_until_s):
@@ -292,10 +366,17 @@ class Group:
 
     def _complete(self, now: float) -> None:
         joined = [member for member in self.members.values() if member.parked_join is not None]
-        self.members = {m.member_id: m for m in self.members.values() if m.parked_join is not None or m.request.instance_id is not None}
+        self.members = {
+            m.member_id: m
+            for m in self.members.values()
+            if m.parked_join is not None or m.request.instance_id is not None
+        }
         if self.members and not joined:
-            # Only static members, and none of them came back yet: their places are kept for another round.
-            self._rebalance_deadline_s = now + max(member.request.rebalance_timeout_s for member in self.members.values())
+            # Only static members, and none of them came back yet: their places are kept for another
+            # round.
+            self._rebalance_deadline_s = now + max(
+                member.request.rebalance_timeout_s for member in self.members.values()
+            )
             return
         self.generation += 1
         if not self.members:
@@ -305,7 +386,9 @@ class Group:
         self.protocol = self._vote()
         if self.leader not in {member.member_id for member in joined}:
             self.leader = joined[0].member_id
-        self._rebalance_deadline_s = now + max(member.request.rebalance_timeout_s for member in self.members.values())
+        self._rebalance_deadline_s = now + max(
+            member.request.rebalance_timeout_s for member in self.members.values()
+        )
         for member in joined:
             answer, member.parked_join = member.parked_join, None
             member.assignment = b""
@@ -316,7 +399,10 @@ class Group:
     def _vote(self) -> str:
         """The protocol that most members like best among those that all support."""
         common = _common(self.members.values())
-        votes = [next(name for name, _ in member.request.protocols if name in common) for member in self.members.values()]
+        votes = [
+            next(name for name, _ in member.request.protocols if name in common)
+            for member in self.members.values()
+        ]
         return max(sorted(common), key=votes.count)
 
     def _remove(self, member_ids: Iterable[str], now: float) -> None:
@@ -324,7 +410,9 @@ class Group:
             member = self.members.pop(member_id)
             for parked in (member.parked_join, member.parked_sync):
                 if parked is not None:
-                    parked({**_join_refused(ErrorCode.unknown_member_id, member_id), "assignment": b""})
+                    parked(
+                        {**_join_refused(ErrorCode.unknown_member_id, member_id), "assignment": b""}
+                    )
         if not self.members:
             if self.state is not State.EMPTY:
                 self.generation += 1
@@ -348,7 +436,11 @@ class Group:
 
     def _metadata_of_all(self) -> Sequence[Mapping[str, Any]]:
         return [
-            {"member_id": each.member_id, "group_instance_id": each.request.instance_id, "metadata": each.metadata(self.protocol)}
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.request.instance_id,
+                "metadata": each.metadata(self.protocol),
+            }
             for each in self.members.values()
         ]
 

@@ -1,7 +1,10 @@
-"""The consumer groups of one gateway: drives each group's state machine with the event loop's clock.
+"""The consumer groups of one gateway: drives each group's state machine with the event loop's
+clock.
 
-Groups live in slots (:mod:`cellfeed.bridge.gateway.groups.slot_claims`). One that this gateway takes over begins empty, above every generation that the group ever had: its
-members find that they are unknown, and join again. One that it loses is forgotten, and whoever waits for an answer is told to look for the coordinator.
+Groups live in slots (:mod:`cellfeed.bridge.gateway.groups.slot_claims`). One that this gateway
+takes over begins empty, above every generation that the group ever had: its members find that they
+are unknown, and join again. One that it loses is forgotten, and whoever waits for an answer is told
+to look for the coordinator.
 """
 
 from __future__ import annotations
@@ -19,13 +22,15 @@ from cellfeed.bridge.gateway.limits import GROUPS_MAX
 
 
 class GroupTable:
-    """Groups by id. A group lives here while it has members; its offsets are kept elsewhere and outlive it."""
+    """Groups by id. A group lives here while it has members; its offsets are kept elsewhere and
+    outlive it."""
 
     def __init__(self, initial_delay_s: float) -> None:
         self._initial_delay_s = initial_delay_s
         self._generations: dict[int, int] = {}
         self._awaited: dict[str, tuple[float, float]] = {}
-        """Groups that had members at an earlier coordinator: until when they may come back, by the event loop's clock, and their longest session time-out."""
+        """Groups that had members at an earlier coordinator: until when they may come back, by the
+        event loop's clock, and their longest session time-out."""
         self.on_ended: Callable[[str], None] = lambda _: None
         """Told of a group whose last member has gone."""
         self._groups: dict[str, Group] = {}
@@ -43,23 +48,48 @@ class GroupTable:
         group = self._groups.get(group_id)
         if group is None:
             if request.member_id:
-                return {"error_code": ErrorCode.unknown_member_id, "protocol_name": None, "leader": "", "member_id": request.member_id, "members": []}
+                return {
+                    "error_code": ErrorCode.unknown_member_id,
+                    "protocol_name": None,
+                    "leader": "",
+                    "member_id": request.member_id,
+                    "members": [],
+                }
             if len(self._groups) >= GROUPS_MAX:
-                return {"error_code": ErrorCode.group_max_size_reached, "protocol_name": None, "leader": "", "member_id": "", "members": []}
-            group = self._groups[group_id] = Group(group_id, self._initial_delay_s, generation=self._generations.get(slot_of(group_id), 0))
+                return {
+                    "error_code": ErrorCode.group_max_size_reached,
+                    "protocol_name": None,
+                    "leader": "",
+                    "member_id": "",
+                    "members": [],
+                }
+            group = self._groups[group_id] = Group(
+                group_id,
+                self._initial_delay_s,
+                generation=self._generations.get(slot_of(group_id), 0),
+            )
         answer = _Answer()
         group.join(request, answer.reply, self._now())
         self._after_change(group)
         return await answer.future
 
-    async def sync(self, group: Group, member_id: str, instance_id: str | None, generation: int, assignments: Mapping[str, bytes]) -> Mapping[str, Any]:
+    async def sync(
+        self,
+        group: Group,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        assignments: Mapping[str, bytes],
+    ) -> Mapping[str, Any]:
         """The response fields, when the leader has assigned."""
         answer = _Answer()
         group.sync(member_id, instance_id, generation, assignments, answer.reply, self._now())
         self._after_change(group)
         return await answer.future
 
-    def heartbeat(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    def heartbeat(
+        self, group: Group, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
         error = group.heartbeat(member_id, instance_id, generation, self._now())
         self._after_change(group)
         return error
@@ -69,11 +99,15 @@ class GroupTable:
         self._after_change(group)
         return error
 
-    def commit_error(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode | None:
-        """Why this commit is refused; None when it is allowed. A group without members takes commits without a generation."""
+    def commit_error(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode | None:
+        """Why this commit is refused; None when it is allowed. A group without members takes
+        commits without a generation."""
         group = self._groups.get(group_id)
         if generation < 0 and self.is_awaited(group_id):
-            # Also when one of them has asked for a member id: until it joins with it the group looks empty.
+            # Also when one of them has asked for a member id: until it joins with it the group
+            # looks empty.
             return ErrorCode.unknown_member_id
         if group is None:
             return None if generation < 0 else ErrorCode.illegal_generation
@@ -82,23 +116,28 @@ class GroupTable:
         return error
 
     def offsets_lock(self, group_id: str) -> asyncio.Lock:
-        """Held over the check of a commit and the commit itself, and over reading offsets: a commit that was allowed in one generation is done before
-        a member of the next one reads where to go on, and cannot land on top of its commits (I20)."""
+        """Held over the check of a commit and the commit itself, and over reading offsets: a commit
+        that was allowed in one generation is done before a member of the next one reads where to go
+        on, and cannot land on top of its commits (I20)."""
         lock = self._offsets_locks.get(group_id)
         if lock is None:
             lock = self._offsets_locks[group_id] = asyncio.Lock()
         return lock
 
     def take_slot(self, slot: int, generation: int, active: Mapping[str, float]) -> None:
-        """From now on the groups of this slot are ours; those that begin do so above ``generation``. ``active``: groups that had members, with their longest
-        session time-out in seconds."""
+        """From now on the groups of this slot are ours; those that begin do so above
+        ``generation``. ``active``: groups that had members, with their longest session time-out in
+        seconds."""
         self.drop_slot(slot)
         self._generations[slot] = generation
         now_s = self._now()
-        self._awaited.update({group_id: (now_s + timeout_s, timeout_s) for group_id, timeout_s in active.items()})
+        self._awaited.update(
+            {group_id: (now_s + timeout_s, timeout_s) for group_id, timeout_s in active.items()}
+        )
 
     def is_awaited(self, group_id: str) -> bool:
-        """Whether members of the group may still come back from an earlier coordinator: it is not empty, although none of them is known here."""
+        """Whether members of the group may still come back from an earlier coordinator: it is not
+        empty, although none of them is known here."""
         until_s, _ = self._awaited.get(group_id, (0.0, 0.0))
         if until_s > self._now():
             return True
@@ -131,7 +170,9 @@ class GroupTable:
     def generation(self, group_id: str) -> int:
         """The group's, or the one that it would begin above."""
         group = self._groups.get(group_id)
-        return group.generation if group is not None else self._generations.get(slot_of(group_id), 0)
+        return (
+            group.generation if group is not None else self._generations.get(slot_of(group_id), 0)
+        )
 
     def close(self) -> None:
         for timer in self._timers.values():
@@ -143,7 +184,8 @@ class GroupTable:
             timer.cancel()
         if group.dead:
             if self._groups.pop(group.group_id, None) is not None:
-                # The next group of this name begins above: what a member of this one says late is never taken for one of the next.
+                # The next group of this name begins above: what a member of this one says late is
+                # never taken for one of the next.
                 slot = slot_of(group.group_id)
                 self._generations[slot] = max(self._generations.get(slot, 0), group.generation)
                 self.on_ended(group.group_id)
@@ -152,7 +194,9 @@ class GroupTable:
             return
         deadline_s = group.next_deadline()
         if deadline_s is not None:
-            self._timers[group.group_id] = asyncio.get_running_loop().call_at(deadline_s, self._tick, group)
+            self._timers[group.group_id] = asyncio.get_running_loop().call_at(
+                deadline_s, self._tick, group
+            )
 
     def _tick(self, group: Group) -> None:
         group.tick(self._now())
@@ -164,7 +208,8 @@ class GroupTable:
 
 
 class _Answer:
-    """A reply function and the future that it fills; a second reply, or one after the request was given up, does nothing."""
+    """A reply function and the future that it fills; a second reply, or one after the request was
+    given up, does nothing."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()

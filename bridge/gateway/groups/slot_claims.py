@@ -1,25 +1,33 @@
-"""Which groups this gateway coordinates: slots of groups, claimed in the coordination, each under a fence.
+"""Which groups this gateway coordinates: slots of groups, claimed in the coordination, each under a
+fence.
 
-Groups hash to :data:`cellfeed.bridge.gateway.groups.spread.SLOTS` slots. Every gateway is a member of one group of the coordination and works out by itself who should have
-which slot (:func:`cellfeed.bridge.gateway.groups.spread.spread`); it gives back what should be another's and claims what should be its own. A claim can be had when it was
-given back or when its holder's session has ended, so at any moment at most one gateway holds a slot, and everything that is saved carries the claim (C4, C5): a
-gateway that was paused and has lost a slot moves no offset when it wakes up (I20).
+Groups hash to :data:`cellfeed.bridge.gateway.groups.spread.SLOTS` slots. Every gateway is a member
+of one group of the coordination and works out by itself who should have which slot
+(:func:`cellfeed.bridge.gateway.groups.spread.spread`); it gives back what should be another's and
+claims what should be its own. A claim can be had when it was given back or when its holder's
+session has ended, so at any moment at most one gateway holds a slot, and everything that is saved
+carries the claim (C4, C5): a gateway that was paused and has lost a slot moves no offset when it
+wakes up (I20).
 
-**Generations never go back across a move.** Before a slot is used, so many generations are reserved in the state table, above all that were ever reserved for
-it, in a commit that carries the claim:
+**Generations never go back across a move.** Before a slot is used, so many generations are reserved
+in the state table, above all that were ever reserved for it, in a commit that carries the claim:
 
-    gateways/slots/<slot>       the end of the generations that were given to its coordinators so far
+    gateways/slots/<slot>       the end of the generations that were given to its coordinators so
+                                far
 
-Whoever takes a slot over begins at that end. Since nobody coordinates a slot without having moved the end, a gateway whose session has ended finds out there,
-even when it cannot reach the coordination: as long as the end is the one that it wrote, nobody else has coordinated the slot meanwhile, and its groups stand.
+Whoever takes a slot over begins at that end. Since nobody coordinates a slot without having moved
+the end, a gateway whose session has ended finds out there, even when it cannot reach the
+coordination: as long as the end is the one that it wrote, nobody else has coordinated the slot
+meanwhile, and its groups stand.
 
 **A coordination that went back in time**, or came back empty, has older offsets of consumer groups.
 So gateways refuse all that groups ask, but for heartbeats, until somebody accepts these offsets
 (``cellfeed offsets accept``). Claims of before are void then. Generations are in the state table,
 and never go back.
 
-Crash points: after the claim, before the reservation: the next claim of the session, or of another one, reserves. After the reservation: some numbers are
-never used. After giving back, before leaving: the slots are free, which is what was meant.
+Crash points: after the claim, before the reservation: the next claim of the session, or of another
+one, reserves. After the reservation: some numbers are never used. After giving back, before
+leaving: the slots are free, which is what was meant.
 """
 
 from __future__ import annotations
@@ -48,7 +56,8 @@ TOPIC: Final = "__consumer_offsets"
 """Slots are claimed as partitions of it."""
 
 ACTIVE_PREFIX: Final = "gateways/groups/"
-"""Of the notes which groups have members, see :mod:`cellfeed.bridge.gateway.groups.active_groups`."""
+"""Of the notes which groups have members, see
+:mod:`cellfeed.bridge.gateway.groups.active_groups`."""
 
 _PREFIX: Final = "gateways/slots/"
 _decode_number = msgspec.json.Decoder(int)
@@ -65,8 +74,9 @@ _decode_active = msgspec.json.Decoder(ActiveGroup)
 
 
 class HeldSlot(NamedTuple):
-    """A slot of this gateway. Generations above ``first`` and below ``end`` are its own; ``first`` tells one tenure from another. ``epoch``: of the session.
-    ``active``: groups that had members when the slot was taken over, and their longest session time-out in seconds."""
+    """A slot of this gateway. Generations above ``first`` and below ``end`` are its own; ``first``
+    tells one tenure from another. ``epoch``: of the session. ``active``: groups that had members
+    when the slot was taken over, and their longest session time-out in seconds."""
 
     claim: Claim
     first: int
@@ -85,7 +95,15 @@ class Look(NamedTuple):
 class SlotClaims:
     """Blocking, used by one thread at a time. ``clock`` is this process's, in seconds."""
 
-    def __init__(self, coordinator: Coordinator, state: StateTable, name: str, node: Node, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        state: StateTable,
+        name: str,
+        node: Node,
+        ttl_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._coordinator = coordinator
         self._state = state
         self._name = name
@@ -99,9 +117,11 @@ class SlotClaims:
         """By ``clock``: until then nobody can have taken a slot over."""
 
     def step(self, generations: Mapping[int, int]) -> Look:
-        """Renews the session when it is time, looks who is there, gives back and claims. ``generations``: the highest in use, by slot.
+        """Renews the session when it is time, looks who is there, gives back and claims.
+        ``generations``: the highest in use, by slot.
 
-        Raises StaleWriter when another process has joined under this gateway's name, Unavailable when the coordination or the store is away.
+        Raises StaleWriter when another process has joined under this gateway's name, Unavailable
+        when the coordination or the store is away.
         """
         if (reason := why_stopped(self._state, self._coordinator)) is not None:
             self.confirmed_until_s = self._renew_at_s = 0.0
@@ -109,21 +129,29 @@ class SlotClaims:
         self._renew()
         known = all_nodes(self._state)
         nodes = {name: known[name] for name in self._coordinator.members(GROUP) if name in known}
-        # The own entry is as this process wrote it; one that the coordination does not show yet is there all the same.
+        # The own entry is as this process wrote it; one that the coordination does not show yet is
+        # there all the same.
         nodes[self._name] = self._node
         owners = spread("slot", SLOTS, sorted(node.node_id for node in nodes.values()))
         mine = {slot for slot, owner in enumerate(owners) if owner == self._node.node_id}
         self._give_back([slot for slot in self._slots if slot not in mine])
-        wanted = [slot for slot in mine if slot not in self._slots or not self._is_of_this_session(self._slots[slot])]
+        wanted = [
+            slot
+            for slot in mine
+            if slot not in self._slots or not self._is_of_this_session(self._slots[slot])
+        ]
         self._take(wanted)
         self._reserve_more(generations)
         return Look(nodes, dict(self._slots))
 
     def step_without_coordination(self) -> dict[int, HeldSlot]:
-        """What is left of the slots when :meth:`step` failed: those that nobody has coordinated meanwhile, as the state table tells. Raises Unavailable."""
+        """What is left of the slots when :meth:`step` failed: those that nobody has coordinated
+        meanwhile, as the state table tells. Raises Unavailable."""
         if self._slots:
             ends = self._ends()
-            self._slots = {slot: held for slot, held in self._slots.items() if ends.get(slot) == held.end}
+            self._slots = {
+                slot: held for slot, held in self._slots.items() if ends.get(slot) == held.end
+            }
         return dict(self._slots)
 
     def leave(self) -> None:
@@ -134,14 +162,18 @@ class SlotClaims:
         self._give_back(list(self._slots))
         self._coordinator.leave(session)
 
-    # --- inside --------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _renew(self) -> None:
         now_s = self._clock()
         if self._session is not None and now_s < self._renew_at_s:
             return
         session = self._session
-        session = self._coordinator.join(GROUP, self._name, self._ttl_s) if session is None else self._coordinator.renew(session)
+        session = (
+            self._coordinator.join(GROUP, self._name, self._ttl_s)
+            if session is None
+            else self._coordinator.renew(session)
+        )
         # Counted from before the call: the coordination's own count began later.
         self._session = session
         self.confirmed_until_s = now_s + session.ttl_s
@@ -166,9 +198,15 @@ class SlotClaims:
         if not claims:
             return
         ends = self._ends()
-        kept = {slot for slot in claims if slot in self._slots and self._slots[slot].end == ends.get(slot)}
+        kept = {
+            slot
+            for slot in claims
+            if slot in self._slots and self._slots[slot].end == ends.get(slot)
+        }
         for slot in kept:
-            self._slots[slot] = self._slots[slot]._replace(claim=claims[slot], epoch=self._session.epoch)
+            self._slots[slot] = self._slots[slot]._replace(
+                claim=claims[slot], epoch=self._session.epoch
+            )
         fresh = {slot: claim for slot, claim in claims.items() if slot not in kept}
         for slot in fresh:
             self._slots.pop(slot, None)
@@ -177,21 +215,39 @@ class SlotClaims:
         active = self._active() if fresh else {}
         for slot, claim in fresh.items():
             first = ends.get(slot, 0)
-            self._slots[slot] = HeldSlot(claim, first, first + GENERATIONS_RESERVED, self._session.epoch, active.get(slot, {}))
+            self._slots[slot] = HeldSlot(
+                claim,
+                first,
+                first + GENERATIONS_RESERVED,
+                self._session.epoch,
+                active.get(slot, {}),
+            )
 
     def _reserve_more(self, generations: Mapping[int, int]) -> None:
-        short = {slot: held for slot, held in self._slots.items() if held.end - generations.get(slot, held.first) < GENERATIONS_RESERVED // 2}
+        short = {
+            slot: held
+            for slot, held in self._slots.items()
+            if held.end - generations.get(slot, held.first) < GENERATIONS_RESERVED // 2
+        }
         if not short:
             return
-        self._reserve({slot: held.claim for slot, held in short.items()}, {slot: held.end for slot, held in short.items()})
+        self._reserve(
+            {slot: held.claim for slot, held in short.items()},
+            {slot: held.end for slot, held in short.items()},
+        )
         for slot, held in short.items():
             self._slots[slot] = held._replace(end=held.end + GENERATIONS_RESERVED)
 
     def _reserve(self, claims: Mapping[int, Claim], ends: Mapping[int, int]) -> None:
         if claims:
-            entries: dict[str, bytes | None] = {f"{_PREFIX}{slot}": str(ends.get(slot, 0) + GENERATIONS_RESERVED).encode() for slot in claims}
+            entries: dict[str, bytes | None] = {
+                f"{_PREFIX}{slot}": str(ends.get(slot, 0) + GENERATIONS_RESERVED).encode()
+                for slot in claims
+            }
             try:
-                self._coordinator.commit_offsets(GROUP, {}, claims=list(claims.values()), entries=entries)
+                self._coordinator.commit_offsets(
+                    GROUP, {}, claims=list(claims.values()), entries=entries
+                )
             except StaleWriter as lost:
                 self._renew_at_s = 0.0
                 raise Unavailable(f"slots were lost the moment they were claimed: {lost}") from None
@@ -205,18 +261,26 @@ class SlotClaims:
         return found
 
     def _ends(self) -> dict[int, int]:
-        return {int(entry.key.removeprefix(_PREFIX)): _decode_number.decode(entry.value) for entry in self._state.list(_PREFIX)}
+        return {
+            int(entry.key.removeprefix(_PREFIX)): _decode_number.decode(entry.value)
+            for entry in self._state.list(_PREFIX)
+        }
 
 
 def why_stopped(state: StateTable, coordinator: Coordinator) -> str | None:
-    """Why consumer groups wait for somebody: the offsets that they saved are not those that the coordination has now. Raises Unavailable."""
+    """Why consumer groups wait for somebody: the offsets that they saved are not those that the
+    coordination has now. Raises Unavailable."""
     if coordinator.keeps_in_store or (reason := changed_lineage(state, coordinator, GROUP)) is None:
         return None
-    return f"consumer groups wait: {reason}; look at their offsets, and let them go on with these: cellfeed offsets accept"
+    return (
+        f"consumer groups wait: {reason}; look at their offsets, and let them go on with these:"
+        " cellfeed offsets accept"
+    )
 
 
 def slots_by_gateway(coordinator: Coordinator) -> dict[str, list[int]]:
-    """Which slots each living gateway holds, by name; for whoever looks from outside. Raises Unavailable."""
+    """Which slots each living gateway holds, by name; for whoever looks from outside. Raises
+    Unavailable."""
     living = coordinator.members(GROUP)
     found: dict[str, list[int]] = {name: [] for name in living}
     for slot, name in sorted(coordinator.owners(GROUP, TOPIC).items()):

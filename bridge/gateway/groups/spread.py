@@ -1,7 +1,9 @@
-"""Dividing partitions and groups over gateways, so that every gateway comes to the same answer by itself. Pure functions.
+"""Dividing partitions and groups over gateways, so that every gateway comes to the same answer by
+itself. Pure functions.
 
-Rendezvous hashing (Thaler and Ravishankar, 1998) with a bound on each node's share: every partition ranks all nodes by a hash of both, and goes to the first
-that is not full. A node that comes or goes moves little else than its own share.
+Rendezvous hashing (Thaler and Ravishankar, 1998) with a bound on each node's share: every partition
+ranks all nodes by a hash of both, and goes to the first that is not full. A node that comes or goes
+moves little else than its own share.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ SLOTS: Final = 50
 
 
 def slot_of(group_id: str) -> int:
-    """The slot of a group: Java's ``String.hashCode``, as Kafka finds the partition of ``__consumer_offsets``, so its tools name the same number."""
+    """The slot of a group: Java's ``String.hashCode``, as Kafka finds the partition of
+    ``__consumer_offsets``, so its tools name the same number."""
     value = 0
     data = group_id.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(data), 2):
@@ -25,7 +28,8 @@ def slot_of(group_id: str) -> int:
 
 
 def spread(what: str, count: int, nodes: Collection[int]) -> tuple[int, ...]:
-    """The node of each of ``count`` things called ``what``; none has more than ``count / nodes``, rounded up. Empty without nodes."""
+    """The node of each of ``count`` things called ``what``; none has more than ``count / nodes``,
+    rounded up. Empty without nodes."""
     if not nodes:
         return ()
     if len(nodes) == 1:
@@ -33,7 +37,10 @@ def spread(what: str, count: int, nodes: Collection[int]) -> tuple[int, ...]:
     room = dict.fromkeys(nodes, -(-count // len(nodes)))
     placed: list[int] = []
     for number in range(count):
-        node = max((node for node, left in room.items() if left), key=lambda node: (_rank(what, number, node), node))
+        node = max(
+            (node for node, left in room.items() if left),
+            key=lambda node: (_rank(what, number, node), node),
+        )
         room[node] -= 1
         placed.append(node)
     return tuple(placed)

@@ -1,5 +1,6 @@
-"""Which topics a member of a consumer group has subscribed to: the beginning of what it sends as its metadata (ConsumerProtocolSubscription), the same in all
-its versions. A coordinator needs nothing else of it."""
+"""Which topics a member of a consumer group has subscribed to: the beginning of what it sends as
+its metadata (ConsumerProtocolSubscription), the same in all its versions. A coordinator needs
+nothing else of it."""
 
 from __future__ import annotations
 
@@ -30,12 +31,15 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def is_subscribed(group: Group, topic: str) -> bool:
-    """Whether a member of a group of consumers reads the topic, as far as that can be known: one whose metadata says nothing may read any."""
+    """Whether a member of a group of consumers reads the topic, as far as that can be known: one
+    whose metadata says nothing may read any."""
     if not group.members:
         return False
     if not group.protocol:
         return True
-    subscriptions = [subscribed_topics(member.metadata(group.protocol)) for member in group.members.values()]
+    subscriptions = [
+        subscribed_topics(member.metadata(group.protocol)) for member in group.members.values()
+    ]
     return any(topics is None or topic in topics for topics in subscriptions)
 
 

@@ -1,22 +1,28 @@
-"""Kept blocks on disk: what a gateway encoded once, it need not encode again after a restart, nor when memory has no room for it.
+"""Kept blocks on disk: what a gateway encoded once, it need not encode again after a restart, nor
+when memory has no room for it.
 
-A folder of its own for each gateway (``DIRECTORY/DATASTORE-NAME``), held by a lock: two gateways that are configured with one directory do not meet, and of
-two processes with one name the second goes without files until the first has ended. One thread of its own does all that changes files, off every fetch's way;
-fetches only read.
+A folder of its own for each gateway (``DIRECTORY/DATASTORE-NAME``), held by a lock: two gateways
+that are configured with one directory do not meet, and of two processes with one name the second
+goes without files until the first has ended. One thread of its own does all that changes files, off
+every fetch's way; fetches only read.
 
-**Why a block that is read is the right one.** Its key and its bytes are proved by name and CRC (``block_file.py``). That the *store* is still the one that it
-comes from is proved by its witness: the store must have that very cell at the id ``KNOWN - 1``. That is one look at one cell, and files that were written
-while the log was as long share it. Two histories of one shard have a common beginning and differ in every cell behind it: ids are given out in order, and a
-cell that was put again has another moment. So a store that has the witness has all that the log showed below KNOWN when the block was encoded, the block
-among it. A store that was restored from a backup, replaced by another one or made anew under the same name does not have that cell: while there is none
-the file is not read, when there is another one it is dropped.
+**Why a block that is read is the right one.** Its key and its bytes are proved by name and CRC
+(``block_file.py``). That the *store* is still the one that it comes from is proved by its witness:
+the store must have that very cell at the id ``KNOWN - 1``. That is one look at one cell, and files
+that were written while the log was as long share it. Two histories of one shard have a common
+beginning and differ in every cell behind it: ids are given out in order, and a cell that was put
+again has another moment. So a store that has the witness has all that the log showed below KNOWN
+when the block was encoded, the block among it. A store that was restored from a backup, replaced by
+another one or made anew under the same name does not have that cell: while there is none the file
+is not read, when there is another one it is dropped.
 
-**What changes nothing.** A promotion: KNOWN was a watermark, and what lies below a watermark is never taken back (E7). It raises the leader epoch; a block
-carries the epoch of its encoding, as one in memory does, and a block of an epoch that the shard has not come to is not taken. A cell that is put: blocks are
-full.
+**What changes nothing.** A promotion: KNOWN was a watermark, and what lies below a watermark is
+never taken back (E7). It raises the leader epoch; a block carries the epoch of its encoding, as one
+in memory does, and a block of an epoch that the shard has not come to is not taken. A cell that is
+put: blocks are full.
 
-**What does.** A trim: blocks from below the log's start are dropped; none of them is asked for, since the first block of the log is asked for from the start
-on. Erasing: :meth:`BlockFiles.forget`.
+**What does.** A trim: blocks from below the log's start are dropped; none of them is asked for,
+since the first block of the log is asked for from the start on. Erasing: :meth:`BlockFiles.forget`.
 
 | the process dies, or the power fails | what is there afterwards |
 | --- | --- |
@@ -26,7 +32,7 @@ on. Erasing: :meth:`BlockFiles.forget`.
 | between :meth:`BlockFiles.forget` and the removal of the file | the file: whoever tells of what was erased tells it again after every start |
 
 Nothing is synced: a lost file costs one encoding.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -70,8 +76,9 @@ _WARN_S: Final = 60.0
 
 @dataclass
 class BlockFileCounts:
-    """Since the start: blocks read from files; files written, found damaged, found to come from another history of the store, dropped for the budget; blocks
-    that were not written because too many waited, and writes that failed."""
+    """Since the start: blocks read from files; files written, found damaged, found to come from
+    another history of the store, dropped for the budget; blocks that were not written because too
+    many waited, and writes that failed."""
 
     read: int = 0
     written: int = 0
@@ -88,7 +95,8 @@ class _Entry(NamedTuple):
 
 
 class BlockFiles:
-    """The files of one gateway. Safe to use from several threads: ``read`` may wait for the disk and the store, the others wait for nothing."""
+    """The files of one gateway. Safe to use from several threads: ``read`` may wait for the disk
+    and the store, the others wait for nothing."""
 
     def __init__(self, directory: Path, gateway: str, engine: Engine, bytes_max: int) -> None:
         """Raises InvalidRequest when the directory cannot be used."""
@@ -106,7 +114,8 @@ class BlockFiles:
         """What the thread is to do, with the bytes that wait in it."""
         self._waiting_bytes = 0
         self._told: dict[int, int] = {}
-        """By shard: blocks that were encoded when less of the log was known than this are not kept any more."""
+        """By shard: blocks that were encoded when less of the log was known than this are not kept
+        any more."""
         self._told_before_loading: list[tuple[int, int, int, int]] = []
         self._loaded = self._closing = False
         self._warned_s = -_WARN_S
@@ -114,14 +123,20 @@ class BlockFiles:
         self.counts = BlockFileCounts()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock_file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock_file = os.open(
+                self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
-            raise InvalidRequest(f"kept blocks: {self._folder}: {error.strerror}; give a directory that can be written, or disk_bytes: 0") from error
-        # Not restarted: what was forgotten must not be found again in the folder. Without it blocks are kept in memory alone.
+            raise InvalidRequest(
+                f"kept blocks: {self._folder}: {error.strerror}; give a directory that can be"
+                " written, or disk_bytes: 0"
+            ) from error
+        # Not restarted: what was forgotten must not be found again in the folder. Without it blocks
+        # are kept in memory alone.
         self._thread = SupervisedThread("block-files", self._run, restarts=False)
         self._thread.start()
 
-    # --- for fetches -------------------------------------------------------------------------------------------------------
+    # --- for fetches ------------------------------------------------------------------------------
 
     def key(self, topic: Topic, shard: int, start: int, end: int) -> BlockKey:
         """The key of a topic's block."""
@@ -144,16 +159,25 @@ class BlockFiles:
         return kept
 
     def read(self, key: BlockKey, leader_epoch: int) -> Block | None:
-        """The block, or None when it is not there, or not to be believed. Raises Unavailable when the store is needed to tell and does not answer."""
+        """The block, or None when it is not there, or not to be believed. Raises Unavailable when
+        the store is needed to tell and does not answer."""
         with self._lock:
             entry = self._entries.get(key)
-        if entry is None or (kept := self._open(key, entry)) is None or kept.leader_epoch > leader_epoch:
+        if (
+            entry is None
+            or (kept := self._open(key, entry)) is None
+            or kept.leader_epoch > leader_epoch
+        ):
             return None
         witness = self._witness(key.shard, entry.known)
         if witness is None:
             return None  # the log does not show as much just now
         if kept.witness != witness:
-            _log.warning("kept block %s comes from another history of the store: it is dropped and encoded anew", self._path(key, entry.known))
+            _log.warning(
+                "kept block %s comes from another history of the store: it is dropped and encoded"
+                " anew",
+                self._path(key, entry.known),
+            )
             self._drop_file(key, entry)
             with self._lock:
                 self.counts.foreign += 1
@@ -168,7 +192,8 @@ class BlockFiles:
         return kept.block
 
     def keep(self, key: BlockKey, block: Block, known: int, leader_epoch: int) -> None:
-        """Has the block written: soon, unless too much waits already. ``known``: a watermark of the shard from before the block was read from the store."""
+        """Has the block written: soon, unless too much waits already. ``known``: a watermark of the
+        shard from before the block was read from the store."""
         size = block_bytes(block)
         with self._lock:
             if self._closing or key in self._entries or size > self.bytes_max:
@@ -184,9 +209,10 @@ class BlockFiles:
             self._add_work(lambda: self._drop_below(shard, log_start))
 
     def forget(self, shard: int, start: int, end: int, known: int) -> None:
-        """Blocks of any topic that hold one of the offsets from ``start`` up to, not including, ``end`` and were encoded when the log was known up to less
-        than ``known`` are not read any more from here on, and soon removed. A start looks at all that was told before it; it may be told of the same again
-        and again."""
+        """Blocks of any topic that hold one of the offsets from ``start`` up to, not including,
+        ``end`` and were encoded when the log was known up to less than ``known`` are not read any
+        more from here on, and soon removed. A start looks at all that was told before it; it may be
+        told of the same again and again."""
         with self._lock:
             self._told[shard] = max(known, self._told.get(shard, 0))
             if not self._loaded:
@@ -203,7 +229,7 @@ class BlockFiles:
         self._thread.join()
         os.close(self._lock_file)
 
-    # --- what is there -----------------------------------------------------------------------------------------------------
+    # --- what is there ----------------------------------------------------------------------------
 
     def _open(self, key: BlockKey, entry: _Entry) -> KeptBlock | None:
         """The file's block; a file that is not whole is dropped."""
@@ -256,7 +282,7 @@ class BlockFiles:
     def _path(self, key: BlockKey, known: int) -> Path:
         return self._folder / key.contents / str(key.shard) / file_name(key, known)
 
-    # --- the thread --------------------------------------------------------------------------------------------------------
+    # --- the thread -------------------------------------------------------------------------------
 
     def _add_work(self, work: Callable[[], None], size: int = 0) -> None:
         self._work.append((size, work))
@@ -291,7 +317,11 @@ class BlockFiles:
             except BlockingIOError:
                 if not is_told:
                     is_told = True
-                    _log.warning("%s is held by another process: this gateway keeps blocks in memory alone until that one has ended", self._folder)
+                    _log.warning(
+                        "%s is held by another process: this gateway keeps blocks in memory alone"
+                        " until that one has ended",
+                        self._folder,
+                    )
                 with self._lock:
                     if self._lock.wait_for(lambda: self._closing, _LOCK_LOOK_S):
                         return False
@@ -315,7 +345,13 @@ class BlockFiles:
                 before = found.get(key)
                 if before is None or before[1].known < known:
                     found[key] = (status.st_mtime, _Entry(status.st_size, known))
-                superseded += [self._path(key, before[1].known)] if before and before[1].known < known else [path] if before else []
+                superseded += (
+                    [self._path(key, before[1].known)]
+                    if before and before[1].known < known
+                    else [path]
+                    if before
+                    else []
+                )
         with self._lock:
             for key, (_, entry) in sorted(found.items(), key=lambda item: item[1][0]):
                 self._put_in(key, entry)
@@ -370,6 +406,8 @@ class BlockFiles:
 
     def _drop_below(self, shard: int, log_start: int) -> None:
         with self._lock:
-            paths = [self._take_out(key) for key in list(self._of_shard[shard]) if key.start < log_start]
+            paths = [
+                self._take_out(key) for key in list(self._of_shard[shard]) if key.start < log_start
+            ]
         for path in paths:
             path.unlink(missing_ok=True)

@@ -1,22 +1,29 @@
-"""Encoded blocks of the log. A cell never changes, so a record batch that was encoded once can be sent for ever.
+"""Encoded blocks of the log. A cell never changes, so a record batch that was encoded once can be
+sent for ever.
 
-A full block covers ``BLOCK_CELLS`` offsets on a fixed boundary and is kept, least recently used out first. The open end of the log is kept as
-segments: what has come since the last fetch is encoded alone, so a cell is encoded at most twice, once when it is new and once in its full block,
-however many consumers follow.
+A full block covers ``BLOCK_CELLS`` offsets on a fixed boundary and is kept, least recently used out
+first. The open end of the log is kept as segments: what has come since the last fetch is encoded
+alone, so a cell is encoded at most twice, once when it is new and once in its full block, however
+many consumers follow.
 
-A block, or a segment, is one or more batches, each small enough to be sent alone. Its batches cover all of its offsets, also where the topic's view shows no
-cell, so every reader comes to the end of the log. Where bodies are large it ends early (``BLOCK_BYTES_MAX``): what lies behind it is encoded for each reader
-from where it is, and not kept. Topics whose records are the same (``Topic.content``) have their blocks together.
+A block, or a segment, is one or more batches, each small enough to be sent alone. Its batches cover
+all of its offsets, also where the topic's view shows no cell, so every reader comes to the end of
+the log. Where bodies are large it ends early (``BLOCK_BYTES_MAX``): what lies behind it is encoded
+for each reader from where it is, and not kept. Topics whose records are the same
+(``Topic.content``) have their blocks together.
 
-What memory has no room for, or a process before this one has encoded, may be in files (:mod:`cellfeed.bridge.gateway.log.block_files`): full blocks are looked for there
-before the store is read.
+What memory has no room for, or a process before this one has encoded, may be in files
+(:mod:`cellfeed.bridge.gateway.log.block_files`): full blocks are looked for there before the store
+is read.
 
-When a log was trimmed, what is kept from below its new start is dropped (:meth:`Blocks.trim`), and the block in which it starts is encoded from there on. What
-was being read at that moment may fail with Trimmed: whoever wanted it looks at the log's start again.
+When a log was trimmed, what is kept from below its new start is dropped (:meth:`Blocks.trim`), and
+the block in which it starts is encoded from there on. What was being read at that moment may fail
+with Trimmed: whoever wanted it looks at the log's start again.
 
-When bodies of a log were erased, all that is kept of it is dropped (:meth:`Blocks.erased`), and what was being read or encoded at that moment is read again.
-The sign for it is the count of erasures in the heads, which differs once more for every node that comes to the erasure: what was read of a node before it had
-come to it is dropped when it has.
+When bodies of a log were erased, all that is kept of it is dropped (:meth:`Blocks.erased`), and
+what was being read or encoded at that moment is read again. The sign for it is the count of
+erasures in the heads, which differs once more for every node that comes to the erasure: what was
+read of a node before it had come to it is dropped when it has.
 """
 
 from __future__ import annotations
@@ -43,11 +50,13 @@ from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.limits import ADDED_ID_MAX
 
 _BATCH_BYTES: Final = 768 << 10
-"""Body bytes after which a batch ends: below the 1 MiB that consumers fetch from a partition by default; one larger body goes alone."""
+"""Body bytes after which a batch ends: below the 1 MiB that consumers fetch from a partition by
+default; one larger body goes alone."""
 
 
 _PREPARED_CELLS_MAX: Final = 2_000
-"""Cells that are read together for one fetch: what comes in a fraction of a second. More are read partition by partition, as the answer has room."""
+"""Cells that are read together for one fetch: what comes in a fraction of a second. More are read
+partition by partition, as the answer has room."""
 
 
 Wanted = tuple[Topic, int, int, int, int]
@@ -63,9 +72,16 @@ class _Piece(NamedTuple):
 
 
 class Blocks:
-    """The blocks of all topics of one engine. Used on the event loop; scans and encoding run on ``executor``."""
+    """The blocks of all topics of one engine. Used on the event loop; scans and encoding run on
+    ``executor``."""
 
-    def __init__(self, engine: Engine, executor: Executor, bytes_max: int = BLOCKS_BYTES_MAX, files: BlockFiles | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        executor: Executor,
+        bytes_max: int = BLOCKS_BYTES_MAX,
+        files: BlockFiles | None = None,
+    ) -> None:
         self._engine = engine
         self.files = files
         self._executor = executor
@@ -84,9 +100,19 @@ class Blocks:
         self.encoded = 0
         self._counting = Lock()
 
-    async def read(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int, bytes_max: int, until_s: float = inf) -> list[Batch]:
-        """Batches from the one that holds ``offset`` on, up to the watermark, until ``bytes_max`` would be exceeded or the moment ``until_s`` of the monotonic
-        clock has come; at least one."""
+    async def read(
+        self,
+        topic: Topic,
+        shard: int,
+        offset: int,
+        watermark: int,
+        leader_epoch: int,
+        bytes_max: int,
+        until_s: float = inf,
+    ) -> list[Batch]:
+        """Batches from the one that holds ``offset`` on, up to the watermark, until ``bytes_max``
+        would be exceeded or the moment ``until_s`` of the monotonic clock has come; at least one.
+        """
         taken: list[Batch] = []
         taken_bytes = 0
         while offset < watermark and not (taken and monotonic() >= until_s):
@@ -120,48 +146,89 @@ class Blocks:
     def trim(self, shard: int, log_start: int) -> None:
         """The shard's log starts there: what is kept from below is dropped."""
         self._starts[shard] = log_start
-        for key in [key for key, block in self._full.items() if key[1] == shard and block[0].start < log_start]:
+        for key in [
+            key
+            for key, block in self._full.items()
+            if key[1] == shard and block[0].start < log_start
+        ]:
             self.kept_bytes -= block_bytes(self._full.pop(key))
-        for end in [end for end, segments in self._ends.items() if end[1] == shard and segments[0].start < log_start]:
+        for end in [
+            end
+            for end, segments in self._ends.items()
+            if end[1] == shard and segments[0].start < log_start
+        ]:
             del self._ends[end]
         if self.files is not None:
             self.files.trim(shard, log_start)
 
     def erased(self, shard: int) -> None:
-        """Bodies of the shard were erased, now or before this process began: all that is kept of it is dropped, and nothing of it is kept in files any more.
-        What the heads count is the process's own, so of a file that another one wrote nobody could say which erasures it has seen."""
+        """Bodies of the shard were erased, now or before this process began: all that is kept of it
+        is dropped, and nothing of it is kept in files any more. What the heads count is the
+        process's own, so of a file that another one wrote nobody could say which erasures it has
+        seen."""
         self.forget(shard, 0, ADDED_ID_MAX + 1, ADDED_ID_MAX + 1)
 
     def forget(self, shard: int, start: int, end: int, known: int) -> None:
-        """Cells with offsets from ``start`` up to, not including, ``end`` are no longer what they were when the shard's log was known up to less than
-        ``known`` (they were erased; ``known`` is the first watermark that shows it). When this returns, no read that begins gives them as they were, from
-        memory or from files.
+        """Cells with offsets from ``start`` up to, not including, ``end`` are no longer what they
+        were when the shard's log was known up to less than ``known`` (they were erased; ``known``
+        is the first watermark that shows it). When this returns, no read that begins gives them as
+        they were, from memory or from files.
 
-        Files outlive the process, and one that was not running was told nothing: so whoever calls this tells all of it again at each start, before
-        the first read. Files that were written since are not lost by it.
+        Files outlive the process, and one that was not running was told nothing: so whoever calls
+        this tells all of it again at each start, before the first read. Files that were written
+        since are not lost by it.
         """
         self._forgets[shard] += 1
-        for key in [key for key, block in self._full.items() if key[1] == shard and block[0].start < end and start < block[-1].end]:
+        for key in [
+            key
+            for key, block in self._full.items()
+            if key[1] == shard and block[0].start < end and start < block[-1].end
+        ]:
             self.kept_bytes -= block_bytes(self._full.pop(key))
-        for place in [place for place, segments in self._ends.items() if place[1] == shard and segments[0].start < end and start < segments[-1].end]:
+        for place in [
+            place
+            for place, segments in self._ends.items()
+            if place[1] == shard and segments[0].start < end and start < segments[-1].end
+        ]:
             del self._ends[place]
-        for piece in [piece for piece in self._under_way if piece[1] == shard and piece[2] < end and start < piece[3]]:
+        for piece in [
+            piece
+            for piece in self._under_way
+            if piece[1] == shard and piece[2] < end and start < piece[3]
+        ]:
             del self._under_way[piece]  # who comes now has it read anew
         if self.files is not None:
             self.files.forget(shard, start, end, known)
 
-    def begin(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> None:
-        """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that is about to come."""
+    def begin(
+        self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int
+    ) -> None:
+        """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that
+        is about to come."""
         start = offset // BLOCK_CELLS * BLOCK_CELLS
-        if start >= _boundary(watermark) or (topic.content, shard, start // BLOCK_CELLS) in self._full:
+        if (
+            start >= _boundary(watermark)
+            or (topic.content, shard, start // BLOCK_CELLS) in self._full
+        ):
             return
-        if (topic.content, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS) not in self._under_way:
-            begun = asyncio.get_running_loop().create_task(self._full_block(topic, shard, start // BLOCK_CELLS, watermark, leader_epoch))
+        if (
+            topic.content,
+            shard,
+            max(start, self._starts.get(shard, 0)),
+            start + BLOCK_CELLS,
+        ) not in self._under_way:
+            begun = asyncio.get_running_loop().create_task(
+                self._full_block(topic, shard, start // BLOCK_CELLS, watermark, leader_epoch)
+            )
             self._begun_ahead.add(begun)
             begun.add_done_callback(self._begun_ahead.discard)
-            begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever comes for it meets the error anew
+            begun.add_done_callback(
+                lambda done: done.cancelled() or done.exception()
+            )  # whoever comes for it meets the error anew
 
-    async def _full_block(self, topic: Topic, shard: int, number: int, watermark: int, leader_epoch: int) -> Block:
+    async def _full_block(
+        self, topic: Topic, shard: int, number: int, watermark: int, leader_epoch: int
+    ) -> Block:
         key = (topic.content, shard, number)
         block = self._full.get(key)
         if block is not None:
@@ -169,7 +236,14 @@ class Blocks:
             self._full.move_to_end(key)
             return block
         start = number * BLOCK_CELLS
-        block = await self._encode_once(topic, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS, leader_epoch, watermark)
+        block = await self._encode_once(
+            topic,
+            shard,
+            max(start, self._starts.get(shard, 0)),
+            start + BLOCK_CELLS,
+            leader_epoch,
+            watermark,
+        )
         if key not in self._full and block[0].start >= self._starts.get(shard, 0):
             self._full[key] = block
             self.kept_bytes += block_bytes(block)
@@ -181,7 +255,9 @@ class Blocks:
                 self.kept_bytes -= block_bytes(dropped)
         return block
 
-    async def _end(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> Block:
+    async def _end(
+        self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int
+    ) -> Block:
         """Segments of the open block that together cover ``offset`` up to the watermark."""
         key = (topic.content, shard)
         segments, start = self._kept_end(key, offset, watermark)
@@ -197,42 +273,61 @@ class Blocks:
         return segments
 
     def _keep_end(self, key: tuple[str, int], segments: Block) -> None:
-        """Keeps them unless what is kept of the same open block begins earlier, or goes on further, or they are large."""
+        """Keeps them unless what is kept of the same open block begins earlier, or goes on further,
+        or they are large."""
         if block_bytes(segments) > BLOCK_BYTES_MAX:
             return
         kept = self._ends.get(key)
-        if kept is None or kept[0].start < _boundary(segments[-1].end) or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end):
+        if (
+            kept is None
+            or kept[0].start < _boundary(segments[-1].end)
+            or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end)
+        ):
             self._ends[key] = segments
 
     def _kept_end(self, key: tuple[str, int], offset: int, watermark: int) -> tuple[Block, int]:
-        """The kept segments that go on to the watermark from ``offset`` or before it, and where they end: from there on it is to be encoded."""
+        """The kept segments that go on to the watermark from ``offset`` or before it, and where
+        they end: from there on it is to be encoded."""
         segments = self._ends.get(key, [])
         if segments and segments[0].start < self._starts.get(key[1], 0):
             segments = []  # they were being encoded while the log was trimmed
         if segments and _boundary(watermark) <= segments[0].start <= offset <= segments[-1].end:
             return segments, segments[-1].end
-        # The first look at this open block, or one from before what was kept: all of it from here on is one new piece.
-        return [], min(offset, segments[0].start) if segments and segments[0].start >= _boundary(watermark) else offset
+        # The first look at this open block, or one from before what was kept: all of it from here
+        # on is one new piece.
+        return [], min(offset, segments[0].start) if segments and segments[0].start >= _boundary(
+            watermark
+        ) else offset
 
     def prepare(self, wanted: Iterable[Wanted]) -> None:
-        """Begins to read and encode, in one go, the new cells at the ends of these logs: a fetch of many partitions would else ask the store once for each."""
+        """Begins to read and encode, in one go, the new cells at the ends of these logs: a fetch of
+        many partitions would else ask the store once for each."""
         groups: dict[str, list[tuple[_Piece, Block]]] = {}
         cells = 0
         for topic, shard, offset, watermark, leader_epoch in wanted:
             if not _boundary(watermark) <= offset < watermark:
                 continue
             segments, start = self._kept_end((topic.content, shard), offset, watermark)
-            if start < watermark and (topic.content, shard, start, watermark) not in self._under_way and cells + watermark - start <= _PREPARED_CELLS_MAX:
+            if (
+                start < watermark
+                and (topic.content, shard, start, watermark) not in self._under_way
+                and cells + watermark - start <= _PREPARED_CELLS_MAX
+            ):
                 # A cluster that is away holds up nobody else's.
-                groups.setdefault(self._engine.commit_group(shard), []).append((_Piece(topic, shard, start, watermark, leader_epoch), segments))
+                groups.setdefault(self._engine.commit_group(shard), []).append(
+                    (_Piece(topic, shard, start, watermark, leader_epoch), segments)
+                )
                 cells += watermark - start
         for group in groups.values():
             if len(group) > 1:
-                self._encode_together([piece for piece, _ in group], [segments for _, segments in group])
+                self._encode_together(
+                    [piece for piece, _ in group], [segments for _, segments in group]
+                )
 
     def _encode_together(self, pieces: Sequence[_Piece], before: Sequence[Block]) -> None:
-        """All pieces are done at the same moment, and whoever wants them comes for one after the other: so they are kept at once, each behind the segments
-        that were there ``before``, but for those of a shard of which something was forgotten meanwhile."""
+        """All pieces are done at the same moment, and whoever wants them comes for one after the
+        other: so they are kept at once, each behind the segments that were there ``before``, but
+        for those of a shard of which something was forgotten meanwhile."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
         forgets = [self._forgets[piece.shard] for piece in pieces]
@@ -244,15 +339,27 @@ class Blocks:
             _hand_out(encoding, futures)
             if encoding.cancelled() or encoding.exception() is not None:
                 return
-            for piece, segments, count, new in zip(pieces, before, forgets, encoding.result(), strict=True):
+            for piece, segments, count, new in zip(
+                pieces, before, forgets, encoding.result(), strict=True
+            ):
                 if count == self._forgets[piece.shard]:
                     self._keep_end((piece.topic.content, piece.shard), segments + new)
 
-        loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces).add_done_callback(done)
+        loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces).add_done_callback(
+            done
+        )
 
-    async def _encode_once(self, topic: Topic, shard: int, start: int, end: int, leader_epoch: int, known: int | None = None) -> Block:
-        """Several fetches that want the same piece at the same time wait for one encoding of it. ``known``: the watermark; given for a piece that may be in
-        files."""
+    async def _encode_once(
+        self,
+        topic: Topic,
+        shard: int,
+        start: int,
+        end: int,
+        leader_epoch: int,
+        known: int | None = None,
+    ) -> Block:
+        """Several fetches that want the same piece at the same time wait for one encoding of it.
+        ``known``: the watermark; given for a piece that may be in files."""
         key = (topic.content, shard, start, end)
         while True:
             forgets = self._forgets[shard]
@@ -260,16 +367,44 @@ class Blocks:
             if future is None:
                 loop = asyncio.get_running_loop()
                 if self.files is not None and known is not None:
-                    future = loop.run_in_executor(self._executor, self._read_or_encode, self.files, topic, shard, start, end, leader_epoch, known)
+                    future = loop.run_in_executor(
+                        self._executor,
+                        self._read_or_encode,
+                        self.files,
+                        topic,
+                        shard,
+                        start,
+                        end,
+                        leader_epoch,
+                        known,
+                    )
                 else:
-                    future = loop.run_in_executor(self._executor, encode_range, self._engine, topic, shard, start, end, leader_epoch)
+                    future = loop.run_in_executor(
+                        self._executor,
+                        encode_range,
+                        self._engine,
+                        topic,
+                        shard,
+                        start,
+                        end,
+                        leader_epoch,
+                    )
                     self._count_encoded(1)
                 self._begun(key, future)
             block = await asyncio.shield(future)
             if forgets == self._forgets[shard]:
                 return block
 
-    def _read_or_encode(self, files: BlockFiles, topic: Topic, shard: int, start: int, end: int, leader_epoch: int, known: int) -> Block:
+    def _read_or_encode(
+        self,
+        files: BlockFiles,
+        topic: Topic,
+        shard: int,
+        start: int,
+        end: int,
+        leader_epoch: int,
+        known: int,
+    ) -> Block:
         key = files.key(topic, shard, start, end)
         block = files.read(key, leader_epoch)
         if block is None:
@@ -285,7 +420,9 @@ class Blocks:
 
     def _begun(self, key: tuple[str, int, int, int], future: asyncio.Future[Block]) -> None:
         self._under_way[key] = future
-        future.add_done_callback(lambda done: None if self._under_way.get(key) is not done else self._under_way.pop(key))
+        future.add_done_callback(
+            lambda done: None if self._under_way.get(key) is not done else self._under_way.pop(key)
+        )
 
 
 def _boundary(watermark: int) -> int:
@@ -293,7 +430,9 @@ def _boundary(watermark: int) -> int:
     return watermark // BLOCK_CELLS * BLOCK_CELLS
 
 
-def _hand_out(encoding: asyncio.Future[list[Block]], futures: Sequence[asyncio.Future[Block]]) -> None:
+def _hand_out(
+    encoding: asyncio.Future[list[Block]], futures: Sequence[asyncio.Future[Block]]
+) -> None:
     if encoding.cancelled():
         for future in futures:
             future.cancel()
@@ -308,7 +447,9 @@ def _hand_out(encoding: asyncio.Future[list[Block]], futures: Sequence[asyncio.F
 
 def encode_pieces(engine: Engine, pieces: Sequence[_Piece]) -> list[Block]:
     """As :func:`encode_range` for each, read together."""
-    found = engine.scan_many([LogRange(piece.shard, piece.start, piece.end - piece.start) for piece in pieces])
+    found = engine.scan_many(
+        [LogRange(piece.shard, piece.start, piece.end - piece.start) for piece in pieces]
+    )
     blocks: list[Block] = []
     left = BLOCK_BYTES_MAX
     for piece, first in zip(pieces, found, strict=True):
@@ -328,21 +469,27 @@ def encode_range(
     left_out: Collection[int] = (),
     bytes_max: int = BLOCK_BYTES_MAX,
 ) -> Block:
-    """The batches of one range of offsets, in order and without a gap between them; an offset without a record is a hole in its batch. They end before the
-    range does with the batch that brings them to ``bytes_max``.
+    """The batches of one range of offsets, in order and without a gap between them; an offset
+    without a record is a hole in its batch. They end before the range does with the batch that
+    brings them to ``bytes_max``.
 
-    ``first``: cells from its start on that were read already. ``left_out``: added_ids that are not shown, whatever the view says.
+    ``first``: cells from its start on that were read already. ``left_out``: added_ids that are not
+    shown, whatever the view says.
     """
     column = topic.view.column
     batches = _Batches(topic, shard, start, leader_epoch)
     position = start
     while position < end:
-        found = _below(end, engine.scan(shard, position, end - position) if first is None else first)
+        found = _below(
+            end, engine.scan(shard, position, end - position) if first is None else first
+        )
         first = None
         piece: list[StoredCell] = []
         piece_bytes = 0
         for cell in found:
-            if (column is None or cell.column_name == column or cell.column_name == ERASED_COLUMN) and cell.added_id not in left_out:
+            if (
+                column is None or cell.column_name == column or cell.column_name == ERASED_COLUMN
+            ) and cell.added_id not in left_out:
                 size = decoded_bytes_bound(cell.body)
                 if piece and piece_bytes + size > _BATCH_BYTES:
                     batches.add(piece)
@@ -359,8 +506,8 @@ def encode_range(
 
 
 class _Batches:
-    """Batches of the cells of a range that the topic's view shows. Bodies are decoded in pieces of a batch's size, so that a few more of them than a batch
-    has are in memory at once."""
+    """Batches of the cells of a range that the topic's view shows. Bodies are decoded in pieces of
+    a batch's size, so that a few more of them than a batch has are in memory at once."""
 
     def __init__(self, topic: Topic, shard: int, start: int, leader_epoch: int) -> None:
         self._topic = topic
@@ -407,4 +554,8 @@ class _Batches:
 
 def _below(end: int, found: Sequence[StoredCell]) -> Sequence[StoredCell]:
     """Where ids are missing, as many cells as ids go on beyond the range."""
-    return [cell for cell in found if cell.added_id < end] if found and found[-1].added_id >= end else found
+    return (
+        [cell for cell in found if cell.added_id < end]
+        if found and found[-1].added_id >= end
+        else found
+    )

@@ -1,8 +1,11 @@
-"""What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and the fetches that wait for them to move.
+"""What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and the fetches
+that wait for them to move.
 
-A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every ``POLL_INTERVAL_S``. Where cells are shown only once a minion
-has them, a wake-up comes a millisecond or two too early: the counters are looked at again, in small steps, until what is committed is shown. Wake-ups that
-come meanwhile are met by the next of these looks: a look asks every node of every cluster, so under load they are most of what a new cell costs.
+A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every
+``POLL_INTERVAL_S``. Where cells are shown only once a minion has them, a wake-up comes a
+millisecond or two too early: the counters are looked at again, in small steps, until what is
+committed is shown. Wake-ups that come meanwhile are met by the next of these looks: a look asks
+every node of every cluster, so under load they are most of what a new cell costs.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from cellfeed.store.limits import ADDED_ID_MAX
 
 
 class LogHeads:
-    """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in (I9). ``on_trim`` is told a shard's log start when it has
-    risen, ``on_erasure`` a shard of which bodies were erased: since, or
-    before the first look."""
+    """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in
+    (I9). ``on_trim`` is told a shard's log start when it has risen, ``on_erasure`` a shard of which
+    bodies were erased: since, or before the first look."""
 
     def __init__(
         self,
@@ -35,7 +38,9 @@ class LogHeads:
         self._executor = executor
         self._on_trim = on_trim
         self._heads: dict[int, Head] = {}
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {shard: set() for shard in range(engine.shards)}
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {
+            shard: set() for shard in range(engine.shards)
+        }
         self._reading: asyncio.Future[dict[int, Head]] | None = None
         self._begun_s = float("-inf")
         """When the last look began."""
@@ -46,14 +51,16 @@ class LogHeads:
         self._read_s = float("-inf")
         """When somebody last read the logs."""
         self._put_off: Callable[[BaseException], None] | None = None
-        """Set when there was a wake-up that nobody was there for: whom to tell that its look failed."""
+        """Set when there was a wake-up that nobody was there for: whom to tell that its look
+        failed."""
 
     def __getitem__(self, shard: int) -> Head:
         return self._heads[shard]
 
     async def refresh(self, asked_s: float | None = None) -> None:
-        """Reads the counters. What was committed before this call is seen when it returns; with ``asked_s``, what was before that moment of
-        ``time.monotonic``: requests that were read together share a look, and some clients send one for each partition."""
+        """Reads the counters. What was committed before this call is seen when it returns; with
+        ``asked_s``, what was before that moment of ``time.monotonic``: requests that were read
+        together share a look, and some clients send one for each partition."""
         reading = await self._look(asked_s)
         heads = await asyncio.shield(reading)
         if self._taken is not reading:
@@ -69,12 +76,15 @@ class LogHeads:
             await asyncio.wait([self._reading])
         if self._reading is None or self._reading.done():
             self._begun_s = time.monotonic()
-            self._reading = asyncio.get_running_loop().run_in_executor(self._executor, self._engine.heads)
+            self._reading = asyncio.get_running_loop().run_in_executor(
+                self._executor, self._engine.heads
+            )
         return self._reading
 
     def refresh_soon(self, on_error: Callable[[BaseException], None]) -> None:
-        """Reads the counters in the background until all that was committed before this call is shown, or has waited for too long; many calls are one.
-        Put off while nobody reads: a look for each commit asks all nodes of all clusters, for nobody."""
+        """Reads the counters in the background until all that was committed before this call is
+        shown, or has waited for too long; many calls are one. Put off while nobody reads: a look
+        for each commit asks all nodes of all clusters, for nobody."""
         if not self._waiters and time.monotonic() - self._read_s > WATCHED_S:
             self._put_off = on_error
             return
@@ -105,8 +115,9 @@ class LogHeads:
     async def _follow(self) -> None:
         """One look after the other, with a pause between them while committed cells are not shown.
 
-        A wake-up during a look may tell of a commit that it came too early for, so another look follows; nothing else runs between the last question whether
-        there was one and the end. One during a pause waits for its rest, 10 ms at most.
+        A wake-up during a look may tell of a commit that it came too early for, so another look
+        follows; nothing else runs between the last question whether there was one and the end. One
+        during a pause waits for its rest, 10 ms at most.
         """
         waits = iter(FOLLOW_UP_S)
         while True:
@@ -120,10 +131,14 @@ class LogHeads:
                 return
 
     def _all_shown(self) -> bool:
-        return all(head.watermark >= head.next_added_id or head.next_added_id == ADDED_ID_MAX for head in self._heads.values())
+        return all(
+            head.watermark >= head.next_added_id or head.next_added_id == ADDED_ID_MAX
+            for head in self._heads.values()
+        )
 
     async def wait_for_more(self, seen: Mapping[int, int], timeout_s: float) -> None:
-        """Returns when the watermark of one of the shards differs from the one that was seen, or after ``timeout_s``."""
+        """Returns when the watermark of one of the shards differs from the one that was seen, or
+        after ``timeout_s``."""
         if any(self._heads[shard].watermark != watermark for shard, watermark in seen.items()):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,7 +163,12 @@ class LogHeads:
                 self._on_erasure(shard)
             if head.log_start > (known.log_start if known is not None else 0):
                 self._on_trim(shard, head.log_start)
-            if known is None or head.watermark > known.watermark or head.log_start > known.log_start or head.leader_epoch > known.leader_epoch:
+            if (
+                known is None
+                or head.watermark > known.watermark
+                or head.log_start > known.log_start
+                or head.leader_epoch > known.leader_epoch
+            ):
                 for future in self._waiting[shard]:
                     if not future.done():
                         future.set_result(None)

@@ -1,28 +1,39 @@
-"""``trips@latest``: the newest cell of each row and column up to now, then every new cell. A consumer has a table as it stands without reading its history.
+"""``trips@latest``: the newest cell of each row and column up to now, then every new cell. A
+consumer has a table as it stands without reading its history.
 
-The newest cell of a row and column is the one with the highest ref key, wherever in the log it lies.
+The newest cell of a row and column is the one with the highest ref key, wherever in the log it
+lies.
 
-**What holds whoever asks, from whatever offset, as often as they like, through any gateway** (the rule): of the log from its start up to the watermark, a
-cell is left out only if a newer one of the same row and column lies in that part of the log. Offsets are those of the full log; batches cover what is left
-out, so a reader goes on over it as over what compaction took from a log.
+**What holds whoever asks, from whatever offset, as often as they like, through any gateway** (the
+rule): of the log from its start up to the watermark, a cell is left out only if a newer one of the
+same row and column lies in that part of the log. Offsets are those of the full log; batches cover
+what is left out, so a reader goes on over it as over what compaction took from a log.
 
-So nobody who reads from an offset s on misses a row and column whose newest cell lies at s or behind it. Let N be the newest cell of its row and column among
-those from s up to where the reader is, and let the log have no newer one in front of s. When the reader passed N, either N was shown, or a newer cell M was in
-the log already. M does not lie between s and the reader, where N is the newest, nor in front of s: so it is still to come, and what was said of N is true of
-it. At the end of the log there is nothing left to come, so the newest cell was shown. Nothing is remembered in this argument: each fetch is judged by itself,
-with whatever watermark its gateway knows, since an older watermark only leaves out less; and what is below a watermark once stays there (E7), so no newer cell
-on which this relies is taken back by a promotion. A cell that comes late with a lower ref key is never the newest: whoever began behind the newer one sees
-neither, as whoever begins in the middle of any log does not see what was before. A newer cell that is trimmed away counts no longer, for reads that begin
-afterwards.
+So nobody who reads from an offset s on misses a row and column whose newest cell lies at s or
+behind it. Let N be the newest cell of its row and column among those from s up to where the reader
+is, and let the log have no newer one in front of s. When the reader passed N, either N was shown,
+or a newer cell M was in the log already. M does not lie between s and the reader, where N is the
+newest, nor in front of s: so it is still to come, and what was said of N is true of it. At the end
+of the log there is nothing left to come, so the newest cell was shown. Nothing is remembered in
+this argument: each fetch is judged by itself, with whatever watermark its gateway knows, since an
+older watermark only leaves out less; and what is below a watermark once stays there (E7), so no
+newer cell on which this relies is taken back by a promotion. A cell that comes late with a lower
+ref key is never the newest: whoever began behind the newer one sees neither, as whoever begins in
+the middle of any log does not see what was before. A newer cell that is trimmed away counts no
+longer, for reads that begin afterwards.
 
-**When a read goes live.** By the rule alone a reader at the end would be given the newer of two cells that came together, and not the older. So a gateway
-remembers of each connection where "now" was: the watermark when it began to read a partition. Below it only what is newest is shown, from there on every
-cell. A read goes on with a fetch from where the last answer ended, or from within it; a fetch from elsewhere, another connection, another gateway begin a
-read of their own, with a "now" of their own. What is remembered may be forgotten at any moment (``LATEST_READS_MAX``): then a read begins anew, and is shown
-the newest of what it had not come to. It decides how much more than the rule asks for is shown, never less.
+**When a read goes live.** By the rule alone a reader at the end would be given the newer of two
+cells that came together, and not the older. So a gateway remembers of each connection where "now"
+was: the watermark when it began to read a partition. Below it only what is newest is shown, from
+there on every cell. A read goes on with a fetch from where the last answer ended, or from within
+it; a fetch from elsewhere, another connection, another gateway begin a read of their own, with a
+"now" of their own. What is remembered may be forgotten at any moment (``LATEST_READS_MAX``): then a
+read begins anew, and is shown the newest of what it had not come to. It decides how much more than
+the rule asks for is shown, never less.
 
-**What it costs.** Per ``NEWEST_CELLS`` offsets below "now" one scan, and one query that searches the index by key once for each of those cells; nothing of it
-is kept, since what is newest changes with the log. From "now" on it costs nothing: those are the kept blocks of the topic with all cells.
+**What it costs.** Per ``NEWEST_CELLS`` offsets below "now" one scan, and one query that searches
+the index by key once for each of those cells; nothing of it is kept, since what is newest changes
+with the log. From "now" on it costs nothing: those are the kept blocks of the topic with all cells.
 """
 
 from __future__ import annotations
@@ -51,7 +62,8 @@ class Reader(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """The last answer of a read began at ``offset`` and ended before ``end``; from ``live_from`` on every cell is shown."""
+    """The last answer of a read began at ``offset`` and ended before ``end``; from ``live_from`` on
+    every cell is shown."""
 
     offset: int
     end: int
@@ -59,7 +71,8 @@ class _Read(NamedTuple):
 
 
 class LatestReads:
-    """Where "now" was for each read that goes on; the least recently used is forgotten first. A value of the event loop: no clock, no store."""
+    """Where "now" was for each read that goes on; the least recently used is forgotten first. A
+    value of the event loop: no clock, no store."""
 
     def __init__(self, reads_max: int = LATEST_READS_MAX) -> None:
         self._reads: OrderedDict[Reader, _Read] = OrderedDict()
@@ -71,7 +84,8 @@ class LatestReads:
         return read is not None and read.offset <= offset <= read.end
 
     def live_from(self, reader: Reader, offset: int, watermark: int) -> int:
-        """The first offset from which every cell is shown to this fetch. ``watermark`` is the "now" of a read that begins."""
+        """The first offset from which every cell is shown to this fetch. ``watermark`` is the "now"
+        of a read that begins."""
         if not self.goes_on(reader, offset):
             self._reads[reader] = _Read(offset, offset, watermark)
             if len(self._reads) > self._reads_max:
@@ -90,20 +104,33 @@ class LatestReads:
 
 
 class Newest:
-    """Reads what lies below the "now" of reads. Used on the event loop; scans and encoding run on ``executor``."""
+    """Reads what lies below the "now" of reads. Used on the event loop; scans and encoding run on
+    ``executor``."""
 
     def __init__(self, engine: Engine, executor: Executor) -> None:
         self._engine = engine
         self._executor = executor
         self.reads = LatestReads()
 
-    async def read(self, topic: Topic, shard: int, offset: int, live_from: int, head: Head, bytes_max: int, until_s: float) -> list[Batch]:
-        """Batches from ``offset`` up to ``live_from``, until ``bytes_max`` would be exceeded or the moment ``until_s`` has come; at least one."""
+    async def read(
+        self,
+        topic: Topic,
+        shard: int,
+        offset: int,
+        live_from: int,
+        head: Head,
+        bytes_max: int,
+        until_s: float,
+    ) -> list[Batch]:
+        """Batches from ``offset`` up to ``live_from``, until ``bytes_max`` would be exceeded or the
+        moment ``until_s`` has come; at least one."""
         taken: list[Batch] = []
         taken_bytes = 0
         while offset < live_from and not (taken and monotonic() >= until_s):
             end = min(offset + NEWEST_CELLS, live_from)
-            block = await asyncio.get_running_loop().run_in_executor(self._executor, encode_newest, self._engine, topic, shard, offset, end, head)
+            block = await asyncio.get_running_loop().run_in_executor(
+                self._executor, encode_newest, self._engine, topic, shard, offset, end, head
+            )
             for batch in block:
                 if taken and taken_bytes + len(batch.data) > bytes_max:
                     return taken
@@ -113,8 +140,11 @@ class Newest:
         return taken
 
 
-def encode_newest(engine: Engine, topic: Topic, shard: int, start: int, end: int, head: Head) -> Block:
-    """As :func:`cellfeed.bridge.gateway.log.blocks.encode_range`, without the cells of which a newer one lies in the log that ``head`` shows."""
+def encode_newest(
+    engine: Engine, topic: Topic, shard: int, start: int, end: int, head: Head
+) -> Block:
+    """As :func:`cellfeed.bridge.gateway.log.blocks.encode_range`, without the cells of which a
+    newer one lies in the log that ``head`` shows."""
     superseded = engine.superseded(shard, start, end, head.log_start, head.watermark)
     # Where all of them are, nothing is read.
     first: list[StoredCell] | None = [] if len(superseded) == end - start else None

@@ -1,6 +1,8 @@
-"""Who is at the other end of a connection: SASL PLAIN and SCRAM, message by message. No socket here; what a password costs runs in a thread.
+"""Who is at the other end of a connection: SASL PLAIN and SCRAM, message by message. No socket
+here; what a password costs runs in a thread.
 
-Whatever the reason, a peer whose authentication failed is told the same, after the same work, and a little later: it learns nothing of which names exist.
+Whatever the reason, a peer whose authentication failed is told the same, after the same work, and a
+little later: it learns nothing of which names exist.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.limits import AUTHENTICATION_FAILED_DELAY_S
-from cellfeed.bridge.gateway.security.scram import PLAIN, AuthenticationFailed, ScramExchange, is_password, plain_message
+from cellfeed.bridge.gateway.security.scram import (
+    PLAIN,
+    AuthenticationFailed,
+    ScramExchange,
+    is_password,
+    plain_message,
+)
 from cellfeed.bridge.gateway.security.users import Security
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -25,9 +33,16 @@ _FAILED: Final = "Authentication failed: the mechanism, the user or the password
 
 
 class Authentication:
-    """Of one connection. ``principal`` is None until it has succeeded. ``has_failed``: the connection is to be closed once the answer is out."""
+    """Of one connection. ``principal`` is None until it has succeeded. ``has_failed``: the
+    connection is to be closed once the answer is out."""
 
-    def __init__(self, mechanisms: tuple[str, ...], security: Callable[[], Security], executor: Executor, host: str) -> None:
+    def __init__(
+        self,
+        mechanisms: tuple[str, ...],
+        security: Callable[[], Security],
+        executor: Executor,
+        host: str,
+    ) -> None:
         self._mechanisms = mechanisms
         self._security = security
         self._executor = executor
@@ -43,7 +58,10 @@ class Authentication:
         self.has_failed = not known
         if known:
             self._mechanism = mechanism
-        return {"error_code": ErrorCode.none if known else ErrorCode.unsupported_sasl_mechanism, "mechanisms": self._mechanisms}
+        return {
+            "error_code": ErrorCode.none if known else ErrorCode.unsupported_sasl_mechanism,
+            "mechanisms": self._mechanisms,
+        }
 
     async def authenticate(self, token: bytes) -> dict[str, Any]:
         """SaslAuthenticate: the next message of the mechanism."""
@@ -51,7 +69,9 @@ class Authentication:
             self.has_failed = True
             return _answer(ErrorCode.illegal_sasl_state, "SaslHandshake comes first, once")
         try:
-            answer = await (self._plain(token) if self._mechanism == PLAIN else self._scram_step(token))
+            answer = await (
+                self._plain(token) if self._mechanism == PLAIN else self._scram_step(token)
+            )
         except AuthenticationFailed as failed:
             _log.warning("authentication from %s failed: %s", self._host, failed)
             self.has_failed = True
@@ -63,7 +83,9 @@ class Authentication:
         user, password = plain_message(token)
         security = self._security()
         credential = security.credential(_PLAIN_VERIFIED_BY, user)
-        fits = await asyncio.get_running_loop().run_in_executor(self._executor, is_password, _PLAIN_VERIFIED_BY, credential, password)
+        fits = await asyncio.get_running_loop().run_in_executor(
+            self._executor, is_password, _PLAIN_VERIFIED_BY, credential, password
+        )
         if not fits or not security.exists(user):
             raise AuthenticationFailed("no such user, or another password")
         self.principal = user
@@ -73,7 +95,11 @@ class Authentication:
         mechanism = self._mechanism or ""
         if self._scram is None:
             security = self._security()
-            self._scram = ScramExchange(mechanism, lambda user: security.credential(mechanism, user), secrets.token_urlsafe(_NONCE_BYTES))
+            self._scram = ScramExchange(
+                mechanism,
+                lambda user: security.credential(mechanism, user),
+                secrets.token_urlsafe(_NONCE_BYTES),
+            )
             return self._scram.first(token)
         answer = self._scram.final(token)
         if not self._security().exists(self._scram.user):
@@ -84,4 +110,9 @@ class Authentication:
 
 def _answer(error: ErrorCode, message: str | None, token: bytes = b"") -> dict[str, Any]:
     # A session's lifetime of 0: it lasts as long as the connection.
-    return {"error_code": error, "error_message": message, "auth_bytes": token, "session_lifetime": 0}
+    return {
+        "error_code": error,
+        "error_message": message,
+        "auth_bytes": token,
+        "session_lifetime": 0,
+    }

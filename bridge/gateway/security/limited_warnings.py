@@ -7,8 +7,9 @@ import logging
 
 
 class LimitedWarnings:
-    """At most ``told_max`` warnings in ``told_s`` seconds, counted from the first of them; those beyond are counted, and when the time is over one line tells
-    how many they were. Used on the event loop. A process that ends within that time does not tell the count."""
+    """At most ``told_max`` warnings in ``told_s`` seconds, counted from the first of them; those
+    beyond are counted, and when the time is over one line tells how many they were. Used on the
+    event loop. A process that ends within that time does not tell the count."""
 
     def __init__(self, log: logging.Logger, what: str, told_max: int, told_s: float) -> None:
         """``what``: of which the line says how many there were."""
@@ -23,7 +24,9 @@ class LimitedWarnings:
     def warn(self, message: str, *arguments: object) -> None:
         """Writes the warning, or counts it."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # the first one of a time, or the loop of the last one ended before its time did
+        if (
+            self._loop is not loop
+        ):  # the first one of a time, or the loop of the last one ended before its time did
             self._loop = loop
             self._told = self._passed_over = 0
             loop.call_later(self._told_s, self._begin_anew)
@@ -36,4 +39,9 @@ class LimitedWarnings:
     def _begin_anew(self) -> None:
         self._loop = None
         if self._passed_over:
-            self._log.warning("%d more %s in the last %g s, not told one by one", self._passed_over, self._what, self._told_s)
+            self._log.warning(
+                "%d more %s in the last %g s, not told one by one",
+                self._passed_over,
+                self._what,
+                self._told_s,
+            )

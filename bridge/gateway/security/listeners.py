@@ -13,14 +13,16 @@ from cellfeed.store.errors import InvalidRequest, ProtectData
 
 Protection = Literal["plaintext", "tls", "sasl_plaintext", "sasl_tls"]
 DEFAULT_NAME: Final = "default"
-"""Name of the listener that a gateway has when none are configured. Listeners of the same name are one to clients: they are told the addresses of all gateways
-that have it."""
+"""Name of the listener that a gateway has when none are configured. Listeners of the same name are
+one to clients: they are told the addresses of all gateways that have it."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """``advertised``: the address that clients which come in here are told, where it is not what is bound. ``certificate`` and ``key``: PEM files, with TLS.
-    ``client_ca``: clients need a certificate of it. ``mechanisms``: with SASL; PLAIN sends the password, so without TLS it has to be asked for."""
+    """``advertised``: the address that clients which come in here are told, where it is not what is
+    bound. ``certificate`` and ``key``: PEM files, with TLS. ``client_ca``: clients need a
+    certificate of it. ``mechanisms``: with SASL; PLAIN sends the password, so without TLS it has to
+    be asked for."""
 
     name: str = DEFAULT_NAME
     host: str = "127.0.0.1"
@@ -42,27 +44,40 @@ class Listener:
 
 
 def check_listener(listener: Listener) -> None:
-    """Raises ProtectData for an address beyond loopback without TLS and authentication, InvalidRequest for what does not fit together."""
+    """Raises ProtectData for an address beyond loopback without TLS and authentication,
+    InvalidRequest for what does not fit together."""
     name = f"listener {listener.name!r}"
     if listener.has_tls and not (listener.certificate and listener.key):
-        raise InvalidRequest(f"{name}: security {listener.security} needs certificate and key, two PEM files")
+        raise InvalidRequest(
+            f"{name}: security {listener.security} needs certificate and key, two PEM files"
+        )
     if not listener.has_tls and (listener.certificate or listener.key or listener.client_ca):
-        raise InvalidRequest(f"{name}: certificate, key and client_ca are for security tls or sasl_tls, not {listener.security}")
+        raise InvalidRequest(
+            f"{name}: certificate, key and client_ca are for security tls or sasl_tls, not"
+            f" {listener.security}"
+        )
     if unknown := [each for each in listener.mechanisms if each not in MECHANISMS]:
-        raise InvalidRequest(f"{name}: no mechanism {unknown[0]!r}; there are {', '.join(MECHANISMS)}")
+        raise InvalidRequest(
+            f"{name}: no mechanism {unknown[0]!r}; there are {', '.join(MECHANISMS)}"
+        )
     if listener.has_sasl and not listener.mechanisms:
-        raise InvalidRequest(f"{name}: security {listener.security} needs at least one of the mechanisms {', '.join(MECHANISMS)}")
+        raise InvalidRequest(
+            f"{name}: security {listener.security} needs at least one of the mechanisms"
+            f" {', '.join(MECHANISMS)}"
+        )
     if is_loopback(listener.host):
         return
     if not (listener.security == "sasl_tls" or (listener.security == "tls" and listener.client_ca)):
         raise ProtectData(
-            f"{name}: host {listener.host!r} is not loopback, and {listener.security} without TLS and authentication would show every cell to whoever comes: "
-            "set security: sasl_tls with certificate and key, or security: tls with client_ca too"
+            f"{name}: host {listener.host!r} is not loopback, and {listener.security} without TLS"
+            " and authentication would show every cell to whoever comes: set security: sasl_tls"
+            " with certificate and key, or security: tls with client_ca too"
         )
 
 
 def tls_context(listener: Listener) -> ssl.SSLContext | None:
-    """For a listener with TLS: 1.2 or newer; with ``client_ca`` no client without a certificate. Raises InvalidRequest for files that cannot be used."""
+    """For a listener with TLS: 1.2 or newer; with ``client_ca`` no client without a certificate.
+    Raises InvalidRequest for files that cannot be used."""
     if not listener.has_tls or listener.certificate is None or listener.key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -77,17 +92,30 @@ def tls_context(listener: Listener) -> ssl.SSLContext | None:
             context.verify_mode = ssl.CERT_REQUIRED
     except (ssl.SSLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or type(error).__name__
-        raise InvalidRequest(f"listener {listener.name!r}: certificate, key or client_ca cannot be used ({reason}): unencrypted PEM files that fit") from None
+        raise InvalidRequest(
+            f"listener {listener.name!r}: certificate, key or client_ca cannot be used ({reason}):"
+            " unencrypted PEM files that fit"
+        ) from None
     return context
 
 
 def subject_principal(certificate: dict[str, object] | None) -> str | None:
-    """The subject of a client's certificate as Kafka writes it (RFC 2253: the last part first, ``CN=billing,O=example``); None without one."""
+    """The subject of a client's certificate as Kafka writes it (RFC 2253: the last part first,
+    ``CN=billing,O=example``); None without one."""
     subject = (certificate or {}).get("subject")
     if not isinstance(subject, tuple) or not subject:
         return None
-    short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C", "localityName": "L", "stateOrProvinceName": "ST"}
-    return ",".join(f"{short.get(name, name)}={value}" for part in reversed(subject) for name, value in part)
+    short = {
+        "commonName": "CN",
+        "organizationName": "O",
+        "organizationalUnitName": "OU",
+        "countryName": "C",
+        "localityName": "L",
+        "stateOrProvinceName": "ST",
+    }
+    return ",".join(
+        f"{short.get(name, name)}={value}" for part in reversed(subject) for name, value in part
+    )
 
 
 def is_loopback(host: str) -> bool:

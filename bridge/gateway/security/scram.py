@@ -1,7 +1,9 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the server's side. Pure: no socket, no clock, nonces are given.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the server's side. Pure: no socket, no
+clock, nonces are given.
 
-What is kept of a password is its salt, its iterations and two keys, from which it cannot be told; the same keys verify a password that comes as such (PLAIN). A
-user who does not exist is answered as one who does, with a salt that is always the same for that name, and fails at the proof.
+What is kept of a password is its salt, its iterations and two keys, from which it cannot be told;
+the same keys verify a password that comes as such (PLAIN). A user who does not exist is answered as
+one who does, with a salt that is always the same for that name, and fails at the proof.
 """
 
 from __future__ import annotations
@@ -43,22 +45,31 @@ class AuthenticationFailed(Exception):
     """The reason is for the log; the peer is told the same whatever it was."""
 
 
-def make_credential(mechanism: str, password: str, salt: bytes, iterations: int = SCRAM_ITERATIONS) -> Credential:
+def make_credential(
+    mechanism: str, password: str, salt: bytes, iterations: int = SCRAM_ITERATIONS
+) -> Credential:
     """Blocks for some milliseconds: that is its purpose."""
     name = HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", name)
-    return Credential(salt, iterations, hashlib.new(name, client_key).digest(), hmac.digest(salted, b"Server Key", name))
+    return Credential(
+        salt,
+        iterations,
+        hashlib.new(name, client_key).digest(),
+        hmac.digest(salted, b"Server Key", name),
+    )
 
 
 def is_password(mechanism: str, credential: Credential, password: str) -> bool:
-    """Whether a password is the one that the credential was made of. Blocks as :func:`make_credential` does."""
+    """Whether a password is the one that the credential was made of. Blocks as
+    :func:`make_credential` does."""
     made = make_credential(mechanism, password, credential.salt, credential.iterations)
     return hmac.compare_digest(made.stored_key, credential.stored_key)
 
 
 def no_credential(mechanism: str, user: str, secret: bytes) -> Credential:
-    """In place of the credential of a user who does not exist: no password fits it. ``secret`` keeps its salt from being told apart from a real one."""
+    """In place of the credential of a user who does not exist: no password fits it. ``secret``
+    keeps its salt from being told apart from a real one."""
     name = HASHES[mechanism]
     salt = hmac.digest(secret, user.encode(), name)[:SALT_BYTES]
     size = hashlib.new(name).digest_size
@@ -66,8 +77,8 @@ def no_credential(mechanism: str, user: str, secret: bytes) -> Credential:
 
 
 class ScramExchange:
-    """One authentication: :meth:`first`, then :meth:`final`. ``find`` gives the credential of a user, or one that no password fits. ``nonce``: printable ASCII
-    without a comma."""
+    """One authentication: :meth:`first`, then :meth:`final`. ``find`` gives the credential of a
+    user, or one that no password fits. ``nonce``: printable ASCII without a comma."""
 
     def __init__(self, mechanism: str, find: Callable[[str], Credential], nonce: str) -> None:
         self._hash = HASHES[mechanism]
@@ -81,7 +92,12 @@ class ScramExchange:
         text = _text(message)
         gs2, separator, bare = _split_gs2(text)
         attributes = _attributes(bare)
-        if not separator or len(attributes) < 2 or attributes[0][0] != "n" or attributes[1][0] != "r":
+        if (
+            not separator
+            or len(attributes) < 2
+            or attributes[0][0] != "n"
+            or attributes[1][0] != "r"
+        ):
             raise AuthenticationFailed("not a SCRAM client-first-message")
         # Extensions may follow; a mandatory one (m=) comes first, and so was refused.
         user, client_nonce = _unescaped(attributes[0][1]), attributes[1][1]
@@ -98,15 +114,20 @@ class ScramExchange:
         return answer.encode()
 
     def final(self, message: bytes) -> bytes:
-        """The answer to the client's last message, which proves that the server knows the keys, too. Raises AuthenticationFailed."""
+        """The answer to the client's last message, which proves that the server knows the keys,
+        too. Raises AuthenticationFailed."""
         if self._expected is None:
             raise AuthenticationFailed("a last message without a first one")
         (credential, nonce, begun, binding), self._expected = self._expected, None
         text = _text(message)
         without_proof, _, proof_text = text.rpartition(",p=")
         attributes = dict(_attributes(without_proof)) if without_proof else {}
-        if attributes.get("c") != binding or not hmac.compare_digest(attributes.get("r", "").encode(), nonce.encode()):
-            raise AuthenticationFailed("the nonce or the channel binding is not that of the first message")
+        if attributes.get("c") != binding or not hmac.compare_digest(
+            attributes.get("r", "").encode(), nonce.encode()
+        ):
+            raise AuthenticationFailed(
+                "the nonce or the channel binding is not that of the first message"
+            )
         try:
             proof = b64decode(proof_text, validate=True)
         except (NotBase64, ValueError):
@@ -116,7 +137,9 @@ class ScramExchange:
         if len(proof) != len(signature):
             raise AuthenticationFailed("the proof has another length")
         client_key = bytes(mine ^ theirs for mine, theirs in zip(signature, proof, strict=True))
-        if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), credential.stored_key):
+        if not hmac.compare_digest(
+            hashlib.new(self._hash, client_key).digest(), credential.stored_key
+        ):
             raise AuthenticationFailed("the proof does not fit the password")
         return b"v=" + b64encode(hmac.digest(credential.server_key, signed, self._hash))
 
@@ -142,7 +165,11 @@ def _text(message: bytes) -> str:
 def _split_gs2(text: str) -> tuple[str, str, str]:
     """``(gs2 header with its commas, separator, the bare message)``."""
     parts = text.split(",", 2)
-    if len(parts) != 3 or parts[0] not in ("n", "y") or (parts[1] and not parts[1].startswith("a=")):
+    if (
+        len(parts) != 3
+        or parts[0] not in ("n", "y")
+        or (parts[1] and not parts[1].startswith("a="))
+    ):
         raise AuthenticationFailed("channel binding is not supported, or no SCRAM message")
     return f"{parts[0]},{parts[1]},", ",", parts[2]
 

@@ -1,11 +1,15 @@
-"""Users of the gateways and what they may do, in the state table; and what one gateway knows of them.
+"""Users of the gateways and what they may do, in the state table; and what one gateway knows of
+them.
 
-    security/users/<digest of the name>     {"name", "credentials": {mechanism: {salt, iterations, stored_key, server_key}}}: never the password
-    security/acls/<digest>                  {"principal", "kind", "pattern", "operation"}; a pattern that ends with * is a prefix
+    security/users/<digest of the name>     {"name", "credentials": {mechanism: {salt, iterations,
+                                            stored_key, server_key}}}: never the password
+    security/acls/<digest>                  {"principal", "kind", "pattern", "operation"}; a pattern
+                                            that ends with * is a prefix
     security/secret                         random bytes: salts of users who do not exist
 
-As long as there are neither users nor ACLs everything is allowed; with the first of either, only what an ACL allows. The principal of a connection without
-authentication is ``ANONYMOUS``; of one with a client certificate and no SASL it is the subject (``CN=…,O=…``).
+As long as there are neither users nor ACLs everything is allowed; with the first of either, only
+what an ACL allows. The principal of a connection without authentication is ``ANONYMOUS``; of one
+with a client certificate and no SASL it is the subject (``CN=…,O=…``).
 """
 
 from __future__ import annotations
@@ -18,14 +22,23 @@ from typing import Final, Literal
 import msgspec
 
 from cellfeed.bridge.gateway.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
-from cellfeed.bridge.gateway.security.scram import HASHES, SALT_BYTES, Credential, make_credential, no_credential
+from cellfeed.bridge.gateway.security.scram import (
+    HASHES,
+    SALT_BYTES,
+    Credential,
+    make_credential,
+    no_credential,
+)
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import InvalidRequest, NotFound
 
 ANONYMOUS: Final = "ANONYMOUS"
 Kind = Literal["topic", "group"]
 Operation = Literal["read", "describe", "delete"]
-OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {"topic": ("read", "describe"), "group": ("read", "describe", "delete")}
+OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic": ("read", "describe"),
+    "group": ("read", "describe", "delete"),
+}
 """What may be allowed on each kind; read and delete allow describe, too."""
 
 _USERS: Final = "security/users/"
@@ -47,8 +60,17 @@ class Acl(msgspec.Struct, frozen=True):
     operation: str
 
     def covers(self, principal: str, kind: str, name: str, operation: str) -> bool:
-        fits = name.startswith(self.pattern[:-1]) if self.pattern.endswith("*") else name == self.pattern
-        return fits and self.principal == principal and self.kind == kind and (self.operation == operation or operation == "describe")
+        fits = (
+            name.startswith(self.pattern[:-1])
+            if self.pattern.endswith("*")
+            else name == self.pattern
+        )
+        return (
+            fits
+            and self.principal == principal
+            and self.kind == kind
+            and (self.operation == operation or operation == "describe")
+        )
 
 
 _encode = msgspec.json.Encoder()
@@ -65,7 +87,9 @@ class Security:
         self._secret = secret
 
     def may(self, principal: str, kind: Kind, name: str, operation: Operation) -> bool:
-        return self.is_open or any(acl.covers(principal, kind, name, operation) for acl in self._acls)
+        return self.is_open or any(
+            acl.covers(principal, kind, name, operation) for acl in self._acls
+        )
 
     @property
     def is_open(self) -> bool:
@@ -81,7 +105,11 @@ class Security:
     def credential(self, mechanism: str, user: str) -> Credential:
         """The user's, or one that no password fits."""
         found = self._users.get(user)
-        return found.credentials[mechanism] if found is not None else no_credential(mechanism, user, self._secret)
+        return (
+            found.credentials[mechanism]
+            if found is not None
+            else no_credential(mechanism, user, self._secret)
+        )
 
 
 def read_security(state: StateTable) -> Security:
@@ -95,27 +123,45 @@ def read_security(state: StateTable) -> Security:
 
 
 def list_users(state: StateTable) -> list[User]:
-    return sorted((_decode_user.decode(entry.value) for entry in state.list(_USERS)), key=lambda user: user.name)
+    return sorted(
+        (_decode_user.decode(entry.value) for entry in state.list(_USERS)),
+        key=lambda user: user.name,
+    )
 
 
 def put_user(state: StateTable, name: str, password: str, *, is_new: bool) -> None:
-    """Adds a user, or gives one another password. Raises InvalidRequest for one that is there already, NotFound for one that is not."""
+    """Adds a user, or gives one another password. Raises InvalidRequest for one that is there
+    already, NotFound for one that is not."""
     _check_principal(name)
     if not password or len(password.encode()) > PASSWORD_BYTES_MAX or "\0" in password:
         raise InvalidRequest(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes, none of them zero")
-    credentials = {mechanism: make_credential(mechanism, password, secrets.token_bytes(SALT_BYTES)) for mechanism in HASHES}
+    credentials = {
+        mechanism: make_credential(mechanism, password, secrets.token_bytes(SALT_BYTES))
+        for mechanism in HASHES
+    }
     key = _user_key(name)
     entry = state.get(key)
     if is_new and entry is not None:
-        raise InvalidRequest(f"user {name!r} is there already; `cellfeed users passwd` gives another password")
+        raise InvalidRequest(
+            f"user {name!r} is there already; `cellfeed users passwd` gives another password"
+        )
     if not is_new and entry is None:
         raise NotFound(f"no user {name!r}; `cellfeed users add` makes one")
-    if state.commit({key: _encode.encode(User(name, credentials))}, expect={key: entry.version if entry else None}) is None:
-        raise InvalidRequest(f"user {name!r} was changed at the same moment by somebody else; try again")
+    if (
+        state.commit(
+            {key: _encode.encode(User(name, credentials))},
+            expect={key: entry.version if entry else None},
+        )
+        is None
+    ):
+        raise InvalidRequest(
+            f"user {name!r} was changed at the same moment by somebody else; try again"
+        )
 
 
 def remove_user(state: StateTable, name: str) -> int:
-    """Removes a user and the user's ACLs, whose number is given: a later user of that name begins with nothing. Raises NotFound."""
+    """Removes a user and the user's ACLs, whose number is given: a later user of that name begins
+    with nothing. Raises NotFound."""
     key = _user_key(name)
     if state.get(key) is None:
         raise NotFound(f"no user {name!r}")
@@ -131,7 +177,8 @@ def list_acls(state: StateTable) -> list[Acl]:
 
 
 def allow(state: StateTable, acl: Acl) -> None:
-    """Adds an ACL; one that is there already stays. Raises InvalidRequest for one that means nothing."""
+    """Adds an ACL; one that is there already stays. Raises InvalidRequest for one that means
+    nothing."""
     _check_acl(acl)
     state.commit({_acl_key(acl): _encode.encode(acl)})
 
@@ -139,22 +186,30 @@ def allow(state: StateTable, acl: Acl) -> None:
 def remove_acl(state: StateTable, acl: Acl) -> None:
     """Raises NotFound."""
     if state.get(_acl_key(acl)) is None:
-        raise NotFound(f"no ACL allows {acl.principal!r} to {acl.operation} {acl.kind} {acl.pattern!r}")
+        raise NotFound(
+            f"no ACL allows {acl.principal!r} to {acl.operation} {acl.kind} {acl.pattern!r}"
+        )
     state.commit({_acl_key(acl): None})
 
 
 def _check_acl(acl: Acl) -> None:
     _check_principal(acl.principal)
     if acl.operation not in OPERATIONS.get(acl.kind, ()):
-        known = "; ".join(f"{kind}: {', '.join(operations)}" for kind, operations in OPERATIONS.items())
-        raise InvalidRequest(f"{acl.operation!r} on a {acl.kind!r} cannot be allowed; there are {known}")
+        known = "; ".join(
+            f"{kind}: {', '.join(operations)}" for kind, operations in OPERATIONS.items()
+        )
+        raise InvalidRequest(
+            f"{acl.operation!r} on a {acl.kind!r} cannot be allowed; there are {known}"
+        )
     if not acl.pattern or "*" in acl.pattern[:-1]:
         raise InvalidRequest(f"pattern {acl.pattern!r}: a name, or a prefix with one * at its end")
 
 
 def _check_principal(name: str) -> None:
     if not name or len(name.encode()) > PRINCIPAL_BYTES_MAX or not name.isprintable():
-        raise InvalidRequest(f"user {name!r}: a name has 1 to {PRINCIPAL_BYTES_MAX} bytes that can be printed")
+        raise InvalidRequest(
+            f"user {name!r}: a name has 1 to {PRINCIPAL_BYTES_MAX} bytes that can be printed"
+        )
 
 
 def _user_key(name: str) -> str:

@@ -1,11 +1,14 @@
-"""Topics as views of a datastore's logs: ``trips`` has every cell, ``trips.BASE`` only column BASE, declared ones what their view shows, and ``…@latest`` at
-first only what is newest (:mod:`cellfeed.bridge.gateway.log.newest`): all with the same offsets. Nothing is copied.
+"""Topics as views of a datastore's logs: ``trips`` has every cell, ``trips.BASE`` only column BASE,
+declared ones what their view shows, and ``…@latest`` at first only what is newest
+(:mod:`cellfeed.bridge.gateway.log.newest`): all with the same offsets. Nothing is copied.
 
-A column whose name is not a legal topic name (Kafka allows letters, digits, ``.``, ``_`` and ``-``) has no topic of its own; its cells are in the full topic.
+A column whose name is not a legal topic name (Kafka allows letters, digits, ``.``, ``_`` and ``-``)
+has no topic of its own; its cells are in the full topic.
 
-The topic of all cells, and that of each column, has one more behind it, ``@latest``. It is there for whoever asks for it by its name, and not listed: who
-follows all topics of a pattern gets no cell twice through it, and tools are not shown a name that Kafka's own rules do not allow. Clients that keep to those
-rules can be given a declared topic with ``latest`` under a legal name.
+The topic of all cells, and that of each column, has one more behind it, ``@latest``. It is there
+for whoever asks for it by its name, and not listed: who follows all topics of a pattern gets no
+cell twice through it, and tools are not shown a name that Kafka's own rules do not allow. Clients
+that keep to those rules can be given a declared topic with ``latest`` under a legal name.
 """
 
 from __future__ import annotations
@@ -28,13 +31,16 @@ LATEST: Final = "@latest"
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_IDS: Final = UUID("0f9a5b8e-5a55-5d0c-8d3a-3f2a6b1d7c40")
-"""Namespace of topic ids: they follow from the name, so every gateway gives the same one, for ever. The id of a declared topic follows from its name and its
-definition: one that is declared anew and shows other records is another topic to clients that go by ids, as one that was deleted and made again."""
+"""Namespace of topic ids: they follow from the name, so every gateway gives the same one, for ever.
+The id of a declared topic follows from its name and its definition: one that is declared anew and
+shows other records is another topic to clients that go by ids, as one that was deleted and made
+again."""
 
 
 class Topic(NamedTuple):
-    """A view of the log in a format. ``latest``: only what is newest is shown, up to where a reader began. ``content`` is the same for two topics whose
-    batches are the same: they share their kept blocks."""
+    """A view of the log in a format. ``latest``: only what is newest is shown, up to where a reader
+    began. ``content`` is the same for two topics whose batches are the same: they share their kept
+    blocks."""
 
     name: str
     topic_id: UUID
@@ -47,10 +53,12 @@ class Topic(NamedTuple):
 
 
 class Topics:
-    """The topics of a datastore. ``columns`` is asked again for a name that is not known yet, so a new column's topic is there with its first cell.
+    """The topics of a datastore. ``columns`` is asked again for a name that is not known yet, so a
+    new column's topic is there with its first cell.
 
-    ``formats``, ``compressions``: by topic name, ``*`` for the others; ``declared``: with the format of each. :meth:`type_column` gives a column's topic a
-    typed format, unless ``formats`` says another one for it.
+    ``formats``, ``compressions``: by topic name, ``*`` for the others; ``declared``: with the
+    format of each. :meth:`type_column` gives a column's topic a typed format, unless ``formats``
+    says another one for it.
     """
 
     def __init__(
@@ -87,15 +95,26 @@ class Topics:
                     self._add_with_latest(name, View(column))
 
     def type_column(self, column: str, event_format: EventFormat) -> None:
-        """The bodies of a column are typed from now on, or anew: its topic, ``@latest`` of it, and views of it that are declared as typed. Topics whose
-        records are others then are others to whoever keeps their blocks."""
+        """The bodies of a column are typed from now on, or anew: its topic, ``@latest`` of it, and
+        views of it that are declared as typed. Topics whose records are others then are others to
+        whoever keeps their blocks."""
         name = f"{self._datastore}.{column}"
         with self._changing:
             if self._formats["*"].name == "avro" and name not in self._formats:
                 self._typed[name] = event_format
-                for topic in filter(None, (self._by_name.get(name), self._by_name.get(name + LATEST))):
+                for topic in filter(
+                    None, (self._by_name.get(name), self._by_name.get(name + LATEST))
+                ):
                     if topic.name not in self._formats:
-                        self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, compression=topic.compression))
+                        self._add(
+                            make_topic(
+                                topic.name,
+                                topic.view,
+                                event_format,
+                                latest=topic.latest,
+                                compression=topic.compression,
+                            )
+                        )
             for declared in self._declared.values():
                 if declared.format == "typed" and declared.column == column:
                     self._add_declared(declared, event_format)
@@ -115,13 +134,27 @@ class Topics:
         compression = self._compressions.get(name, self._compressions["*"])
         latest = name + LATEST
         self._hidden.add(latest)
-        latest_format, latest_compression = self._formats.get(latest) or event_format, self._compressions.get(latest, compression)
-        self._add(make_topic(latest, view, latest_format, latest=True, compression=latest_compression))
+        latest_format, latest_compression = (
+            self._formats.get(latest) or event_format,
+            self._compressions.get(latest, compression),
+        )
+        self._add(
+            make_topic(latest, view, latest_format, latest=True, compression=latest_compression)
+        )
         self._add(make_topic(name, view, event_format, compression=compression))
 
     def _add_declared(self, topic: VirtualTopic, event_format: EventFormat) -> None:
         compression = compression_named(topic.compression)
-        self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, definition=topic.definition(), compression=compression))
+        self._add(
+            make_topic(
+                topic.name,
+                topic.view,
+                event_format,
+                latest=topic.latest,
+                definition=topic.definition(),
+                compression=compression,
+            )
+        )
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
@@ -129,11 +162,20 @@ class Topics:
 
 
 def make_topic(
-    name: str, view: View, event_format: EventFormat, *, latest: bool = False, definition: str | None = None, compression: Compression | None = None
+    name: str,
+    view: View,
+    event_format: EventFormat,
+    *,
+    latest: bool = False,
+    definition: str | None = None,
+    compression: Compression | None = None,
 ) -> Topic:
     """A topic whose id follows from its name, and from its definition where it has one."""
     topic_id = uuid5(_TOPIC_IDS, name if definition is None else f"{name}\n{definition}")
-    content = msgspec.json.encode([view, event_format.name, compression.name if compression else "none"], order="deterministic").decode()
+    content = msgspec.json.encode(
+        [view, event_format.name, compression.name if compression else "none"],
+        order="deterministic",
+    ).decode()
     return Topic(name, topic_id, view, ViewReader(view), event_format, latest, content, compression)
 
 

@@ -1,8 +1,11 @@
-"""Topics whose bodies are typed: that of each column with a registered schema, and views of one that are declared so. They follow what the datastore says.
+"""Topics whose bodies are typed: that of each column with a registered schema, and views of one
+that are declared so. They follow what the datastore says.
 
-A gateway looks once a second, and before it shows a body as fitting no version (:mod:`cellfeed.bridge.typed.typed_column`). The topic of all cells is never typed. Its
-type would be a union over the columns, and a column that gets a schema would add a branch which no reader with the union of yesterday can read: readers of
-the full topic would stop at the first cell of a column that they may not even want. So it stays an envelope with JSON, which every reader reads for ever.
+A gateway looks once a second, and before it shows a body as fitting no version
+(:mod:`cellfeed.bridge.typed.typed_column`). The topic of all cells is never typed. Its type would
+be a union over the columns, and a column that gets a schema would add a branch which no reader with
+the union of yesterday can read: readers of the full topic would stop at the first cell of a column
+that they may not even want. So it stays an envelope with JSON, which every reader reads for ever.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import InvalidRequest
 
 TYPED_LOOK_S: Final = 1.0
-"""How often versions are looked at: a body that a new version takes is typed in every gateway after so long."""
+"""How often versions are looked at: a body that a new version takes is typed in every gateway after
+so long."""
 
 
 class TypedTopics:
-    """The typed topics of one gateway, and their schemas as its registry tells them (:class:`cellfeed.bridge.events.registry.TypedSchemas`)."""
+    """The typed topics of one gateway, and their schemas as its registry tells them
+    (:class:`cellfeed.bridge.events.registry.TypedSchemas`)."""
 
     def __init__(self, state: StateTable) -> None:
         self._state = state
@@ -36,10 +41,14 @@ class TypedTopics:
             self._format_of(column)
 
     def format_of(self, column: str | None) -> TypedFormat:
-        """Of a topic that is declared as typed. Raises InvalidRequest for a column without a schema."""
+        """Of a topic that is declared as typed. Raises InvalidRequest for a column without a
+        schema."""
         found = self._formats.get(column or "")
         if found is None:
-            raise InvalidRequest(f"column {column} has no schema: declare one under schemas of the datastore, or take format typed out")
+            raise InvalidRequest(
+                f"column {column} has no schema: declare one under schemas of the datastore, or"
+                " take format typed out"
+            )
         return found
 
     def follow(self, topics: Topics) -> None:
@@ -60,7 +69,9 @@ class TypedTopics:
         if found is None or not isinstance(found.event_format, TypedFormat):
             return [], COMPATIBILITY
         column = found.event_format.column
-        return [_registered(version) for version in column.versions], f"{column.settings.compatibility}_TRANSITIVE"
+        return [
+            _registered(version) for version in column.versions
+        ], f"{column.settings.compatibility}_TRANSITIVE"
 
     def by_id(self, schema_id: int) -> RegisteredSchema | None:
         """See :class:`cellfeed.bridge.events.registry.TypedSchemas`."""
@@ -72,7 +83,9 @@ class TypedTopics:
 
     def _by_id(self, schema_id: int) -> RegisteredSchema | None:
         versions = (version for column in self._columns.all() for version in column.versions)
-        return next((_registered(version) for version in versions if version.schema_id == schema_id), None)
+        return next(
+            (_registered(version) for version in versions if version.schema_id == schema_id), None
+        )
 
     def _apply(self) -> None:
         for column in self._columns.all():
@@ -84,7 +97,9 @@ class TypedTopics:
     def _format_of(self, column: TypedColumn) -> TypedFormat:
         made = self._formats.get(column.column)
         if made is None or made.unfit != column.settings.unfit:
-            made = self._formats[column.column] = TypedFormat(column, park=partial(note_unfit, self._state, column.column))
+            made = self._formats[column.column] = TypedFormat(
+                column, park=partial(note_unfit, self._state, column.column)
+            )
         return made
 
 

@@ -1,7 +1,9 @@
 """A look at the shape of a request before anything is allocated for it.
 
-kio reserves room for as many array elements as a frame claims, so four hostile bytes could end the process. The walk here goes through the same schema
-(kio's dataclasses), counts the bytes of every field against those that are there, and lets only frames through whose every length and count is true.
+kio reserves room for as many array elements as a frame claims, so four hostile bytes could end the
+process. The walk here goes through the same schema (kio's dataclasses), counts the bytes of every
+field against those that are there, and lets only frames through whose every length and count is
+true.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final, get_args
 
-from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_field_tag, get_schema_field_type, is_optional
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    classify_field,
+    get_field_tag,
+    get_schema_field_type,
+    is_optional,
+)
 
 from cellfeed.bridge.gateway.limits import REQUEST_ELEMENTS_MAX
 
@@ -53,13 +62,18 @@ Walk = Callable[[bytes, int, _Elements], int]
 
 
 def check_frame(entity_type: type[Any], frame: bytes, position: int) -> None:
-    """Raises MalformedFrame unless ``frame`` from ``position`` to its end is exactly one ``entity_type``.
+    """Raises MalformedFrame unless ``frame`` from ``position`` to its end is exactly one
+    ``entity_type``.
 
-    librdkafka, when it asks for all topics, leaves the four bytes that it kept free for their number in place of one; brokers
-    look at no bytes behind a request.
+    librdkafka, when it asks for all topics, leaves the four bytes that it kept free for their
+    number in place of one; brokers look at no bytes behind a request.
     """
     end = entity_walk(entity_type)(frame, position, _Elements())
-    spare = _METADATA_SPARE_BYTES if entity_type.__name__ == "MetadataRequest" and entity_type.__flexible__ else 0
+    spare = (
+        _METADATA_SPARE_BYTES
+        if entity_type.__name__ == "MetadataRequest" and entity_type.__flexible__
+        else 0
+    )
     if not end <= len(frame) <= end + spare:
         raise MalformedFrame(f"{len(frame) - end} bytes behind the end of a {entity_type.__name__}")
 
@@ -97,7 +111,11 @@ def _field_walk(field: Any, flexible: bool, *, tagged: bool = False) -> Walk:
     if isinstance(kind, EntityTupleField):
         return _array_walk(entity_walk(kind.type_), flexible, _may_be_null(field))
     if isinstance(kind, EntityField):
-        return _nullable_walk(entity_walk(kind.type_)) if is_optional(field) and not tagged else entity_walk(kind.type_)
+        return (
+            _nullable_walk(entity_walk(kind.type_))
+            if is_optional(field) and not tagged
+            else entity_walk(kind.type_)
+        )
     primitive = _primitive_walk(get_schema_field_type(field), flexible)
     return _array_walk(primitive, flexible, _may_be_null(field)) if kind.is_array else primitive
 
@@ -128,7 +146,9 @@ def _array_walk(element: Walk, flexible: bool, nullable: bool) -> Walk:
             position = after
         # Every element has at least one byte.
         if not smallest <= count <= len(frame) - position:
-            raise MalformedFrame(f"an array claims {count} elements in {len(frame) - position} bytes")
+            raise MalformedFrame(
+                f"an array claims {count} elements in {len(frame) - position} bytes"
+            )
         elements.left -= max(count, 0)
         if elements.left < 0:
             raise MalformedFrame(f"more than {REQUEST_ELEMENTS_MAX} array elements in one request")

@@ -1,8 +1,10 @@
-"""Room for large requests, shared by all connections of a gateway: many peers with big frames cannot add up to the process's memory.
+"""Room for large requests, shared by all connections of a gateway: many peers with big frames
+cannot add up to the process's memory.
 
-Room is taken for what comes, not for what is announced: the first LARGE_FRAME_BYTES of a frame take none, and each step from there at most doubles it. So
-nobody holds more than twice what it has sent; fourteen bytes that announce the largest frame hold nothing, and keep nobody waiting. Several that wait for
-each other's room end with the time that each of them has for its frame.
+Room is taken for what comes, not for what is announced: the first LARGE_FRAME_BYTES of a frame take
+none, and each step from there at most doubles it. So nobody holds more than twice what it has sent;
+fourteen bytes that announce the largest frame hold nothing, and keep nobody waiting. Several that
+wait for each other's room end with the time that each of them has for its frame.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Room:
 
 
 async def read_frame(reader: asyncio.StreamReader, size: int, room: Room) -> bytes:
-    """The frame's bytes, read as room is had for them. Raises IncompleteReadError when the peer stops before."""
+    """The frame's bytes, read as room is had for them. Raises IncompleteReadError when the peer
+    stops before."""
     frame = await reader.readexactly(min(size, LARGE_FRAME_BYTES))
     while len(frame) < size:
         more = min(len(frame), size - len(frame))

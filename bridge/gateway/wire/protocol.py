@@ -1,7 +1,7 @@
 """Requests and responses as bytes, by kio's schemas. Pure: no socket.
 
-Handlers speak in plain values: a parsed request entity in, a dict of field names out. Fields that the asked-for version does not have are left out, so one
-handler serves all versions.
+Handlers speak in plain values: a parsed request entity in, a dict of field names out. Fields that
+the asked-for version does not have are left out, so one handler serves all versions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from typing import Any, Final, NamedTuple, get_args
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
-from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    classify_field,
+    get_schema_field_type,
+)
 
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
 
@@ -36,7 +41,8 @@ class RequestHead(NamedTuple):
 
 
 def read_head(frame: bytes, flexible_from: Mapping[int, int]) -> RequestHead:
-    """The head of a frame. ``flexible_from`` tells from which version on an API's head has tagged fields. Raises MalformedFrame."""
+    """The head of a frame. ``flexible_from`` tells from which version on an API's head has tagged
+    fields. Raises MalformedFrame."""
     if len(frame) < _HEAD.size:
         raise MalformedFrame(f"a request of {len(frame)} bytes has no head")
     api_key, version, correlation_id = _HEAD.unpack_from(frame)
@@ -66,7 +72,8 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 def read_request(frame: bytes, head: RequestHead) -> Any:
-    """The request entity of a frame, every length and count checked first. Raises MalformedFrame."""
+    """The request entity of a frame, every length and count checked first. Raises
+    MalformedFrame."""
     schema = load_request_schema(head.api_key, head.version)
     check_frame(schema, frame, head.body_at)
     try:
@@ -90,22 +97,38 @@ def frame_of(head: RequestHead, body: bytes) -> bytes:
 
 
 def frame_parts(head: RequestHead, body: list[bytes]) -> list[bytes]:
-    """The same for a body in pieces, without joining them: kept blocks go to the socket as they are."""
-    # The answer to ApiVersions always has head version 0: its reader does not know our versions yet.
+    """The same for a body in pieces, without joining them: kept blocks go to the socket as they
+    are."""
+    # The answer to ApiVersions always has head version 0: its reader does not know our versions
+    # yet.
     flexible = head.api_key != API_VERSIONS and is_flexible(head.api_key, head.version)
     response_head = struct.pack(">i", head.correlation_id) + (b"\x00" if flexible else b"")
     return [struct.pack(">i", len(response_head) + sum(map(len, body))) + response_head, *body]
 
 
 def build(schema: type[Any], values: Mapping[str, Any]) -> Any:
-    """A kio entity from plain values: nested dicts become its nested entities, error numbers ErrorCode, milliseconds timedelta."""
-    return schema(**{name: convert(values[name]) for name, convert, required in _plan(schema) if required or name in values})
+    """A kio entity from plain values: nested dicts become its nested entities, error numbers
+    ErrorCode, milliseconds timedelta."""
+    return schema(
+        **{
+            name: convert(values[name])
+            for name, convert, required in _plan(schema)
+            if required or name in values
+        }
+    )
 
 
 def _plan(schema: type[Any]) -> list[tuple[str, Any, bool]]:
     plan = _plans.get(schema)
     if plan is None:
-        plan = [(field.name, _converter(field), field.default is MISSING and field.default_factory is MISSING) for field in fields(schema)]
+        plan = [
+            (
+                field.name,
+                _converter(field),
+                field.default is MISSING and field.default_factory is MISSING,
+            )
+            for field in fields(schema)
+        ]
         _plans[schema] = plan
     return plan
 

@@ -1,8 +1,11 @@
-"""Offsets of several shards of a group in one commit, for triggers that save beside their work (``saves_lazily``).
+"""Offsets of several shards of a group in one commit, for triggers that save beside their work
+(``saves_lazily``).
 
-A save costs a commit of the coordination, and there is one for each shard every fifth of a second. Those that are due while one is under way go together
-(:mod:`cellfeed.store.commit.gathered`), each under its own claim. Where one of the claims is void, nothing of it is saved, and each shard saves its own: then the run that was
-overtaken hears of it. What comes with entries of the state table is never gathered: it is one commit by itself.
+A save costs a commit of the coordination, and there is one for each shard every fifth of a second.
+Those that are due while one is under way go together (:mod:`cellfeed.store.commit.gathered`), each
+under its own claim. Where one of the claims is void, nothing of it is saved, and each shard saves
+its own: then the run that was overtaken hears of it. What comes with entries of the state table is
+never gathered: it is one commit by itself.
 """
 
 from __future__ import annotations
@@ -10,11 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, TopicPartition
+from cellfeed.bridge.coordination.contract import (
+    Claim,
+    CommittedOffset,
+    Coordinator,
+    TopicPartition,
+)
 from cellfeed.store.commit.gathered import Gathered
 
 OFFSETS_IN_A_COMMIT_MAX: Final = 500
-"""Each comes with the check of its claim, some 400 bytes for both: well below the megabyte that ZooKeeper takes in one request."""
+"""Each comes with the check of its claim, some 400 bytes for both: well below the megabyte that
+ZooKeeper takes in one request."""
 
 
 class OffsetCommits(Protocol):
@@ -59,4 +68,6 @@ class GatheredSaves:
 
     def _together(self, saves: Sequence[_Save]) -> None:
         offsets = {key: offset for save in saves for key, offset in save.offsets.items()}
-        self._coordinator.commit_offsets(self._group, offsets, claims=[claim for save in saves for claim in save.claims])
+        self._coordinator.commit_offsets(
+            self._group, offsets, claims=[claim for save in saves for claim in save.claims]
+        )

@@ -1,9 +1,12 @@
-"""What a trigger keeps in the datastore about its coordination, for when that is elsewhere (ZooKeeper), and is away or has lost its memory.
+"""What a trigger keeps in the datastore about its coordination, for when that is elsewhere
+(ZooKeeper), and is away or has lost its memory.
 
-**Away.** Shards that are assigned go on. A worker cannot tell a ZooKeeper that is down from one that only it cannot reach, where its session ends and others
-take its shards over. So whoever begins to work on a shard says so here first (:meth:`Footholds.take`), and a worker without coordination looks here before each
-cell: as long as nobody else has begun, it goes on. What it comes to is kept here too, with the cells that it parked in the same commit, and saved in
-ZooKeeper when that is back. Nothing of it is only in memory, so there is no limit to how long this may last.
+**Away.** Shards that are assigned go on. A worker cannot tell a ZooKeeper that is down from one
+that only it cannot reach, where its session ends and others take its shards over. So whoever begins
+to work on a shard says so here first (:meth:`Footholds.take`), and a worker without coordination
+looks here before each cell: as long as nobody else has begun, it goes on. What it comes to is kept
+here too, with the cells that it parked in the same commit, and saved in ZooKeeper when that is
+back. Nothing of it is only in memory, so there is no limit to how long this may last.
 
 **Lost.** The lineage of the group's offsets is remembered here. It is another one when ZooKeeper
 came back empty or went back in time, when somebody deleted the group, or when the configuration
@@ -12,10 +15,14 @@ work was, and it stops. ``cellfeed offsets set`` says where it continues (:func:
 
 Keys: ``foothold/<group>/lineage``, ``foothold/<group>/shards/<topic>/<shard>``. Crash points:
 
-    claimed, not taken here     whoever had begun before still counts; the claim is taken over as after any kill
-    kept here, not saved there  the next owner goes on from what is kept, if the offset there is one that the keeper knew of; one set by hand meanwhile counts
-    saved there, still kept here        the offset there has moved on from what the keeper knew: it counts
-    the answer to a save was lost       both offsets are known to the keeper, whichever it became: what is kept counts
+    claimed, not taken here     whoever had begun before still counts; the claim is taken over as
+                                after any kill
+    kept here, not saved there  the next owner goes on from what is kept, if the offset there is one
+    that the keeper knew of; one set by hand meanwhile counts
+    saved there, still kept here        the offset there has moved on from what the keeper knew: it
+                                        counts
+    the answer to a save was lost       both offsets are known to the keeper, whichever it became:
+                                        what is kept counts
 """
 
 from __future__ import annotations
@@ -35,15 +42,17 @@ NONE_SAVED: Final = -1
 """Stands for a shard without an offset."""
 
 _DOUBTFUL_SAVES_MAX: Final = 16
-"""Saves with a lost answer that are remembered for a shard. There is one for each time that the connection breaks during a save before one succeeds; beyond
-this many, cells may run again, none is left out."""
+"""Saves with a lost answer that are remembered for a shard. There is one for each time that the
+connection breaks during a save before one succeeds; beyond this many, cells may run again, none is
+left out."""
 
 _TRIES_MAX: Final = 50
 """Compare-and-set tries while others write the same shards: only during a take-over."""
 
 
 class _Hold(msgspec.Struct, frozen=True):
-    """``saved``: what the offset in the coordination may be, as far as the owner knows. ``location``: how far it has come without having saved that."""
+    """``saved``: what the offset in the coordination may be, as far as the owner knows.
+    ``location``: how far it has come without having saved that."""
 
     token: int
     saved: list[int]
@@ -67,8 +76,15 @@ class Foothold:
         if entry is None or entry.version != self.version:
             raise self._overtaken()
 
-    def keep(self, location: int, entries: Mapping[str, bytes | None] | None = None, *, failed: Unavailable | None = None) -> None:
-        """Keeps how far the work has come, and writes ``entries`` in the same commit. ``failed``: why the same was not saved. Raises StaleWriter."""
+    def keep(
+        self,
+        location: int,
+        entries: Mapping[str, bytes | None] | None = None,
+        *,
+        failed: Unavailable | None = None,
+    ) -> None:
+        """Keeps how far the work has come, and writes ``entries`` in the same commit. ``failed``:
+        why the same was not saved. Raises StaleWriter."""
         saved = self.hold.saved
         if isinstance(failed, OutcomeUnknown) and location not in saved:
             saved = [*saved, location][-_DOUBTFUL_SAVES_MAX:]
@@ -83,7 +99,9 @@ class Foothold:
             self._write(settled, {})
 
     def _write(self, hold: _Hold, entries: Mapping[str, bytes | None]) -> None:
-        version = self._state.commit({**entries, self.key: msgspec.json.encode(hold)}, expect={self.key: self.version})
+        version = self._state.commit(
+            {**entries, self.key: msgspec.json.encode(hold)}, expect={self.key: self.version}
+        )
         if version is None:
             raise self._overtaken()
         self.hold, self.version = hold, version
@@ -100,7 +118,8 @@ class Footholds:
         self._prefix = f"{_prefix(group)}shards/{quote(topic, safe='')}/"
 
     def take(self, claims: Mapping[int, Claim], saved: Mapping[int, int]) -> dict[int, Foothold]:
-        """Begins on the shards that were claimed; ``saved`` are their offsets as read after the claim. Those overtaken already are left out."""
+        """Begins on the shards that were claimed; ``saved`` are their offsets as read after the
+        claim. Those overtaken already are left out."""
         for _ in range(_TRIES_MAX):
             entries = {entry.key: entry for entry in self._state.list(self._prefix)}
             write: dict[str, bytes | None] = {}
@@ -120,27 +139,60 @@ class Footholds:
                 expect[key] = entry.version if entry else None
             version = self._state.commit(write, expect=expect) if write else 0
             if version is not None:
-                return {shard: Foothold(self._state, f"{self._prefix}{shard}", hold, version, start) for shard, (hold, start) in taken.items()}
+                return {
+                    shard: Foothold(self._state, f"{self._prefix}{shard}", hold, version, start)
+                    for shard, (hold, start) in taken.items()
+                }
         raise Unavailable(f"shards of {self._prefix} could not be taken: others are faster")
 
-    def move(self, footholds: Mapping[int, Foothold], locations: Mapping[int, int], entries: Mapping[str, bytes | None]) -> None:
-        """Has shards go on elsewhere, whatever the coordination says until it has been told, and writes ``entries``: in one commit. Raises StaleWriter."""
-        self._write(footholds, {shard: _Hold(each.hold.token, each.hold.saved, locations[shard]) for shard, each in footholds.items()}, entries)
+    def move(
+        self,
+        footholds: Mapping[int, Foothold],
+        locations: Mapping[int, int],
+        entries: Mapping[str, bytes | None],
+    ) -> None:
+        """Has shards go on elsewhere, whatever the coordination says until it has been told, and
+        writes ``entries``: in one commit. Raises StaleWriter."""
+        self._write(
+            footholds,
+            {
+                shard: _Hold(each.hold.token, each.hold.saved, locations[shard])
+                for shard, each in footholds.items()
+            },
+            entries,
+        )
 
     def moved(self, footholds: Mapping[int, Foothold], locations: Mapping[int, int]) -> None:
         """Notes that the coordination has been told of a move. Raises StaleWriter."""
-        self._write(footholds, {shard: _Hold(each.hold.token, [locations[shard]]) for shard, each in footholds.items()}, {})
+        self._write(
+            footholds,
+            {
+                shard: _Hold(each.hold.token, [locations[shard]])
+                for shard, each in footholds.items()
+            },
+            {},
+        )
 
-    def _write(self, footholds: Mapping[int, Foothold], holds: Mapping[int, _Hold], entries: Mapping[str, bytes | None]) -> None:
+    def _write(
+        self,
+        footholds: Mapping[int, Foothold],
+        holds: Mapping[int, _Hold],
+        entries: Mapping[str, bytes | None],
+    ) -> None:
         write = {each.key: msgspec.json.encode(holds[shard]) for shard, each in footholds.items()}
-        version = self._state.commit({**entries, **write}, expect={each.key: each.version for each in footholds.values()})
+        version = self._state.commit(
+            {**entries, **write}, expect={each.key: each.version for each in footholds.values()}
+        )
         if version is None:
-            raise StaleWriter(f"another worker has begun on one of {len(footholds)} shards of {self._prefix}")
+            raise StaleWriter(
+                f"another worker has begun on one of {len(footholds)} shards of {self._prefix}"
+            )
         for shard, each in footholds.items():
             each.hold, each.version = holds[shard], version
 
     def goes_on(self, saved: Mapping[int, int]) -> dict[int, int]:
-        """Where the next owner of each shard goes on, ``saved`` being the offsets in the coordination; shards of which nothing is known are left out."""
+        """Where the next owner of each shard goes on, ``saved`` being the offsets in the
+        coordination; shards of which nothing is known are left out."""
         found = dict(saved)
         for entry in self._state.list(self._prefix):
             shard, hold = int(entry.key.rpartition("/")[2]), _decode(entry.value)
@@ -149,17 +201,32 @@ class Footholds:
         return found
 
     def kept(self) -> dict[int, int]:
-        """How far each shard had come, as far as the store was told: never further than the work was done."""
-        holds = {int(entry.key.rpartition("/")[2]): _decode(entry.value) for entry in self._state.list(self._prefix)}
-        return {shard: max(0, hold.saved[0] if hold.location is None else hold.location) for shard, hold in holds.items()}
+        """How far each shard had come, as far as the store was told: never further than the work
+        was done."""
+        holds = {
+            int(entry.key.rpartition("/")[2]): _decode(entry.value)
+            for entry in self._state.list(self._prefix)
+        }
+        return {
+            shard: max(0, hold.saved[0] if hold.location is None else hold.location)
+            for shard, hold in holds.items()
+        }
 
     def begun(self) -> list[int]:
-        """Shards that have an offset for certain, unless it was lost: they had one when an owner last began on them."""
-        return sorted(int(entry.key.rpartition("/")[2]) for entry in self._state.list(self._prefix) if NONE_SAVED not in _decode(entry.value).saved)
+        """Shards that have an offset for certain, unless it was lost: they had one when an owner
+        last began on them."""
+        return sorted(
+            int(entry.key.rpartition("/")[2])
+            for entry in self._state.list(self._prefix)
+            if NONE_SAVED not in _decode(entry.value).saved
+        )
 
     def tokens(self) -> dict[int, int]:
         """The claim under which each shard was last begun."""
-        return {int(entry.key.rpartition("/")[2]): _decode(entry.value).token for entry in self._state.list(self._prefix)}
+        return {
+            int(entry.key.rpartition("/")[2]): _decode(entry.value).token
+            for entry in self._state.list(self._prefix)
+        }
 
     def keys(self) -> list[str]:
         """Of the entries; a worker that still goes on by one that is deleted is overtaken."""
@@ -167,11 +234,16 @@ class Footholds:
 
 
 def changed_lineage(state: StateTable, offsets: Offsets, group: str) -> str | None:
-    """Why the group's offsets cannot be trusted to be those that it saved; None when they can. Remembers a new group's lineage."""
+    """Why the group's offsets cannot be trusted to be those that it saved; None when they can.
+    Remembers a new group's lineage."""
     key = f"{_prefix(group)}lineage"
     while True:
         entry = state.get(key)
-        known = entry.value.decode() if entry else _lineage_before_any_was_remembered(state, offsets, group)
+        known = (
+            entry.value.decode()
+            if entry
+            else _lineage_before_any_was_remembered(state, offsets, group)
+        )
         if known is None and offsets.keeps_in_store:
             return None  # as in most instances: nothing has to be remembered
         now = offsets.lineage(group)
@@ -192,19 +264,29 @@ def lost_offsets(
     found: Collection[TopicPartition] | None = None,
     shards: Collection[int] | None = None,
 ) -> str | None:
-    """As :func:`changed_lineage`, and looks for every shard's offset as well. ``found``: the partitions that have one, where somebody has just looked.
-    ``shards``: only these are looked for, where only they are about to be begun."""
+    """As :func:`changed_lineage`, and looks for every shard's offset as well. ``found``: the
+    partitions that have one, where somebody has just looked. ``shards``: only these are looked for,
+    where only they are about to be begun."""
     reason = changed_lineage(state, offsets, group)
     if reason is None and not offsets.keeps_in_store:
-        begun = [shard for shard in Footholds(state, group, topic).begun() if shards is None or shard in shards]
+        begun = [
+            shard
+            for shard in Footholds(state, group, topic).begun()
+            if shards is None or shard in shards
+        ]
         if found is None and begun:
             found = offsets.fetch_offsets(group, [(topic, shard) for shard in begun])
         if missing := [shard for shard in begun if (topic, shard) not in (found or ())]:
-            return f"the offsets of {len(missing)} shards that it has worked on are gone, for example of shard {missing[0]}"
+            return (
+                f"the offsets of {len(missing)} shards that it has worked on are gone, for example"
+                f" of shard {missing[0]}"
+            )
     return reason
 
 
-def acceptance(state: StateTable, offsets: Offsets, group: str, topic: str) -> dict[str, bytes | None]:
+def acceptance(
+    state: StateTable, offsets: Offsets, group: str, topic: str
+) -> dict[str, bytes | None]:
     """Entries that say: from now on the group's offsets are those that the coordination has."""
     key = f"{_prefix(group)}lineage"
     write: dict[str, bytes | None] = {}
@@ -216,20 +298,33 @@ def acceptance(state: StateTable, offsets: Offsets, group: str, topic: str) -> d
 
 
 def accept(state: StateTable, offsets: Offsets, group: str, topic: str) -> None:
-    """From now on the group's offsets are those that the coordination has, and what was kept counts no more."""
-    state.commit({**dict.fromkeys(Footholds(state, group, topic).keys()), **acceptance(state, offsets, group, topic)})
+    """From now on the group's offsets are those that the coordination has, and what was kept counts
+    no more."""
+    state.commit(
+        {
+            **dict.fromkeys(Footholds(state, group, topic).keys()),
+            **acceptance(state, offsets, group, topic),
+        }
+    )
 
 
 def last_known(state: StateTable, group: str, topic: str, shards: Sequence[int]) -> dict[int, int]:
-    """How far each shard had come as the datastore knows it: what workers kept there, else what was saved there while coordination was in the store."""
-    earlier = {shard: offset.offset for (name, shard), offset in StoreCoordinator(state).fetch_offsets(group).items() if name == topic}
+    """How far each shard had come as the datastore knows it: what workers kept there, else what was
+    saved there while coordination was in the store."""
+    earlier = {
+        shard: offset.offset
+        for (name, shard), offset in StoreCoordinator(state).fetch_offsets(group).items()
+        if name == topic
+    }
     known = earlier | Footholds(state, group, topic).kept()
     return {shard: known[shard] for shard in shards if shard in known}
 
 
 def choices(group: str) -> str:
     """What somebody can do whose offsets are lost."""
-    return f"say where it goes on: cellfeed offsets set {group} kept|earliest|latest|SHARD:LOCATION,…"
+    return (
+        f"say where it goes on: cellfeed offsets set {group} kept|earliest|latest|SHARD:LOCATION,…"
+    )
 
 
 def uses_footholds(coordinator: Coordinator) -> bool:
@@ -237,9 +332,15 @@ def uses_footholds(coordinator: Coordinator) -> bool:
     return not coordinator.keeps_in_store
 
 
-def _lineage_before_any_was_remembered(state: StateTable, offsets: Offsets, group: str) -> str | None:
+def _lineage_before_any_was_remembered(
+    state: StateTable, offsets: Offsets, group: str
+) -> str | None:
     earlier = StoreCoordinator(state)
-    return earlier.lineage(group) if not offsets.keeps_in_store and earlier.fetch_offsets(group) else None
+    return (
+        earlier.lineage(group)
+        if not offsets.keeps_in_store and earlier.fetch_offsets(group)
+        else None
+    )
 
 
 def _prefix(group: str) -> str:

@@ -1,14 +1,18 @@
 """How far a trigger is behind, exactly, and why each of its shards is where it is.
 
-**Cells behind**: those of the shard's log from the group's offset to the watermark, of whatever column, because the trigger has to come past all of them. A
-worker saves its offset behind cells of other columns too, so an idle trigger is 0 cells behind. **Seconds behind**: the age of the first of those cells by the
-storage's clock, 0 without one.
+**Cells behind**: those of the shard's log from the group's offset to the watermark, of whatever
+column, because the trigger has to come past all of them. A worker saves its offset behind cells of
+other columns too, so an idle trigger is 0 cells behind. **Seconds behind**: the age of the first of
+those cells by the storage's clock, 0 without one.
 
-Both come from offsets and heads alone. What the workers tell (``progress_records.py``) only says why; what they cannot tell, because they wait for it
-themselves or are gone, is read where it stands: a pause, a stop, lost offsets, a shard without a worker. So every shard has a reason.
+Both come from offsets and heads alone. What the workers tell (``progress_records.py``) only says
+why; what they cannot tell, because they wait for it themselves or are gone, is read where it
+stands: a pause, a stop, lost offsets, a shard without a worker. So every shard has a reason.
 
-One look costs one listing of the heads, of the group's offsets, its claims, its members and of what is kept of it in the state table, whatever the number of
-shards; and the reading of one cell for each shard that is behind, many in one round trip. A cell that was read is remembered as long as the offset stays.
+One look costs one listing of the heads, of the group's offsets, its claims, its members and of what
+is kept of it in the state table, whatever the number of shards; and the reading of one cell for
+each shard that is behind, many in one round trip. A cell that was read is remembered as long as the
+offset stays.
 """
 
 from __future__ import annotations
@@ -23,7 +27,13 @@ from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.groups.control import EXPORTS, PREFIX, Hold, by_group, group_prefix
 from cellfeed.bridge.groups.start import settled_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
-from cellfeed.bridge.triggers.operate.progress_records import TELL_AGAIN_S, About, Left, WorkerRecord, worker_record
+from cellfeed.bridge.triggers.operate.progress_records import (
+    TELL_AGAIN_S,
+    About,
+    Left,
+    WorkerRecord,
+    worker_record,
+)
 from cellfeed.bridge.triggers.operate.reasons import NOBODY, Told, reason, waits_because, workers
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
@@ -34,12 +44,14 @@ _CELLS_IN_A_READ: Final = 64
 """Each comes with its body."""
 
 _SILENT_S: Final = 3 * TELL_AGAIN_S
-"""A worker that has told nothing for so long is not believed to live when the coordination cannot be asked."""
+"""A worker that has told nothing for so long is not believed to live when the coordination cannot
+be asked."""
 
 
 class ShardLag(msgspec.Struct, frozen=True):
-    """One shard. ``offset`` is None when the group has not begun on it. ``seconds``: None where the first cell was not looked at. ``progress_us``: when it last
-    got on, microseconds since 1970 UTC, 0 for never."""
+    """One shard. ``offset`` is None when the group has not begun on it. ``seconds``: None where the
+    first cell was not looked at. ``progress_us``: when it last got on, microseconds since 1970 UTC,
+    0 for never."""
 
     shard: int
     offset: int | None
@@ -52,7 +64,8 @@ class ShardLag(msgspec.Struct, frozen=True):
 
 
 class GroupLag(msgspec.Struct, frozen=True):
-    """A trigger. ``waits_because``: why all of it stands still; empty when nothing keeps it. ``about``: as its workers last said."""
+    """A trigger. ``waits_because``: why all of it stands still; empty when nothing keeps it.
+    ``about``: as its workers last said."""
 
     group: str
     topic: str
@@ -64,7 +77,8 @@ class GroupLag(msgspec.Struct, frozen=True):
     shards: list[ShardLag]
     about: About | None = None
     away_because: str = ""
-    """Why the coordination could not be asked: then cells behind are at most so many, by what the datastore and the workers know."""
+    """Why the coordination could not be asked: then cells behind are at most so many, by what the
+    datastore and the workers know."""
 
     @property
     def without_worker(self) -> int:
@@ -83,7 +97,8 @@ class LagReader:
         self._coordinator = coordinator
         self._parked = ParkedCells(datastore.state)
         self._seen: dict[tuple[str, int], tuple[int, int]] = {}
-        """When the first cell behind an offset was written: (group, shard) to (offset, microseconds)."""
+        """When the first cell behind an offset was written: (group, shard) to (offset,
+        microseconds)."""
 
     def groups(self) -> list[str]:
         """Triggers that have ever run, by name."""
@@ -97,24 +112,40 @@ class LagReader:
         return sorted(by_group(self._datastore.state.list(PREFIX)))
 
     def read(self, group: str, *, looks_max: int | None = None) -> GroupLag:
-        """The group as it stands. ``looks_max``: at most so many cells are read for their age, of the shards whose offset has stood for longest.
+        """The group as it stands. ``looks_max``: at most so many cells are read for their age, of
+        the shards whose offset has stood for longest.
 
         Raises Unavailable.
         """
         state, topic = self._datastore.state, self._datastore.name
         heads = self._datastore.heads()
-        entries = {entry.key.removeprefix(group_prefix(group)): entry for entry in state.list(group_prefix(group))}
-        # After the heads, so that what is done meanwhile makes the lag smaller, never larger than it was.
+        entries = {
+            entry.key.removeprefix(group_prefix(group)): entry
+            for entry in state.list(group_prefix(group))
+        }
+        # After the heads, so that what is done meanwhile makes the lag smaller, never larger than
+        # it was.
         try:
             saved, offsets, told = self._asked(group, topic, entries)
         except Unavailable as away:
             if self._coordinator.keeps_in_store:
                 raise
-            saved, offsets, told = self._while_away(group, topic, entries, f"the coordination is away: {away}")
+            saved, offsets, told = self._while_away(
+                group, topic, entries, f"the coordination is away: {away}"
+            )
         starts = settled_start(state, group, topic) or [0] * len(heads)
-        first = {shard: max(offsets.get(shard, starts[shard]), head.log_start) for shard, head in heads.items()}
+        first = {
+            shard: max(offsets.get(shard, starts[shard]), head.log_start)
+            for shard, head in heads.items()
+        }
         behind = {shard: max(0, head.watermark - first[shard]) for shard, head in heads.items()}
-        ages = self._seconds(group, told.now_us, {shard: first[shard] for shard, cells in behind.items() if cells}, saved, looks_max)
+        ages = self._seconds(
+            group,
+            told.now_us,
+            {shard: first[shard] for shard, cells in behind.items() if cells},
+            saved,
+            looks_max,
+        )
         shards = []
         for shard, head in heads.items():
             owner = told.owners.get(shard, NOBODY)
@@ -129,33 +160,73 @@ class LagReader:
                     *reason(shard, told, saved.get(shard), idle=not behind[shard]),
                 )
             )
-        about = msgspec.json.decode(entries["about"].value, type=About) if "about" in entries else None
+        about = (
+            msgspec.json.decode(entries["about"].value, type=About) if "about" in entries else None
+        )
         seconds = max(ages.values(), default=0.0)
         return GroupLag(
-            group, topic, sum(behind.values()), seconds, self._parked.count(group), workers(told), told.waits_because, shards, about, told.away_because
+            group,
+            topic,
+            sum(behind.values()),
+            seconds,
+            self._parked.count(group),
+            workers(told),
+            told.waits_because,
+            shards,
+            about,
+            told.away_because,
         )
 
     def _asked(self, group: str, topic: str, entries: Mapping[str, StateEntry]) -> _Read:
         """What the group has saved, where each shard goes on, and what is told of it."""
         state, coordinator = self._datastore.state, self._coordinator
-        saved = {shard: each for (name, shard), each in coordinator.fetch_offsets(group).items() if name == topic}
+        saved = {
+            shard: each
+            for (name, shard), each in coordinator.fetch_offsets(group).items()
+            if name == topic
+        }
         offsets = {shard: each.offset for shard, each in saved.items()}
         if not coordinator.keeps_in_store:
             offsets = Footholds(state, group, topic).goes_on(offsets)
         # An export goes by what its partitions hold: its offsets can be lost and nothing with them.
-        lost = None if group.startswith(EXPORTS) else lost_offsets(state, coordinator, group, topic, [(topic, shard) for shard in saved])
+        lost = (
+            None
+            if group.startswith(EXPORTS)
+            else lost_offsets(state, coordinator, group, topic, [(topic, shard) for shard in saved])
+        )
         members, hold = coordinator.members(group), _hold(entries)
         if hold is not None and hold.member and hold.member not in members:
             hold = None
         owners, assigned = coordinator.owners(group, topic), coordinator.assignment(group)
         waits = waits_because(group, hold, lost, self._parked.stopped_because(group))
-        return saved, offsets, Told(state.now_us(), hold, waits, _records(entries), _left(entries), members, owners, assigned, start_with=_run_command(group))
+        return (
+            saved,
+            offsets,
+            Told(
+                state.now_us(),
+                hold,
+                waits,
+                _records(entries),
+                _left(entries),
+                members,
+                owners,
+                assigned,
+                start_with=_run_command(group),
+            ),
+        )
 
-    def _while_away(self, group: str, topic: str, entries: Mapping[str, StateEntry], because: str) -> _Read:
-        """The same as far as the datastore knows: by what is kept there, and what its workers say, who have told something lately."""
+    def _while_away(
+        self, group: str, topic: str, entries: Mapping[str, StateEntry], because: str
+    ) -> _Read:
+        """The same as far as the datastore knows: by what is kept there, and what its workers say,
+        who have told something lately."""
         state = self._datastore.state
         now_us, hold, records = state.now_us(), _hold(entries), _records(entries)
-        told = {member: each for member, each in records.items() if now_us - each.at_us < _SILENT_S * 1e6}
+        told = {
+            member: each
+            for member, each in records.items()
+            if now_us - each.at_us < _SILENT_S * 1e6
+        }
         offsets = last_known(state, group, topic, range(self._datastore.shards))
         owners = {}
         for member, record in told.items():
@@ -163,9 +234,31 @@ class LagReader:
                 offsets[shard] = max(offsets.get(shard, 0), each.location)
                 owners[shard] = member
         waits = waits_because(group, hold, None, self._parked.stopped_because(group))
-        return {}, offsets, Told(now_us, hold, waits, records, _left(entries), sorted(told), owners, {}, because, _run_command(group))
+        return (
+            {},
+            offsets,
+            Told(
+                now_us,
+                hold,
+                waits,
+                records,
+                _left(entries),
+                sorted(told),
+                owners,
+                {},
+                because,
+                _run_command(group),
+            ),
+        )
 
-    def _seconds(self, group: str, now_us: int, first: Mapping[int, int], committed: Mapping[int, CommittedOffset], looks_max: int | None) -> dict[int, float]:
+    def _seconds(
+        self,
+        group: str,
+        now_us: int,
+        first: Mapping[int, int],
+        committed: Mapping[int, CommittedOffset],
+        looks_max: int | None,
+    ) -> dict[int, float]:
         """The age of the first cell behind, of the shards that have one."""
         ages: dict[int, float] = {}
         unknown = []
@@ -175,12 +268,16 @@ class LagReader:
                 ages[shard] = max(0.0, (now_us - seen[1]) / 1e6)
             else:
                 unknown.append(shard)
-        unknown.sort(key=lambda shard: committed[shard].committed_at_us if shard in committed else 0)
+        unknown.sort(
+            key=lambda shard: committed[shard].committed_at_us if shard in committed else 0
+        )
         unknown = unknown[:looks_max]
         for start in range(0, len(unknown), _CELLS_IN_A_READ):
             some = unknown[start : start + _CELLS_IN_A_READ]
             try:
-                read = self._datastore.engine.scan_many([LogRange(shard, first[shard], 1) for shard in some])
+                read = self._datastore.engine.scan_many(
+                    [LogRange(shard, first[shard], 1) for shard in some]
+                )
             except Trimmed:
                 continue  # since the heads were looked at: the next look finds the new start
             for shard, cells in zip(some, read, strict=True):
@@ -191,7 +288,11 @@ class LagReader:
 
 
 def _run_command(group: str) -> str:
-    return f"cellfeed export run {group.removeprefix(EXPORTS)}" if group.startswith(EXPORTS) else "cellfeed triggers run"
+    return (
+        f"cellfeed export run {group.removeprefix(EXPORTS)}"
+        if group.startswith(EXPORTS)
+        else "cellfeed triggers run"
+    )
 
 
 def _hold(entries: Mapping[str, StateEntry]) -> Hold | None:
@@ -200,7 +301,11 @@ def _hold(entries: Mapping[str, StateEntry]) -> Hold | None:
 
 
 def _records(entries: Mapping[str, StateEntry]) -> dict[str, WorkerRecord]:
-    return {unquote(key.removeprefix("workers/")): worker_record(each) for key, each in entries.items() if key.startswith("workers/")}
+    return {
+        unquote(key.removeprefix("workers/")): worker_record(each)
+        for key, each in entries.items()
+        if key.startswith("workers/")
+    }
 
 
 def _left(entries: Mapping[str, StateEntry]) -> Left | None:

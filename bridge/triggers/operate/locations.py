@@ -1,4 +1,5 @@
-"""Where a group is to go on, as people say it: ``earliest``, ``latest``, ``kept``, a moment, or ``SHARD:LOCATION,…``."""
+"""Where a group is to go on, as people say it: ``earliest``, ``latest``, ``kept``, a moment, or
+``SHARD:LOCATION,…``."""
 
 from __future__ import annotations
 
@@ -14,15 +15,22 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import InvalidLocation, NotFound
 
-FORMS: Final = "earliest, latest, kept (where its workers were), a moment with its zone (2026-03-01T12:00:00Z), or SHARD:LOCATION,… (the other shards stay)"
+FORMS: Final = (
+    "earliest, latest, kept (where its workers were), a moment with its zone"
+    " (2026-03-01T12:00:00Z), or SHARD:LOCATION,… (the other shards stay)"
+)
 
 _GIVEN: Final = re.compile(r"\d+:\d+(,\d+:\d+)*", re.ASCII)
 
 
-def wanted_locations(to: str, group: str, datastore: Datastore, coordinator: Coordinator) -> dict[int, int]:
-    """The locations by shard that ``to`` means now; only those of shards that are to move. When the group's offsets were lost, all shards have one.
+def wanted_locations(
+    to: str, group: str, datastore: Datastore, coordinator: Coordinator
+) -> dict[int, int]:
+    """The locations by shard that ``to`` means now; only those of shards that are to move. When the
+    group's offsets were lost, all shards have one.
 
-    Raises InvalidLocation for what says no location, NotFound for a shard that is not there and for one of which nothing is known.
+    Raises InvalidLocation for what says no location, NotFound for a shard that is not there and for
+    one of which nothing is known.
     """
     heads = datastore.heads()
     if to == "earliest":
@@ -32,28 +40,42 @@ def wanted_locations(to: str, group: str, datastore: Datastore, coordinator: Coo
     if to == "kept":
         known = last_known(datastore.state, group, datastore.name, list(heads))
         if unknown := sorted(set(heads) - set(known)):
-            raise NotFound(f"nothing is kept of shards {', '.join(map(str, unknown))}: give their locations as SHARD:LOCATION, or all with earliest or latest")
+            raise NotFound(
+                f"nothing is kept of shards {', '.join(map(str, unknown))}: give their locations as"
+                " SHARD:LOCATION, or all with earliest or latest"
+            )
         return known
     if _GIVEN.fullmatch(to):
         return _with_the_others(_given(to, heads), group, datastore, coordinator)
     at_us = _moment_us(to)
     # The end of a log that has nothing so late is what readers see, not what a minion still lacks.
-    return {shard: min(datastore.engine.locate(shard, at_us), head.watermark) for shard, head in heads.items()}
+    return {
+        shard: min(datastore.engine.locate(shard, at_us), head.watermark)
+        for shard, head in heads.items()
+    }
 
 
-def offsets_by_shard(coordinator: Coordinator, datastore: Datastore, group: str) -> dict[int, int | None]:
+def offsets_by_shard(
+    coordinator: Coordinator, datastore: Datastore, group: str
+) -> dict[int, int | None]:
     """The offset of every shard, None where there is none."""
     shards = range(datastore.shards)
     found = coordinator.fetch_offsets(group, [(datastore.name, shard) for shard in shards])
-    return {shard: found[(datastore.name, shard)].offset if (datastore.name, shard) in found else None for shard in shards}
+    return {
+        shard: found[(datastore.name, shard)].offset if (datastore.name, shard) in found else None
+        for shard in shards
+    }
 
 
-def _with_the_others(given: dict[int, int], group: str, datastore: Datastore, coordinator: Coordinator) -> dict[int, int]:
+def _with_the_others(
+    given: dict[int, int], group: str, datastore: Datastore, coordinator: Coordinator
+) -> dict[int, int]:
     if lost_offsets(datastore.state, coordinator, group, datastore.name) is None:
         return given
     known = last_known(datastore.state, group, datastore.name, range(datastore.shards))
     wanted = {
-        shard: given.get(shard, known.get(shard) if offset is None else offset) for shard, offset in offsets_by_shard(coordinator, datastore, group).items()
+        shard: given.get(shard, known.get(shard) if offset is None else offset)
+        for shard, offset in offsets_by_shard(coordinator, datastore, group).items()
     }
     if missing := [str(shard) for shard, location in wanted.items() if location is None]:
         raise NotFound(f"nothing is known of shards {', '.join(missing)}: give their locations too")
@@ -68,7 +90,10 @@ def _given(to: str, heads: Mapping[int, Head]) -> dict[int, int]:
         if head is None:
             raise NotFound(f"there is no shard {shard}; there are {len(heads)}")
         if not head.log_start <= location <= head.watermark:
-            raise InvalidLocation(f"location {location} is not in shard {shard}, which has {head.log_start} to {head.watermark}")
+            raise InvalidLocation(
+                f"location {location} is not in shard {shard}, which has {head.log_start} to"
+                f" {head.watermark}"
+            )
         given[shard] = location
     return given
 

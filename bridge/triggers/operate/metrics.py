@@ -1,8 +1,11 @@
-"""How far the triggers are, as Prometheus gauges that are looked up when somebody asks. ``docs/operators.md`` lists them.
+"""How far the triggers are, as Prometheus gauges that are looked up when somebody asks.
+``docs/operators.md`` lists them.
 
-The look is done on a thread of its own, and one answers for a few seconds: a scrape costs the store little however often it comes, and while the
-coordination is away, where every look takes until its time-out, a scrape waits for a moment and then says that nothing is known. A look that failed takes the
-figures with it, and one that does not end makes them unknown in time: a lag that stands still is worse than none.
+The look is done on a thread of its own, and one answers for a few seconds: a scrape costs the store
+little however often it comes, and while the coordination is away, where every look takes until its
+time-out, a scrape waits for a moment and then says that nothing is known. A look that failed takes
+the figures with it, and one that does not end makes them unknown in time: a lag that stands still
+is worse than none.
 """
 
 from __future__ import annotations
@@ -28,27 +31,45 @@ WAIT_S: Final = 2.0
 """How long a scrape waits for a look: far above any healthy one, far below a scraper's patience."""
 
 KNOWN_S: Final = 60.0
-"""How old figures may get while the next look is under way: with thousands of shards in ZooKeeper one takes some seconds for each trigger."""
+"""How old figures may get while the next look is under way: with thousands of shards in ZooKeeper
+one takes some seconds for each trigger."""
 
 CELLS_MAX: Final = 500
-"""Cells read for their age in one look; those that are known already are not read again. The shards that have stood for longest come first."""
+"""Cells read for their age in one look; those that are known already are not read again. The shards
+that have stood for longest come first."""
 
 _log = logging.getLogger("cellfeed.triggers")
 
 _OF_A_GROUP: Final[Sequence[tuple[str, str, Callable[[GroupLag], float]]]] = (
-    ("cells_behind", "Cells of the log, of whatever column, that the trigger has not come past.", lambda each: each.cells),
+    (
+        "cells_behind",
+        "Cells of the log, of whatever column, that the trigger has not come past.",
+        lambda each: each.cells,
+    ),
     ("seconds_behind", "Age of the oldest of them; 0 without one.", lambda each: each.seconds),
     ("parked_cells", "Cells that it could not run.", lambda each: each.parked),
     ("workers", "Live workers.", lambda each: len(each.workers)),
     ("shards_without_worker", "Shards that no live worker has.", lambda each: each.without_worker),
-    ("stands_still", "1 while nothing of it runs: paused, stopped, or its offsets were lost.", lambda each: bool(each.waits_because)),
+    (
+        "stands_still",
+        "1 while nothing of it runs: paused, stopped, or its offsets were lost.",
+        lambda each: bool(each.waits_because),
+    ),
 )
 
 
 class TriggerMetrics(Collector):
-    """Label values are the groups of triggers that have run, so nobody outside can make new series. Any number of threads may collect."""
+    """Label values are the groups of triggers that have run, so nobody outside can make new series.
+    Any number of threads may collect."""
 
-    def __init__(self, datastore: Datastore, coordinator: Coordinator, *, look_every_s: float = LOOK_EVERY_S, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        *,
+        look_every_s: float = LOOK_EVERY_S,
+        wait_s: float = WAIT_S,
+    ) -> None:
         self._reader = LagReader(datastore, coordinator)
         self._look_every_s = look_every_s
         self._wait_s = wait_s
@@ -64,8 +85,12 @@ class TriggerMetrics(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         with self._lock:
             looking = self._looking
-            if time.monotonic() - self._looked_at_s > self._look_every_s and (looking is None or not looking.is_alive()):
-                looking = self._looking = threading.Thread(target=self._look, name="trigger-metrics", daemon=True)
+            if time.monotonic() - self._looked_at_s > self._look_every_s and (
+                looking is None or not looking.is_alive()
+            ):
+                looking = self._looking = threading.Thread(
+                    target=self._look, name="trigger-metrics", daemon=True
+                )
                 looking.start()
         if looking is not None:
             looking.join(self._wait_s)
@@ -88,7 +113,11 @@ class TriggerMetrics(Collector):
             self._found, self._looked_at_s = found, float("-inf") if away else time.monotonic()
 
     def _gauges(self, lags: Sequence[GroupLag] | None) -> Iterable[GaugeMetricFamily]:
-        known = GaugeMetricFamily("cellfeed_triggers_known", "Whether the store and the coordination could be asked; without it there are no other figures.")
+        known = GaugeMetricFamily(
+            "cellfeed_triggers_known",
+            "Whether the store and the coordination could be asked; without it there are no other"
+            " figures.",
+        )
         known.add_metric([], lags is not None)
         gauges = [known]
         for name, says, of_group in _OF_A_GROUP:

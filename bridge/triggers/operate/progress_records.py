@@ -1,12 +1,18 @@
-"""What each worker tells of its shards, for other processes to read: how far each has come, when it last got on, and why it is where it is.
+"""What each worker tells of its shards, for other processes to read: how far each has come, when it
+last got on, and why it is where it is.
 
-A hint for people, never the truth about offsets: lag is worked out from offsets and heads (``lag.py``). One entry of the state table per group and worker,
+A hint for people, never the truth about offsets: lag is worked out from offsets and heads
+(``lag.py``). One entry of the state table per group and worker,
 
-    triggers/<group>/about              {column, function, since_us}: what the trigger is, written when it is first run
-    triggers/<group>/workers/<member>   a :class:`WorkerRecord`: written when something changed, at most about once a second; removed when the worker leaves
-    triggers/<group>/left               who left last, and when: since when nobody has the shards of a group without workers
+    triggers/<group>/about              {column, function, since_us}: what the trigger is, written
+                                        when it is first run
+    triggers/<group>/workers/<member>   a :class:`WorkerRecord`: written when something changed, at
+                                        most about once a second; removed when the worker leaves
+    triggers/<group>/left               who left last, and when: since when nobody has the shards of
+                                        a group without workers
 
-A worker that died leaves its entry; whoever reads it sees by the group's members that it is gone. It is removed by the group's leader a day later.
+A worker that died leaves its entry; whoever reads it sees by the group's members that it is gone.
+It is removed by the group's leader a day later.
 """
 
 from __future__ import annotations
@@ -27,10 +33,12 @@ TELL_EVERY_S: Final = 1.0
 """Shortest time between two records of a worker with few shards."""
 
 TELL_BYTES_PER_S: Final = 64 << 10
-"""A longer record waits longer: 4,096 shards of one worker are some 50 kB, so it tells once a second."""
+"""A longer record waits longer: 4,096 shards of one worker are some 50 kB, so it tells once a
+second."""
 
 TELL_AGAIN_S: Final = 15.0
-"""A worker with nothing new says so: while coordination is away, nobody else can tell that it lives."""
+"""A worker with nothing new says so: while coordination is away, nobody else can tell that it
+lives."""
 
 FORGOTTEN_AFTER_S: Final = 86_400.0
 """How long the record of a worker that died is kept."""
@@ -41,7 +49,8 @@ _REASON_CHARACTERS_MAX: Final = 300
 
 
 class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One shard in a record. ``progress_s``: when it last got on, seconds since 1970 UTC (0: not yet). ``reason`` is an index."""
+    """One shard in a record. ``progress_s``: when it last got on, seconds since 1970 UTC (0: not
+    yet). ``reason`` is an index."""
 
     location: int
     progress_s: int
@@ -49,7 +58,8 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """``stands_still``: why all of the group's work waits here. ``reasons``: each once; index -1 of a place is "came to" the id before its location."""
+    """``stands_still``: why all of the group's work waits here. ``reasons``: each once; index -1 of
+    a place is "came to" the id before its location."""
 
     at_us: int
     stands_still: str
@@ -77,7 +87,9 @@ class Left(msgspec.Struct, frozen=True):
 class ProgressTeller:
     """One worker's record in one group. Used by one thread."""
 
-    def __init__(self, state: StateTable, group: str, member: str, column: str, function: str) -> None:
+    def __init__(
+        self, state: StateTable, group: str, member: str, column: str, function: str
+    ) -> None:
         self._state = state
         self._about = column, function
         self._introduced = False
@@ -89,7 +101,8 @@ class ProgressTeller:
         self._again_s = 0.0
         self._forget_at_s = 0.0
         self._running: dict[int, tuple[int, str]] = {}
-        """The cell that each shard was in when it was last looked at, and since when it has been seen there."""
+        """The cell that each shard was in when it was last looked at, and since when it has been
+        seen there."""
 
     def is_due(self) -> bool:
         return time.monotonic() >= self._due_s
@@ -132,15 +145,25 @@ class ProgressTeller:
             seen = before.get(shard)
             if seen is not None and seen[0] == cell:
                 still[shard] = f"cell {cell} has been running since {seen[1]}"
-            self._running[shard] = (cell, seen[1]) if seen is not None and seen[0] == cell else (cell, now)
+            self._running[shard] = (
+                (cell, seen[1]) if seen is not None and seen[0] == cell else (cell, now)
+            )
         return still
 
     def leave(self) -> None:
         """Takes the record away. Raises Unavailable."""
-        self._state.commit({self._key: None, f"{self._prefix}left": msgspec.json.encode(Left(self._member, self._state.now_us()))})
+        self._state.commit(
+            {
+                self._key: None,
+                f"{self._prefix}left": msgspec.json.encode(
+                    Left(self._member, self._state.now_us())
+                ),
+            }
+        )
 
     def forget_the_long_dead(self, members: list[str]) -> None:
-        """Removes old records of workers that are no members any more; does nothing when called more often than it needs to be."""
+        """Removes old records of workers that are no members any more; does nothing when called
+        more often than it needs to be."""
         if time.monotonic() < self._forget_at_s:
             return
         self._forget_at_s = time.monotonic() + _FORGET_EVERY_S
@@ -156,7 +179,9 @@ class ProgressTeller:
         found = self._state.get(key)
         known = msgspec.json.decode(found.value, type=About) if found else None
         if known is None or (known.column, known.function) != self._about:
-            self._state.commit({key: msgspec.json.encode(About(*self._about, self._state.now_us()))})
+            self._state.commit(
+                {key: msgspec.json.encode(About(*self._about, self._state.now_us()))}
+            )
         self._introduced = True
 
 

@@ -1,4 +1,5 @@
-"""Why a trigger, and each of its shards, is where it is: from what was read of it at one moment. Pure functions, and words for people."""
+"""Why a trigger, and each of its shards, is where it is: from what was read of it at one moment.
+Pure functions, and words for people."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ _SILENT_S: Final = 4 * TELL_AGAIN_S
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What was read of one group. ``members`` are alive; ``owners`` and ``assigned`` by shard, whether alive or not. ``waits_because``: why all of it stands
-    still; ``away_because``: why the coordination could not be asked."""
+    """What was read of one group. ``members`` are alive; ``owners`` and ``assigned`` by shard,
+    whether alive or not. ``waits_because``: why all of it stands still; ``away_because``: why the
+    coordination could not be asked."""
 
     now_us: int
     hold: Hold | None
@@ -51,17 +53,29 @@ def workers(told: Told) -> list[str]:
 
 
 def reason(shard: int, told: Told, saved: CommittedOffset | None, *, idle: bool) -> tuple[int, str]:
-    """When the shard last got on (microseconds since 1970 UTC, 0 for never), and why it is where it is. ``idle``: it is not behind."""
+    """When the shard last got on (microseconds since 1970 UTC, 0 for never), and why it is where it
+    is. ``idle``: it is not behind."""
     owner = told.owners.get(shard, NOBODY)
     record = told.records.get(owner)
     place = record.shards.get(shard) if record else None
-    progress_us = max(saved.committed_at_us if saved else 0, place.progress_s * 1_000_000 if place else 0)
+    progress_us = max(
+        saved.committed_at_us if saved else 0, place.progress_s * 1_000_000 if place else 0
+    )
     if owner not in told.members:
-        return progress_us, told.waits_because or told.away_because or _no_worker(shard, owner, record, told)
+        return progress_us, told.waits_because or told.away_because or _no_worker(
+            shard, owner, record, told
+        )
     if told.waits_because and told.hold is None:
         return progress_us, told.waits_because
     said = _said(shard, owner, record, told.now_us, idle=idle)
-    return progress_us, f"{told.waits_because}; {owner} has not ended its cell: {said}" if told.hold is not None else said
+    return (
+        progress_us,
+        (
+            f"{told.waits_because}; {owner} has not ended its cell: {said}"
+            if told.hold is not None
+            else said
+        ),
+    )
 
 
 def _said(shard: int, owner: str, record: WorkerRecord | None, now_us: int, *, idle: bool) -> str:
@@ -70,7 +84,11 @@ def _said(shard: int, owner: str, record: WorkerRecord | None, now_us: int, *, i
         return f"{owner} has it and has not told of it yet"
     said = record.stands_still or record.reason(shard)
     if said == NOT_STARTED:
-        said = "nothing has come since its worker took it" if idle else f"{owner} has it and has not begun: its threads are busy with other shards"
+        said = (
+            "nothing has come since its worker took it"
+            if idle
+            else f"{owner} has it and has not begun: its threads are busy with other shards"
+        )
     if now_us - record.at_us > _SILENT_S * 1e6:
         return f"{owner} has said nothing since {when(record.at_us)}, then: {said}"
     return said
@@ -79,12 +97,18 @@ def _said(shard: int, owner: str, record: WorkerRecord | None, now_us: int, *, i
 def _no_worker(shard: int, owner: str, record: WorkerRecord | None, told: Told) -> str:
     if owner:
         since = f" since {when(record.at_us)} at the latest" if record else ""
-        return f"no worker has it{since}: {owner} is gone without a word, others take it when its lease has run out"
+        return (
+            f"no worker has it{since}: {owner} is gone without a word, others take it when its"
+            " lease has run out"
+        )
     present = workers(told)
     if (assigned := told.assigned.get(shard, NOBODY)) in present:
         return f"no worker has it just now: {assigned} is to take it"
     if present:
         return f"no worker has it just now: it is being assigned to one of {', '.join(present[:5])}"
     if told.left is not None:
-        return f"no worker has it since {when(told.left.at_us)}, when {told.left.member} left as the last one: start one with {told.start_with}"
+        return (
+            f"no worker has it since {when(told.left.at_us)}, when {told.left.member} left as the"
+            f" last one: start one with {told.start_with}"
+        )
     return f"no worker has ever had it: start one with {told.start_with}"

@@ -1,18 +1,27 @@
 """Setting where a group goes on, also while its workers run.
 
-**Fenced first.** Whoever resets joins the group as a member that gets no shards, asks the workers to stand aside (``control.py``), and claims the shards that
-are to move. Workers give theirs back after the cell under way. The claims of one that is dead or paused fall to the reset when its session has ended. From
-then on every claim from before is void: a worker's late save is refused wherever it comes from (C4, C5; where coordination is away from that worker, by its
-foothold, ``foothold.py``). So an offset falls only in a reset, and no reset is undone by a save that was on its way (I20).
+**Fenced first.** Whoever resets joins the group as a member that gets no shards, asks the workers
+to stand aside (``control.py``), and claims the shards that are to move. Workers give theirs back
+after the cell under way. The claims of one that is dead or paused fall to the reset when its
+session has ended. From then on every claim from before is void: a worker's late save is refused
+wherever it comes from (C4, C5; where coordination is away from that worker, by its foothold,
+``foothold.py``). So an offset falls only in a reset, and no reset is undone by a save that was on
+its way (I20).
 
-**Decided in one commit**: the new offsets, the entry in the history, the end of standing aside, and off the queue those parked cells that the group comes to
-again (otherwise they would be both parked and still to be run). With coordination in the store it is the commit of the offsets; with ZooKeeper it is a
-commit of the footholds, which say where the next owner goes on until ZooKeeper has been told. Crash points:
+**Decided in one commit**: the new offsets, the entry in the history, the end of standing aside, and
+off the queue those parked cells that the group comes to again (otherwise they would be both parked
+and still to be run). With coordination in the store it is the commit of the offsets; with ZooKeeper
+it is a commit of the footholds, which say where the next owner goes on until ZooKeeper has been
+told. Crash points:
 
-    before the commit           nothing was reset. The workers go on once the session of the reset has run out
-    after it, before ZooKeeper is told      who begins next on a shard goes on at the new location, and saves it there
-    after that                  as after any member's death: the claims are free once its session has run out
-    paused, and its session ended           others have the shards: the commit is refused, nothing was reset
+    before the commit           nothing was reset. The workers go on once the session of the reset
+                                has run out
+    after it, before ZooKeeper is told      who begins next on a shard goes on at the new location,
+                                            and saves it there
+    after that                  as after any member's death: the claims are free once its session
+                                has run out
+    paused, and its session ended           others have the shards: the commit is refused, nothing
+                                            was reset
 """
 
 from __future__ import annotations
@@ -31,7 +40,13 @@ from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordi
 from cellfeed.bridge.groups.control import OPERATOR, Control, Hold, tell_workers
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, acceptance, last_known, lost_offsets, uses_footholds
+from cellfeed.bridge.triggers.offsets.kept_offsets import (
+    Footholds,
+    acceptance,
+    last_known,
+    lost_offsets,
+    uses_footholds,
+)
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, Refused
@@ -45,17 +60,28 @@ LEASE_S: Final = 10.0
 """How long the workers stand aside for a reset that was killed."""
 
 WAIT_S: Final = 60.0
-"""How long a reset waits for the shards: longer than a killed worker keeps them, and than most cells run."""
+"""How long a reset waits for the shards: longer than a killed worker keeps them, and than most
+cells run."""
 
 _CLAIM_AGAIN_S: Final = 0.1
 _OFFSETS_IN_A_COMMIT: Final = 500
-"""Told to ZooKeeper at once, each with the check of its claim: some 400 bytes for both, of a megabyte."""
+"""Told to ZooKeeper at once, each with the check of its claim: some 400 bytes for both, of a
+megabyte."""
 
 
 class Reset:
     """One reset of one group. ``action`` and ``to`` are what the history says of it."""
 
-    def __init__(self, datastore: Datastore, coordinator: Coordinator, group: str, operator: Operator, *, action: str = "reset", to: str = "") -> None:
+    def __init__(
+        self,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        group: str,
+        operator: Operator,
+        *,
+        action: str = "reset",
+        to: str = "",
+    ) -> None:
         self._datastore = datastore
         self._coordinator = coordinator
         self._group = group
@@ -65,9 +91,12 @@ class Reset:
         self._control = Control(datastore.state, group)
         self._topic = datastore.name
 
-    def run(self, locations: Mapping[int, int], *, wait_s: float = WAIT_S, lease_s: float = LEASE_S) -> Deed:
-        """Moves the shards. Raises Refused, with nothing changed, when their workers do not give them back within ``wait_s`` seconds, or somebody else
-        resets the group just now; StaleWriter, Unavailable."""
+    def run(
+        self, locations: Mapping[int, int], *, wait_s: float = WAIT_S, lease_s: float = LEASE_S
+    ) -> Deed:
+        """Moves the shards. Raises Refused, with nothing changed, when their workers do not give
+        them back within ``wait_s`` seconds, or somebody else resets the group just now;
+        StaleWriter, Unavailable."""
         member = f"{OPERATOR}{self._operator.name} {os.getpid()}-{secrets.token_hex(4)}"
         standing = Standing(self._coordinator, self._group, member, lease_s)
         keeper = LeaseKeeper([standing], lease_s)
@@ -90,25 +119,41 @@ class Reset:
             if other.member in self._coordinator.members(self._group):
                 raise Refused(f"trigger {self._group!r}: a {other}")
         hold = Hold(self._operator.name, self._operator.because, state.now_us(), member)
-        if state.commit({key: msgspec.json.encode(hold)}, expect={key: found.version if found else None}) is None:
-            raise Refused(f"trigger {self._group!r} is reset by somebody else just now: look at its history, and try again")
+        if (
+            state.commit(
+                {key: msgspec.json.encode(hold)}, expect={key: found.version if found else None}
+            )
+            is None
+        ):
+            raise Refused(
+                f"trigger {self._group!r} is reset by somebody else just now: look at its history,"
+                " and try again"
+            )
         tell_workers(state, self._group)
 
-    def _claim(self, standing: Standing, shards: Sequence[int], claims: dict[int, Claim], wait_s: float) -> None:
+    def _claim(
+        self, standing: Standing, shards: Sequence[int], claims: dict[int, Claim], wait_s: float
+    ) -> None:
         deadline_s = time.monotonic() + wait_s
         epoch = standing.session.epoch
         while missing := [shard for shard in shards if shard not in claims]:
             claims |= self._coordinator.claim(standing.session, self._topic, missing)
             if standing.session.epoch != epoch:
-                raise Refused(f"trigger {self._group!r} was not reset: this process was held up for longer than its lease; try again")
+                raise Refused(
+                    f"trigger {self._group!r} was not reset: this process was held up for longer"
+                    " than its lease; try again"
+                )
             if len(claims) == len(shards):
                 return
             if time.monotonic() > deadline_s:
                 owners = self._coordinator.owners(self._group, self._topic)
-                still = [f"shard {shard} ({owners[shard]})" for shard in missing if shard in owners][:5]
+                still = [
+                    f"shard {shard} ({owners[shard]})" for shard in missing if shard in owners
+                ][:5]
                 raise Refused(
-                    f"trigger {self._group!r} was not reset: after {wait_s:.0f} s {len(missing)} shards were not given back: {', '.join(still)}; "
-                    "a cell that runs for so long, or a worker that was just killed: wait for longer, or end that worker"
+                    f"trigger {self._group!r} was not reset: after {wait_s:.0f} s {len(missing)}"
+                    f" shards were not given back: {', '.join(still)}; a cell that runs for so"
+                    " long, or a worker that was just killed: wait for longer, or end that worker"
                 )
             time.sleep(_CLAIM_AGAIN_S)
 
@@ -118,7 +163,11 @@ class Reset:
         found = self._coordinator.fetch_offsets(group, [(topic, shard) for shard in locations])
         saved = {shard: offset.offset for (_, shard), offset in found.items()}
         unparked = ParkedCells(state).come_to_again(group, topic, locations)
-        before = last_known(state, group, topic, list(locations)) if lost else Footholds(state, group, topic).goes_on(saved)
+        before = (
+            last_known(state, group, topic, list(locations))
+            if lost
+            else Footholds(state, group, topic).goes_on(saved)
+        )
         deed = Deed(
             group=group,
             action=self._action,
@@ -130,7 +179,12 @@ class Reset:
             after=dict(locations),
             unparked=len(unparked),
         )
-        entries = {**unparked, **entry(deed), self._control.reset_key: None, **acceptance(state, self._coordinator, group, topic)}
+        entries = {
+            **unparked,
+            **entry(deed),
+            self._control.reset_key: None,
+            **acceptance(state, self._coordinator, group, topic),
+        }
         if not uses_footholds(self._coordinator):
             self._commit(locations, claims, entries)
             failpoint("reset.after_decision")
@@ -138,21 +192,39 @@ class Reset:
         footholds = Footholds(state, group, topic)
         taken = footholds.take(claims, saved)
         if len(taken) < len(claims):
-            raise Refused(f"trigger {group!r} was not reset: another worker has begun on {len(claims) - len(taken)} of its shards; try again")
+            raise Refused(
+                f"trigger {group!r} was not reset: another worker has begun on"
+                f" {len(claims) - len(taken)} of its shards; try again"
+            )
         footholds.move(taken, locations, entries)
         failpoint("reset.after_decision")
         try:
             for first in range(0, len(locations), _OFFSETS_IN_A_COMMIT):
-                self._commit(dict(list(locations.items())[first : first + _OFFSETS_IN_A_COMMIT]), claims, {})
+                self._commit(
+                    dict(list(locations.items())[first : first + _OFFSETS_IN_A_COMMIT]), claims, {}
+                )
             footholds.moved(taken, locations)
         except CellfeedError as error:
-            _log.warning("the reset is decided; the offsets are saved in ZooKeeper by who works on the shards next: %s", error)
+            _log.warning(
+                "the reset is decided; the offsets are saved in ZooKeeper by who works on the"
+                " shards next: %s",
+                error,
+            )
         failpoint("reset.after_told")
         return deed
 
-    def _commit(self, locations: Mapping[int, int], claims: Mapping[int, Claim], entries: Mapping[str, bytes | None]) -> None:
-        offsets = {(self._topic, shard): CommittedOffset(location) for shard, location in locations.items()}
-        self._coordinator.commit_offsets(self._group, offsets, claims=[claims[shard] for shard in locations], entries=entries)
+    def _commit(
+        self,
+        locations: Mapping[int, int],
+        claims: Mapping[int, Claim],
+        entries: Mapping[str, bytes | None],
+    ) -> None:
+        offsets = {
+            (self._topic, shard): CommittedOffset(location) for shard, location in locations.items()
+        }
+        self._coordinator.commit_offsets(
+            self._group, offsets, claims=[claims[shard] for shard in locations], entries=entries
+        )
 
     def _end(self, member: str, standing: Standing, claims: Mapping[int, Claim]) -> None:
         # Whatever of this fails is settled when the session has run out.

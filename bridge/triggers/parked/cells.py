@@ -1,11 +1,16 @@
-"""Cells that a trigger could not run: kept on a queue of their own, with the error, until they run or somebody skips them with a reason.
+"""Cells that a trigger could not run: kept on a queue of their own, with the error, until they run
+or somebody skips them with a reason.
 
-Parking a cell and moving the offset past it is one commit of the coordinator's store, so a cell is either still to be run, or parked: never both, never neither
-(I14). Keys: ``parked/<group>/<topic>/<partition>/<added_id>``; skipped ones move to ``skipped/…``; a stopped trigger has ``stopped/<group>``.
+Parking a cell and moving the offset past it is one commit of the coordinator's store, so a cell is
+either still to be run, or parked: never both, never neither (I14). Keys:
+``parked/<group>/<topic>/<partition>/<added_id>``; skipped ones move to ``skipped/…``; a stopped
+trigger has ``stopped/<group>``.
 
-**In order** (``order_by_row_key``): a cell whose row key has a parked cell is parked too, without being run: it is ``held``. What is parked of a row key is
-taken off from its front, by whoever works on the partition: the first one runs (or is skipped by hand), then the next. A row key has no parked cell left
-before a later cell of it is run from the log. All of that follows from the entries, so a restart changes nothing of it.
+**In order** (``order_by_row_key``): a cell whose row key has a parked cell is parked too, without
+being run: it is ``held``. What is parked of a row key is taken off from its front, by whoever works
+on the partition: the first one runs (or is skipped by hand), then the next. A row key has no parked
+cell left before a later cell of it is run from the log. All of that follows from the entries, so a
+restart changes nothing of it.
 """
 
 from __future__ import annotations
@@ -23,14 +28,17 @@ from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 _TRIES_MAX: Final = 50
-"""Compare-and-set tries on one entry: it is only ever written by its partition's owner and by people at the command line."""
+"""Compare-and-set tries on one entry: it is only ever written by its partition's owner and by
+people at the command line."""
 
 
 class ParkedCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A parked cell. Times are microseconds since 1970 UTC; ``retry_asked`` is set by hand to have it tried at once.
+    """A parked cell. Times are microseconds since 1970 UTC; ``retry_asked`` is set by hand to have
+    it tried at once.
 
-    ``ended``: how many of its ``attempts`` ended the process, by a time-out or otherwise. ``in_order``: it was parked by a trigger that keeps the order by row
-    key; ``held``: it has not been run, because an earlier cell of its row key was parked.
+    ``ended``: how many of its ``attempts`` ended the process, by a time-out or otherwise.
+    ``in_order``: it was parked by a trigger that keeps the order by row key; ``held``: it has not
+    been run, because an earlier cell of its row key was parked.
     """
 
     group: str
@@ -64,7 +72,11 @@ class ParkedCells:
 
     def entry(self, cell: ParkedCell) -> Mapping[str, bytes | None]:
         """The state entry that parks a cell; to be committed together with the offset."""
-        return {_key_of("parked", cell): msgspec.json.encode(msgspec.structs.replace(cell, error=cell.error[-ERROR_TEXT_MAX:]))}
+        return {
+            _key_of("parked", cell): msgspec.json.encode(
+                msgspec.structs.replace(cell, error=cell.error[-ERROR_TEXT_MAX:])
+            )
+        }
 
     def all(self, group: str | None = None) -> list[ParkedCell]:
         """By group, partition and added_id."""
@@ -75,7 +87,11 @@ class ParkedCells:
         """The keys of all that is kept of a group's cells: parked, skipped, or why it stopped."""
         name = quote(group, safe="")
         stopped = self._state.get(f"stopped/{name}")
-        return [each.key for queue in ("parked", "skipped") for each in self._state.list(f"{queue}/{name}/")] + ([stopped.key] if stopped else [])
+        return [
+            each.key
+            for queue in ("parked", "skipped")
+            for each in self._state.list(f"{queue}/{name}/")
+        ] + ([stopped.key] if stopped else [])
 
     def count(self, group: str) -> int:
         """All of a group's, those that are held among them."""
@@ -87,12 +103,26 @@ class ParkedCells:
 
     def of_partition(self, group: str, topic: str, partition: int) -> list[ParkedCell]:
         """The parked cells of one partition, by added_id."""
-        return [_decode(entry) for entry in self._state.list(f"parked/{quote(group, safe='')}/{quote(topic, safe='')}/{partition}/")]
+        return [
+            _decode(entry)
+            for entry in self._state.list(
+                f"parked/{quote(group, safe='')}/{quote(topic, safe='')}/{partition}/"
+            )
+        ]
 
-    def come_to_again(self, group: str, topic: str, locations: Mapping[int, int]) -> dict[str, bytes | None]:
-        """Entries that take off the queue what a group comes to again when its shards go on at these locations."""
-        cells = [cell for cell in self.all(group) if cell.topic == topic and cell.partition in locations]
-        return {_key_of("parked", cell): None for cell in cells if cell.added_id >= locations[cell.partition]}
+    def come_to_again(
+        self, group: str, topic: str, locations: Mapping[int, int]
+    ) -> dict[str, bytes | None]:
+        """Entries that take off the queue what a group comes to again when its shards go on at
+        these locations."""
+        cells = [
+            cell for cell in self.all(group) if cell.topic == topic and cell.partition in locations
+        ]
+        return {
+            _key_of("parked", cell): None
+            for cell in cells
+            if cell.added_id >= locations[cell.partition]
+        }
 
     def find(self, group: str, cell_id: str) -> ParkedCell:
         """Raises NotFound."""
@@ -102,17 +132,31 @@ class ParkedCells:
         raise NotFound(f"group {group!r} has no parked cell {cell_id}")
 
     def resolved(self, cell: ParkedCell, also: Mapping[str, bytes | None] | None = None) -> bool:
-        """Takes a cell that has run off the queue; False when somebody skipped it meanwhile. ``also`` is written with it in any case."""
+        """Takes a cell that has run off the queue; False when somebody skipped it meanwhile.
+        ``also`` is written with it in any case."""
         key = _key_of("parked", cell)
         for _ in range(_TRIES_MAX):
             entry = self._state.get(key)
             write = {**(also or {}), key: None} if entry else dict(also or {})
-            if not write or self._state.commit(write, expect={key: entry.version if entry else None}) is not None:
+            if (
+                not write
+                or self._state.commit(write, expect={key: entry.version if entry else None})
+                is not None
+            ):
                 return entry is not None
         raise _too_fast(cell)
 
-    def failed_again(self, cell: ParkedCell, error: str, *, attempts: int = 1, ended: int = 0, also: Mapping[str, bytes | None] | None = None) -> None:
-        """Notes more tries that failed, ``ended`` of them with the process. ``also`` is written with it in any case."""
+    def failed_again(
+        self,
+        cell: ParkedCell,
+        error: str,
+        *,
+        attempts: int = 1,
+        ended: int = 0,
+        also: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        """Notes more tries that failed, ``ended`` of them with the process. ``also`` is written
+        with it in any case."""
         key = _key_of("parked", cell)
         for _ in range(_TRIES_MAX):
             entry = self._state.get(key)
@@ -129,15 +173,20 @@ class ParkedCells:
                     held=False,
                 )
                 write[key] = msgspec.json.encode(again)
-            if not write or self._state.commit(write, expect={key: entry.version if entry else None}) is not None:
+            if (
+                not write
+                or self._state.commit(write, expect={key: entry.version if entry else None})
+                is not None
+            ):
                 return
         raise _too_fast(cell)
 
     def ask_retry(self, group: str, cell_id: str | None = None) -> int:
-        """Has a parked cell, or all of the group, tried again as soon as the partition's owner looks. How many.
+        """Has a parked cell, or all of the group, tried again as soon as the partition's owner
+        looks. How many.
 
-        Those of a row key that is kept in order run one after the other, from the first on, as long as each succeeds. Raises NotFound, and InvalidRequest
-        for one that is not the first.
+        Those of a row key that is kept in order run one after the other, from the first on, as long
+        as each succeeds. Raises NotFound, and InvalidRequest for one that is not the first.
         """
         cells = self.all(group)
         first = {cell.cell_id for cell in fronts(cells)}
@@ -145,7 +194,8 @@ class ParkedCells:
             cells = [self.find(group, cell_id)]
             if cell_id not in first:
                 raise InvalidRequest(
-                    f"parked cell {cell_id} of group {group!r} waits behind an earlier one of row key {cells[0].row_key}: retry or skip that one first"
+                    f"parked cell {cell_id} of group {group!r} waits behind an earlier one of row"
+                    f" key {cells[0].row_key}: retry or skip that one first"
                 )
         for cell in cells:
             key = _key_of("parked", cell)
@@ -156,7 +206,8 @@ class ParkedCells:
         return len(cells)
 
     def skip(self, group: str, cell_id: str, reason: str) -> None:
-        """Gives a parked cell up for good; the reason is kept. Raises InvalidRequest without one, NotFound when it is not parked."""
+        """Gives a parked cell up for good; the reason is kept. Raises InvalidRequest without one,
+        NotFound when it is not parked."""
         if not reason.strip():
             raise InvalidRequest("a parked cell is skipped with a reason")
         cell = self.find(group, cell_id)
@@ -165,20 +216,29 @@ class ParkedCells:
         skipped = msgspec.json.encode(msgspec.structs.replace(cell, skipped_because=reason))
         write = {key: None, _key_of("skipped", cell): skipped}
         if entry is None or self._state.commit(write, expect={key: entry.version}) is None:
-            raise NotFound(f"parked cell {cell_id} of group {group!r} ran meanwhile, or is being retried; look again")
+            raise NotFound(
+                f"parked cell {cell_id} of group {group!r} ran meanwhile, or is being retried; look"
+                " again"
+            )
 
     def skipped(self, group: str | None = None) -> list[ParkedCell]:
         entries = self._state.list(f"skipped/{quote(group, safe='')}/" if group else "skipped/")
         return [_decode(entry) for entry in entries]
 
     def forget_row(self, row_key: UUID) -> int:
-        """Drops what is parked or was skipped of a row that was erased: the errors may quote its bodies. How many."""
-        entries = [entry for queue in ("parked/", "skipped/") for entry in self._state.list(queue) if _decode(entry).row_key == str(row_key)]
+        """Drops what is parked or was skipped of a row that was erased: the errors may quote its
+        bodies. How many."""
+        entries = [
+            entry
+            for queue in ("parked/", "skipped/")
+            for entry in self._state.list(queue)
+            if _decode(entry).row_key == str(row_key)
+        ]
         if entries:
             self._state.commit({entry.key: None for entry in entries})
         return len(entries)
 
-    # --- a trigger that stopped --------------------------------------------------------------------------------------------
+    # --- a trigger that stopped -------------------------------------------------------------------
 
     def stop(self, group: str, reason: str) -> None:
         """Stops a trigger until somebody resumes it."""
@@ -194,12 +254,17 @@ class ParkedCells:
 
 
 def is_of_rows(key: str, value: bytes, row_keys: Collection[str]) -> bool:
-    """Whether an entry of the state table is a parked or skipped cell of one of these rows: its error may quote the body."""
-    return key.startswith(("parked/", "skipped/")) and _decode(StateEntry(key, value, 0)).row_key in row_keys
+    """Whether an entry of the state table is a parked or skipped cell of one of these rows: its
+    error may quote the body."""
+    return (
+        key.startswith(("parked/", "skipped/"))
+        and _decode(StateEntry(key, value, 0)).row_key in row_keys
+    )
 
 
 def fronts(cells: Iterable[ParkedCell]) -> list[ParkedCell]:
-    """Those that may be tried: each one that is not kept in order, and of each row key that is the first. ``cells`` by group, partition and added_id."""
+    """Those that may be tried: each one that is not kept in order, and of each row key that is the
+    first. ``cells`` by group, partition and added_id."""
     seen: set[tuple[str, str, str]] = set()
     found = []
     for cell in cells:
@@ -211,12 +276,20 @@ def fronts(cells: Iterable[ParkedCell]) -> list[ParkedCell]:
 
 
 def due(cells: Iterable[ParkedCell], all_due: bool) -> dict[int, bool]:
-    """Partitions with parked cells to be tried again: all of them (True), or only those asked for by hand and those held behind nothing any more."""
-    return {cell.partition: all_due for cell in fronts(cells) if all_due or cell.retry_asked or cell.held}
+    """Partitions with parked cells to be tried again: all of them (True), or only those asked for
+    by hand and those held behind nothing any more."""
+    return {
+        cell.partition: all_due
+        for cell in fronts(cells)
+        if all_due or cell.retry_asked or cell.held
+    }
 
 
 def _too_fast(cell: ParkedCell) -> Unavailable:
-    return Unavailable(f"parked cell {cell.cell_id} of group {cell.group!r} could not be written: others are faster")
+    return Unavailable(
+        f"parked cell {cell.cell_id} of group {cell.group!r} could not be written: others are"
+        " faster"
+    )
 
 
 def _decode(entry: StateEntry) -> ParkedCell:
@@ -224,4 +297,4 @@ def _decode(entry: StateEntry) -> ParkedCell:
 
 
 def _key_of(queue: str, cell: ParkedCell) -> str:
-    return f"{queue}/{quote(cell.group, safe='')}/{quote(cell.topic, safe='')}/{cell.partition}/{cell.added_id:020d}"
+    return f"{queue}/{quote(cell.group, safe='')}/{quote(cell.topic, safe='')}/{cell.partition}/{cell.added_id:020d}"  # noqa: E501

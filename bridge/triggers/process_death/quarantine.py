@@ -1,12 +1,16 @@
-"""Which of a process's calls may be under way together, so that its end is blamed on the right cell.
+"""Which of a process's calls may be under way together, so that its end is blamed on the right
+cell.
 
-A process works on several shards at a time. When it dies, every cell whose try is on record (``tries.py``) counts one more, the innocent ones among them.
-If that went on, each death would bring them nearer to being parked together with the one that kills, because after each restart they begin together
-again. So a **suspect**, a cell with a try on record that nobody came back from, is run while no other cell's try is on record in this process. A cell is
-counted for another's deed until it is a suspect itself, no longer: with a policy of one try for such ends, it may be parked for it. Calls that are not on
-record are not held up.
+A process works on several shards at a time. When it dies, every cell whose try is on record
+(``tries.py``) counts one more, the innocent ones among them. If that went on, each death would
+bring them nearer to being parked together with the one that kills, because after each restart they
+begin together again. So a **suspect**, a cell with a try on record that nobody came back from, is
+run while no other cell's try is on record in this process. A cell is counted for another's deed
+until it is a suspect itself, no longer: with a policy of one try for such ends, it may be parked
+for it. Calls that are not on record are not held up.
 
-Nothing waits for ever: a call that does not come back (and has no time-out) holds the others up for ``PATIENCE_S``, then they go on beside it.
+Nothing waits for ever: a call that does not come back (and has no time-out) holds the others up for
+``PATIENCE_S``, then they go on beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ class Quarantine:
 
     @contextmanager
     def on_record(self, suspect: bool, stop: threading.Event) -> Iterator[bool]:
-        """Around a call whose try is on record. False when it is time to stop, before the call's turn came."""
+        """Around a call whose try is on record. False when it is time to stop, before the call's
+        turn came."""
         if not self._enter(suspect, stop):
             yield False
             return
@@ -50,7 +55,9 @@ class Quarantine:
     def _enter(self, suspect: bool, stop: threading.Event) -> bool:
         patient_until_s = time.monotonic() + self._patience_s
         with self._changed:
-            while (self._on_record if suspect else self._suspects) and time.monotonic() < patient_until_s:
+            while (
+                self._on_record if suspect else self._suspects
+            ) and time.monotonic() < patient_until_s:
                 if stop.is_set():
                     return False
                 self._changed.wait(min(_LOOK_EVERY_S, self._patience_s))

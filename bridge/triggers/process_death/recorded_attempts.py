@@ -1,26 +1,35 @@
-"""Tries of a cell that are counted across processes: because the process may not live to count them.
+"""Tries of a cell that are counted across processes: because the process may not live to count
+them.
 
-A cell can end its process: the function calls ``os._exit``, native code crashes, the system kills it for want of memory; or it hangs, and the process
-ends itself (``deadlines.py``). Counting in memory would try such a cell for ever, once per restart. So where a try may be the process's last one, it is
-counted in the datastore's state table **before** the function is called, and struck off when the function has come back:
+A cell can end its process: the function calls ``os._exit``, native code crashes, the system kills
+it for want of memory; or it hangs, and the process ends itself (``deadlines.py``). Counting in
+memory would try such a cell for ever, once per restart. So where a try may be the process's last
+one, it is counted in the datastore's state table **before** the function is called, and struck off
+when the function has come back:
 
-- on a shard that its last owner did not give back (it died, or was overtaken): for every cell that may have been under way there, one call of the function
-  at a time, also where it takes batches;
+- on a shard that its last owner did not give back (it died, or was overtaken): for every cell that
+  may have been under way there, one call of the function at a time, also where it takes batches;
 - for a cell with tries on record, from whatever process;
 - for a parked cell that is tried again.
 
-That is a commit for each cell, at most ``CHUNK_CELLS`` (and a batch) of them on each shard that changed hands so: the price of not knowing which cell it was.
-Otherwise nothing is written and it costs nothing. So a cell that kills is run once without a record, then on record as often as the policy for
-:class:`~cellfeed.bridge.triggers.retry.ProcessEnded` says; then it is parked without being run. Before a cell that has ended a process on record is run, the offset
-is saved, so that its next death makes no other cell run again.
+That is a commit for each cell, at most ``CHUNK_CELLS`` (and a batch) of them on each shard that
+changed hands so: the price of not knowing which cell it was. Otherwise nothing is written and it
+costs nothing. So a cell that kills is run once without a record, then on record as often as the
+policy for :class:`~cellfeed.bridge.triggers.retry.ProcessEnded` says; then it is parked without
+being run. Before a cell that has ended a process on record is run, the offset is saved, so that its
+next death makes no other cell run again.
 
-Key: ``tries/<group>/<topic>/<shard>/<added_id>``, in the datastore wherever the coordination is. Crash points:
+Key: ``tries/<group>/<topic>/<shard>/<added_id>``, in the datastore wherever the coordination is.
+Crash points:
 
     before the try is counted   it was not begun
-    counted, not begun          it counts although it was none: a kill just then costs the cell a try
+    counted, not begun          it counts although it was none: a kill just then costs the cell a
+                                try
     under way                   it counts
-    come back, not struck off   it counts; the offset is before the cell as well, so it runs again (at least once)
-    overtaken                   the record is written under its version, so whoever has been overtaken (StaleWriter) changes no count
+    come back, not struck off   it counts; the offset is before the cell as well, so it runs again
+                                (at least once)
+    overtaken                   the record is written under its version, so whoever has been
+                                overtaken (StaleWriter) changes no count
 """
 
 from __future__ import annotations
@@ -37,14 +46,20 @@ from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleWriter
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("tries.before_counted", "tries.after_counted", "tries.before_struck_off", "tries.after_struck_off")
+declare(
+    "tries.before_counted",
+    "tries.after_counted",
+    "tries.before_struck_off",
+    "tries.after_struck_off",
+)
 
 ERROR_TEXT_MAX: Final = 4_000
 """Characters of an error (its traceback's end) that are kept."""
 
 
 class Tries(msgspec.Struct, frozen=True):
-    """On record: ``attempts`` of which no process has told the end. ``timed_out``: the last one ended by its time-out, with ``error``."""
+    """On record: ``attempts`` of which no process has told the end. ``timed_out``: the last one
+    ended by its time-out, with ``error``."""
 
     attempts: int
     timed_out: bool = False
@@ -60,7 +75,10 @@ class Tries(msgspec.Struct, frozen=True):
         if self.timed_out:
             return self.error
         times = "once" if self.attempts == 1 else f"{self.attempts} times"
-        return f"ProcessEnded: the process ended {times} while this cell was being run: an exit in the function, a crash, a kill, want of memory"
+        return (
+            f"ProcessEnded: the process ended {times} while this cell was being run: an exit in the"
+            " function, a crash, a kill, want of memory"
+        )
 
 
 class GroupTries:
@@ -74,17 +92,29 @@ class GroupTries:
         """The records of shards, which whoever begins on them must have claimed before."""
         found: dict[int, list[StateEntry]] = {}
         for entry in self._state.list(self._prefix):
-            found.setdefault(int(entry.key[len(self._prefix) :].partition("/")[0]), []).append(entry)
-        return {shard: ShardTries(self._state, f"{self._prefix}{shard}/", found.get(shard, ())) for shard in shards}
+            found.setdefault(int(entry.key[len(self._prefix) :].partition("/")[0]), []).append(
+                entry
+            )
+        return {
+            shard: ShardTries(self._state, f"{self._prefix}{shard}/", found.get(shard, ()))
+            for shard in shards
+        }
 
 
 class ShardTries:
-    """What is on record for one shard. One thread at a time runs its cells; :meth:`note_time_out` may be called by another one meanwhile."""
+    """What is on record for one shard. One thread at a time runs its cells; :meth:`note_time_out`
+    may be called by another one meanwhile."""
 
     def __init__(self, state: StateTable, prefix: str, entries: Iterable[StateEntry] = ()) -> None:
         self._state = state
         self._prefix = prefix
-        self._known = {int(entry.key.rpartition("/")[2]): (msgspec.json.decode(entry.value, type=Tries), entry.version) for entry in entries}
+        self._known = {
+            int(entry.key.rpartition("/")[2]): (
+                msgspec.json.decode(entry.value, type=Tries),
+                entry.version,
+            )
+            for entry in entries
+        }
         self._under_way: int | None = None
 
     def of(self, added_id: int) -> Tries | None:
@@ -99,13 +129,22 @@ class ShardTries:
 
     def left_behind(self) -> Mapping[int, Tries]:
         """By cell, all that is on record but for the cell under way."""
-        return {added_id: tries for added_id, (tries, _) in self._known.items() if added_id != self._under_way}
+        return {
+            added_id: tries
+            for added_id, (tries, _) in self._known.items()
+            if added_id != self._under_way
+        }
 
     def begin(self, added_id: int) -> None:
-        """Counts a try that is about to be begun, and strikes off the one before in the same commit. Raises StaleWriter."""
+        """Counts a try that is about to be begun, and strikes off the one before in the same
+        commit. Raises StaleWriter."""
         failpoint("tries.before_counted")
         before = self._known.get(added_id)
-        self._write(added_id, Tries(before[0].attempts + 1 if before else 1), finished=self._under_way if self._under_way != added_id else None)
+        self._write(
+            added_id,
+            Tries(before[0].attempts + 1 if before else 1),
+            finished=self._under_way if self._under_way != added_id else None,
+        )
         self._under_way = added_id
         failpoint("tries.after_counted")
 
@@ -121,12 +160,19 @@ class ShardTries:
     def strike_off(self, added_id: int) -> None:
         """Forgets the tries of a cell. Raises StaleWriter."""
         known = self._known.get(added_id)
-        if known is not None and self._state.commit({self._key(added_id): None}, expect={self._key(added_id): known[1]}) is None:
+        if (
+            known is not None
+            and self._state.commit(
+                {self._key(added_id): None}, expect={self._key(added_id): known[1]}
+            )
+            is None
+        ):
             raise self._overtaken(added_id)
         self._known.pop(added_id, None)
 
     def parked(self, added_id: int) -> dict[str, bytes | None]:
-        """The state entry that strikes a cell off, to be written in the commit that parks it; :meth:`struck_off` says that it was."""
+        """The state entry that strikes a cell off, to be written in the commit that parks it;
+        :meth:`struck_off` says that it was."""
         return {self._key(added_id): None} if added_id in self._known else {}
 
     def struck_off(self, added_id: int) -> None:
@@ -136,7 +182,8 @@ class ShardTries:
             self._under_way = None
 
     def note_time_out(self, added_id: int, error: str) -> None:
-        """Puts on record that the try under way has timed out, and counts it unless it was counted before. Raises StaleWriter."""
+        """Puts on record that the try under way has timed out, and counts it unless it was counted
+        before. Raises StaleWriter."""
         before = self._known.get(added_id)
         counted = before is not None and self._under_way == added_id
         attempts = (before[0].attempts if before else 0) + (0 if counted else 1)

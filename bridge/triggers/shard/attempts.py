@@ -1,7 +1,8 @@
 """Running a trigger's function until it succeeds, its tries are used up, or it is time to stop.
 
-A store that is away is no fault of a cell: it takes none of its tries, and the shard waits. Crash points: see ``tries.py`` (tries that are counted
-across processes) and ``deadlines.py`` (time-outs); otherwise a call that did not come to its end leaves the offset before its cells, so they run again.
+A store that is away is no fault of a cell: it takes none of its tries, and the shard waits. Crash
+points: see ``tries.py`` (tries that are counted across processes) and ``deadlines.py`` (time-outs);
+otherwise a call that did not come to its end leaves the offset before its cells, so they run again.
 """
 
 from __future__ import annotations
@@ -58,7 +59,15 @@ class Attempts:
     """Of one shard's run. Used by one thread at a time."""
 
     def __init__(
-        self, trigger: Trigger, store: CellStore, shard: int, tries: ShardTries, place: Place, progress: Progress, stop: threading.Event, deadlines: Deadlines
+        self,
+        trigger: Trigger,
+        store: CellStore,
+        shard: int,
+        tries: ShardTries,
+        place: Place,
+        progress: Progress,
+        stop: threading.Event,
+        deadlines: Deadlines,
     ) -> None:
         self._trigger = trigger
         self._call = trigger.caller(store, shard)
@@ -71,10 +80,19 @@ class Attempts:
         self.overdue = False
         """Whether a call has timed out: it may be at it still."""
 
-    def run(self, cells: Sequence[StoredCell], *, on_record: bool = False, suspect: bool = False, tries_max: int | None = None) -> Result:
-        """Runs the function for cells: several of a batch, or one. ``on_record``: counted beforehand, see ``tries.py``; for one cell.
+    def run(
+        self,
+        cells: Sequence[StoredCell],
+        *,
+        on_record: bool = False,
+        suspect: bool = False,
+        tries_max: int | None = None,
+    ) -> Result:
+        """Runs the function for cells: several of a batch, or one. ``on_record``: counted
+        beforehand, see ``tries.py``; for one cell.
 
-        ``suspect``: it has ended a process before, as any with a try on record may have. ``tries_max``: at most so many tries, whatever the policy allows.
+        ``suspect``: it has ended a process before, as any with a try on record may have.
+        ``tries_max``: at most so many tries, whatever the policy allows.
         """
         if not on_record:
             return self._run(cells, 0, tries_max, counted=True)
@@ -83,7 +101,8 @@ class Attempts:
         if left and ended >= (tries_max or self._trigger.policy_for(left.kind).attempts):
             return Failed(left.told(), ended, ended)
         if left:
-            self._place.save()  # should this be the end of the process again, only this cell runs again
+            # should this be the end of the process again, only this cell runs again
+            self._place.save()
         suspect = suspect or left is not None
         with self._deadlines.quarantine.on_record(suspect, self._stop) as may_run:
             if not may_run:
@@ -94,7 +113,9 @@ class Attempts:
                 self._tries.end()  # at once: it must not count for what the next suspect does
         return result
 
-    def _run(self, cells: Sequence[StoredCell], ended: int, tries_max: int | None, *, counted: bool) -> Result:
+    def _run(
+        self, cells: Sequence[StoredCell], ended: int, tries_max: int | None, *, counted: bool
+    ) -> Result:
         attempts, waits, first = ended, 0, cells[0].added_id
         while True:
             try:
@@ -117,7 +138,10 @@ class Attempts:
             policy = self._trigger.policy_for(type(raised.error))
             if attempts >= (tries_max or policy.attempts):
                 return Failed(raised.text, attempts, ended)
-            self._progress.because = f"{_named(cells)} failed {attempts} times: {type(raised.error).__name__}"  # its text may quote a body
+            # its text may quote a body
+            self._progress.because = (
+                f"{_named(cells)} failed {attempts} times: {type(raised.error).__name__}"
+            )
             if self._stop.wait(policy.wait_s(attempts)):
                 return STOPPED
             self._place.make_sure()
@@ -130,7 +154,8 @@ class Attempts:
             if timeout_s is None:
                 self._call(cells)
             elif not self._in_time(cells, timeout_s):
-                # The process is about to end, and the try is on record: whatever the call came to, its cells run again.
+                # The process is about to end, and the try is on record: whatever the call came to,
+                # its cells run again.
                 self._stop.set()
                 return STOPPED
         except Unavailable:
@@ -143,8 +168,13 @@ class Attempts:
         return None
 
     def _in_time(self, cells: Sequence[StoredCell], timeout_s: float) -> bool:
-        """Calls the function; False when that took too long. Raises what the function raises in time."""
-        call = Call(f"{self._trigger.group}: {_named(cells)} of shard {self._shard}", timeout_s, lambda error: self._note_time_out(cells, error))
+        """Calls the function; False when that took too long. Raises what the function raises in
+        time."""
+        call = Call(
+            f"{self._trigger.group}: {_named(cells)} of shard {self._shard}",
+            timeout_s,
+            lambda error: self._note_time_out(cells, error),
+        )
         self._deadlines.begin(call)
         failed: Exception | SystemExit | None = None
         try:
@@ -161,7 +191,8 @@ class Attempts:
         return True
 
     def _note_time_out(self, cells: Sequence[StoredCell], error: str) -> None:
-        """By the watching thread. Which cell of a batch it was is found by the shard's next owner, who runs them one by one."""
+        """By the watching thread. Which cell of a batch it was is found by the shard's next owner,
+        who runs them one by one."""
         self._progress.because = f"{_last_line(error)}: the process ends"
         if len(cells) == 1:
             self._tries.note_time_out(cells[0].added_id, error)
@@ -169,7 +200,11 @@ class Attempts:
 
 
 def _named(cells: Sequence[StoredCell]) -> str:
-    return f"cell {cells[0].added_id}" if len(cells) == 1 else f"the batch of {len(cells)} cells from {cells[0].added_id} on"
+    return (
+        f"cell {cells[0].added_id}"
+        if len(cells) == 1
+        else f"the batch of {len(cells)} cells from {cells[0].added_id} on"
+    )
 
 
 def _last_line(text: str) -> str:

@@ -1,9 +1,9 @@
 """The next cells of a shard's log, cut into what one call of the function gets: a cell, or a batch.
 
 A batch is full with ``batch`` cells or when its bodies come to ``SCAN_BYTES_MAX`` (encoded) or
-``SCAN_DECODED_BYTES_MAX``. One that is not full waits for ``batch_wait_s`` from when it was first seen; the offset
-stays before it meanwhile, so whoever takes the shard over collects it anew. A cell with tries on record
-(``tries.py``) and the cells of a careful stretch come alone.
+``SCAN_DECODED_BYTES_MAX``. One that is not full waits for ``batch_wait_s`` from when it was first
+seen; the offset stays before it meanwhile, so whoever takes the shard over collects it anew. A cell
+with tries on record (``tries.py``) and the cells of a careful stretch come alone.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ CHUNK_CELLS: Final = 200
 """Cells read, and at most run, between two looks at whether the shard is still ours."""
 
 BACKLOG_CELLS: Final = 500
-"""Cells from which on a shard is catching up: more than come in between two looks, and enough to be worth a transaction of their own."""
+"""Cells from which on a shard is catching up: more than come in between two looks, and enough to be
+worth a transaction of their own."""
 
 LIVE_CELLS_MAX: Final = CHUNK_CELLS
-"""Cells up to which a shard keeps up with its log: they are few enough to be run with those of other shards."""
+"""Cells up to which a shard keeps up with its log: they are few enough to be run with those of
+other shards."""
 
 Part = tuple[list[StoredCell], int]
-"""The cells of one call (none, when what was read is not for this trigger) and the location behind them."""
+"""The cells of one call (none, when what was read is not for this trigger) and the location behind
+them."""
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A batch that is not full: its first cell, when it is due all the same, how far the log was read, and how many cells it lacks."""
+    """A batch that is not full: its first cell, when it is due all the same, how far the log was
+    read, and how many cells it lacks."""
 
     first: int
     due_at_s: float
@@ -42,23 +46,35 @@ class _Waiting:
 
 
 class Parts:
-    """Of one shard's run. Used by one thread at a time. ``scan(location, limit)`` reads the shard's log; ``alone(added_id)`` says which cells come alone."""
+    """Of one shard's run. Used by one thread at a time. ``scan(location, limit)`` reads the shard's
+    log; ``alone(added_id)`` says which cells come alone."""
 
-    def __init__(self, trigger: Trigger, scan: Callable[[int, int], list[StoredCell]], alone: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        trigger: Trigger,
+        scan: Callable[[int, int], list[StoredCell]],
+        alone: Callable[[int], bool],
+    ) -> None:
         self._trigger = trigger
         self._scan = scan
         self._alone = alone
         self.log_end = ADDED_ID_MAX
-        """Where the log ended when somebody looked: what has come since is found at the next look, so nothing is read there. Set by any thread."""
+        """Where the log ended when somebody looked: what has come since is found at the next look,
+        so nothing is read there. Set by any thread."""
         self._waiting: _Waiting | None = None
 
     def may_have(self, watermark: int) -> bool:
         """Whether a batch that waits is due by now, or may be full."""
         waiting = self._waiting
-        return waiting is None or time.monotonic() >= waiting.due_at_s or watermark - waiting.read_to >= waiting.lacks
+        return (
+            waiting is None
+            or time.monotonic() >= waiting.due_at_s
+            or watermark - waiting.read_to >= waiting.lacks
+        )
 
     def is_behind(self, location: int) -> bool:
-        """Whether a log that has come to ``location`` has ``BACKLOG_CELLS`` to go, for all that is known."""
+        """Whether a log that has come to ``location`` has ``BACKLOG_CELLS`` to go, for all that is
+        known."""
         return self.left(location) >= BACKLOG_CELLS
 
     def left(self, location: int) -> int:
@@ -67,7 +83,11 @@ class Parts:
 
     def next_chunk(self, location: int) -> Iterator[Part]:
         """Some parts from ``location`` on; none at the end of the log, or when a batch waits."""
-        return self._cells(location) if self._trigger.batch is None else self._batches(location, self._trigger.batch)
+        return (
+            self._cells(location)
+            if self._trigger.batch is None
+            else self._batches(location, self._trigger.batch)
+        )
 
     def _cells(self, location: int) -> Iterator[Part]:
         if location >= self.log_end:
@@ -90,7 +110,11 @@ class Parts:
                 if takes(cell):
                     alone = self._alone(cell.added_id)
                     size = decoded_bytes_bound(cell.body)
-                    if cells and (alone or body_bytes + len(cell.body) > SCAN_BYTES_MAX or decoded_bytes + size > SCAN_DECODED_BYTES_MAX):
+                    if cells and (
+                        alone
+                        or body_bytes + len(cell.body) > SCAN_BYTES_MAX
+                        or decoded_bytes + size > SCAN_DECODED_BYTES_MAX
+                    ):
                         yield cells, location
                         given, cells, body_bytes, decoded_bytes = given + len(cells), [], 0, 0
                     cells.append(cell)
@@ -101,13 +125,20 @@ class Parts:
                 location = cell.added_id + 1
             if not cells:
                 yield [], location
-        # What is left in cells is read again with the next chunk: only the end of the log makes a batch that is not full.
+        # What is left in cells is read again with the next chunk: only the end of the log makes a
+        # batch that is not full.
 
-    def _last(self, cells: list[StoredCell], location: int, full: int, waited: _Waiting | None) -> Iterator[Part]:
+    def _last(
+        self, cells: list[StoredCell], location: int, full: int, waited: _Waiting | None
+    ) -> Iterator[Part]:
         if not cells:
             return
         now_s = time.monotonic()
-        due_at_s = waited.due_at_s if waited is not None and waited.first == cells[0].added_id else now_s + self._trigger.batch_wait_s
+        due_at_s = (
+            waited.due_at_s
+            if waited is not None and waited.first == cells[0].added_id
+            else now_s + self._trigger.batch_wait_s
+        )
         if due_at_s <= now_s:
             yield cells, location
         else:

@@ -1,11 +1,15 @@
-"""Running the parked cells of one shard again: those that are due, and behind them those that were held back for their sake.
+"""Running the parked cells of one shard again: those that are due, and behind them those that were
+held back for their sake.
 
-Each try is counted beforehand (``tries.py``), because a parked cell is one that has failed before: it may be one that ends its process. A cell that has ended
-processes as often as its policy allows is not tried again by itself, only when asked for by hand. Crash points:
+Each try is counted beforehand (``tries.py``), because a parked cell is one that has failed before:
+it may be one that ends its process. A cell that has ended processes as often as its policy allows
+is not tried again by itself, only when asked for by hand. Crash points:
 
     before the run              nothing happened but the count
-    in the run                  its next owner finds the count, notes the try with the parked cell, and does not repeat it by itself
-    after the run, before it is taken off the queue     it runs again (at least once); what is held behind it has not been begun
+    in the run                  its next owner finds the count, notes the try with the parked cell,
+                                and does not repeat it by itself
+    after the run, before it is taken off the queue     it runs again (at least once); what is held
+                                                        behind it has not been begun
     in taking it off            one commit strikes the count off and takes it off the queue
 """
 
@@ -55,26 +59,39 @@ class ParkedRetry:
         return self._parked.of_partition(self._trigger.group, self._topic, self._shard)
 
     def drop_erased(self, cells: Iterable[ParkedCell]) -> None:
-        """Takes those off the queue whose row was erased while they ran: their errors may quote it, and the erasure looked before they were there. A kill
-        before this leaves it to the shard's next owner."""
+        """Takes those off the queue whose row was erased while they ran: their errors may quote it,
+        and the erasure looked before they were there. A kill before this leaves it to the shard's
+        next owner."""
         for cell in cells:
             if (stored := self._stored(cell)) is not None and is_erased(stored.body):
                 self._parked.resolved(cell)
 
     def settle(self, location: int) -> None:
-        """Deals with tries that earlier owners left behind on cells before ``location``: they were parked cells, or were done."""
+        """Deals with tries that earlier owners left behind on cells before ``location``: they were
+        parked cells, or were done."""
         self.drop_erased(self.parked())
-        behind = {added_id: tries for added_id, tries in self._tries.left_behind().items() if added_id < location}
+        behind = {
+            added_id: tries
+            for added_id, tries in self._tries.left_behind().items()
+            if added_id < location
+        }
         parked = {cell.added_id: cell for cell in self.parked()} if behind else {}
         for added_id, tries in behind.items():
             if (cell := parked.get(added_id)) is None:
                 self._tries.strike_off(added_id)
             else:
-                self._parked.failed_again(cell, tries.told(), attempts=tries.attempts, ended=tries.attempts, also=self._tries.parked(added_id))
+                self._parked.failed_again(
+                    cell,
+                    tries.told(),
+                    attempts=tries.attempts,
+                    ended=tries.attempts,
+                    also=self._tries.parked(added_id),
+                )
                 self._tries.struck_off(added_id)
 
     def run(self, only_asked: bool) -> int:
-        """Tries parked cells again; how many ran. In the order of the log, and past a row key's first one only when that has run, where order is kept."""
+        """Tries parked cells again; how many ran. In the order of the log, and past a row key's
+        first one only when that has run, where order is kept."""
         ran, cells = 0, self.parked()
         first = {cell.added_id for cell in fronts(cells)}
         failed_rows: set[str] = set()
@@ -82,7 +99,9 @@ class ParkedRetry:
         for cell in cells:
             if self._stop.is_set():
                 break
-            if cell.row_key in failed_rows or not (cell.added_id in first or cell.row_key in released_rows):
+            if cell.row_key in failed_rows or not (
+                cell.added_id in first or cell.row_key in released_rows
+            ):
                 continue
             if not self._is_due(cell, only_asked):
                 failed_rows.update([cell.row_key] if cell.in_order else [])
@@ -91,7 +110,13 @@ class ParkedRetry:
             if isinstance(result, Stopped):
                 break
             if isinstance(result, Failed):
-                self._parked.failed_again(cell, result.error, attempts=result.attempts, ended=result.ended, also=self._tries.parked(cell.added_id))
+                self._parked.failed_again(
+                    cell,
+                    result.error,
+                    attempts=result.attempts,
+                    ended=result.ended,
+                    also=self._tries.parked(cell.added_id),
+                )
                 self.drop_erased([cell])
                 failed_rows.update([cell.row_key] if cell.in_order else [])
             else:
@@ -113,14 +138,26 @@ class ParkedRetry:
             return Failed(f"cell {cell.cell_id} is not in the log any more", _ONE_TRY)
         if not self._trigger.takes(stored):
             return DONE  # erased since it was parked: it is passed over, as it would be in the log
-        # What was held has not been tried: it has all its tries. What has failed before has one now, and another one next time.
-        return self._attempts.run([stored], on_record=True, suspect=cell.ended > 0, tries_max=None if cell.held else _ONE_TRY)
+        # What was held has not been tried: it has all its tries. What has failed before has one
+        # now, and another one next time.
+        return self._attempts.run(
+            [stored],
+            on_record=True,
+            suspect=cell.ended > 0,
+            tries_max=None if cell.held else _ONE_TRY,
+        )
 
     def _stored(self, cell: ParkedCell) -> StoredCell | None:
         try:
             found = self._store.engine.scan(cell.partition, cell.added_id, 1)
         except Trimmed:
-            return None  # by somebody who was told of it and did not mind: it stays parked, with this for its error, until it is skipped
-        if not found or found[0].added_id != cell.added_id or found[0].row_key != UUID(cell.row_key).bytes:
+            # by somebody who was told of it and did not mind: it stays parked, with this for its
+            # error, until it is skipped
+            return None
+        if (
+            not found
+            or found[0].added_id != cell.added_id
+            or found[0].row_key != UUID(cell.row_key).bytes
+        ):
             return None
         return found[0]

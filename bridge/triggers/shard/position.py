@@ -1,14 +1,21 @@
-"""Where the work on a shard is, under its claim: saved in the coordination, or kept in the datastore while that is away.
+"""Where the work on a shard is, under its claim: saved in the coordination, or kept in the
+datastore while that is away.
 
 Saving is fenced: whoever was overtaken is refused (StaleWriter). Crash points of a save:
 
     in the save                 one commit: the old offset or the new one
-    with entries (parking)      one commit holds the parked cell and the offset past it: both or neither (I14)
-    paused and overtaken        :meth:`Place.make_sure` asks the coordinator before the next cell once the lease may have run out; a save on its way is refused
-    coordination away           what would be saved is kept in the datastore, in one commit again, and saved when coordination is back, see ``foothold.py``
-    entries without an answer   they are kept here, and may come from the coordination once more when it is back: at the latest when the shard is claimed again.
-                                Until then parked cells must not be taken off their queue (:attr:`Place.may_park_again`): they would be parked anew
-    the datastore away too      it raises; nothing more is run before the save has succeeded, so a death costs what was run since the last save, no more
+    with entries (parking)      one commit holds the parked cell and the offset past it: both or
+                                neither (I14)
+    paused and overtaken        :meth:`Place.make_sure` asks the coordinator before the next cell
+                                once the lease may have run out; a save on its way is refused
+    coordination away           what would be saved is kept in the datastore, in one commit again,
+                                and saved when coordination is back, see ``foothold.py``
+    entries without an answer   they are kept here, and may come from the coordination once more
+                                when it is back: at the latest when the shard is claimed again.
+                                Until then parked cells must not be taken off their queue
+                                (:attr:`Place.may_park_again`): they would be parked anew
+    the datastore away too      it raises; nothing more is run before the save has succeeded, so a
+                                death costs what was run since the last save, no more
 """
 
 from __future__ import annotations
@@ -41,7 +48,8 @@ NOT_STARTED: Final = "not started"
 
 @dataclass
 class Progress:
-    """What a shard's run tells of itself. ``location``: the next cell; ``run`` and ``parked``: cells, by this run."""
+    """What a shard's run tells of itself. ``location``: the next cell; ``run`` and ``parked``:
+    cells, by this run."""
 
     location: int = 0
     run: int = 0
@@ -53,10 +61,19 @@ class Progress:
 
 
 class Place:
-    """See the module. Used by one thread at a time. ``saved``: the offset as read under the claim. ``foothold`` is for coordination elsewhere."""
+    """See the module. Used by one thread at a time. ``saved``: the offset as read under the claim.
+    ``foothold`` is for coordination elsewhere."""
 
     def __init__(
-        self, group: str, offsets: OffsetCommits, claim: Claim, standing: Standing, epoch: int, saved: int, foothold: Foothold | None, progress: Progress
+        self,
+        group: str,
+        offsets: OffsetCommits,
+        claim: Claim,
+        standing: Standing,
+        epoch: int,
+        saved: int,
+        foothold: Foothold | None,
+        progress: Progress,
     ) -> None:
         self._group = group
         self._offsets = offsets
@@ -72,7 +89,8 @@ class Place:
         self.is_away = False
         """Whether the coordination was away at the last try to save."""
         self.may_park_again = False
-        """Whether entries may be on their way that were kept here already. Over when the shard is claimed again."""
+        """Whether entries may be on their way that were kept here already. Over when the shard is
+        claimed again."""
         progress.location = foothold.start if foothold else max(0, saved)
 
     @property
@@ -81,12 +99,18 @@ class Place:
         return self._progress.location == self._saved
 
     def is_due(self, *, lazily: bool = False) -> bool:
-        """Whether there is an offset that could not be saved (``lazily``: or was not yet), and it is time to do it."""
-        due_at_s = max(self._save_again_at_s, self._saved_at_s + SAVE_EVERY_S) if lazily else self._save_again_at_s
+        """Whether there is an offset that could not be saved (``lazily``: or was not yet), and it
+        is time to do it."""
+        due_at_s = (
+            max(self._save_again_at_s, self._saved_at_s + SAVE_EVERY_S)
+            if lazily
+            else self._save_again_at_s
+        )
         return self._progress.location != self._saved and time.monotonic() > due_at_s
 
     def make_sure(self) -> None:
-        """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole process the lease may have run out unnoticed."""
+        """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole
+        process the lease may have run out unnoticed."""
         if self._standing.is_sure(self._epoch):
             return
         location = self._progress.location
@@ -101,7 +125,8 @@ class Place:
             if self._foothold is None:
                 raise
             if isinstance(error, OutcomeUnknown) and moved:
-                # It may be saved all the same, later: the next owner must know that such an offset is older than what is kept here.
+                # It may be saved all the same, later: the next owner must know that such an offset
+                # is older than what is kept here.
                 self._foothold.keep(location, failed=error)
             else:
                 self._foothold.check()
@@ -119,7 +144,8 @@ class Place:
             self.save()
 
     def save(self) -> None:
-        """Saves the offset if it moved, or keeps it where coordination is away. Raises StaleWriter when the claim is void."""
+        """Saves the offset if it moved, or keeps it where coordination is away. Raises StaleWriter
+        when the claim is void."""
         if self._progress.location == self._saved:
             return
         failpoint("trigger.before_save")
@@ -130,7 +156,12 @@ class Place:
         """Saves an offset and entries of the state table, both or neither."""
         self._failed = True
         try:
-            self._offsets.commit_offsets(self._group, {self._key: CommittedOffset(location)}, claims=[self._claim], entries=entries)
+            self._offsets.commit_offsets(
+                self._group,
+                {self._key: CommittedOffset(location)},
+                claims=[self._claim],
+                entries=entries,
+            )
         except StaleWriter:
             if not entries:
                 self._keep_unless_overtaken()
@@ -143,24 +174,31 @@ class Place:
     def saved(self, location: int) -> None:
         """The coordination has this offset: it was saved here, or with those of other shards."""
         self._note_saved(location)
-        self._progress.because = f"came to {location - 1}"  # also behind cells of other columns, and when what kept it from being saved is over
+        # also behind cells of other columns, and when what kept it from being saved is over
+        self._progress.because = f"came to {location - 1}"
         self.is_away = self._failed = False
         self._saved_at_s = time.monotonic()
 
-    def not_saved(self, location: int, entries: Mapping[str, bytes | None], error: Unavailable) -> None:
-        """Keeps it in the datastore instead; raises the error where there is nothing to keep it for, and the next chunk tries to save first."""
+    def not_saved(
+        self, location: int, entries: Mapping[str, bytes | None], error: Unavailable
+    ) -> None:
+        """Keeps it in the datastore instead; raises the error where there is nothing to keep it
+        for, and the next chunk tries to save first."""
         self.is_away = self._failed = True
         if self._foothold is None:
             raise error
         self._foothold.keep(location, entries, failed=error)
         self.may_park_again |= bool(entries) and isinstance(error, OutcomeUnknown)
         self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
-        self._progress.because = f"came to {location}, which is kept here until it can be saved: {error}"
+        self._progress.because = (
+            f"came to {location}, which is kept here until it can be saved: {error}"
+        )
         self._failed = False
         self._saved_at_s = time.monotonic()
 
     def keep(self) -> None:
-        """Has the datastore know how far this run has come, whatever the coordination holds, unless another worker has begun on the shard."""
+        """Has the datastore know how far this run has come, whatever the coordination holds, unless
+        another worker has begun on the shard."""
         if self._foothold is not None:
             with suppress(StaleWriter):
                 self._foothold.keep(self._progress.location)
@@ -176,6 +214,7 @@ class Place:
                 self._foothold.saved(location)
 
     def _keep_unless_overtaken(self) -> None:
-        """A claim may be void before its new owner has begun, who then need not run these cells again."""
+        """A claim may be void before its new owner has begun, who then need not run these cells
+        again."""
         with suppress(CellfeedError):
             self.keep()

@@ -1,21 +1,27 @@
 """The work of one trigger on one shard, under a claim.
 
-For each cell, in log order: run it, or after its last try park it; then the offset moves. The offset is saved behind the work, after a chunk of cells or a
-short while, and always before the shard is given back. Crash points:
+For each cell, in log order: run it, or after its last try park it; then the offset moves. The
+offset is saved behind the work, after a chunk of cells or a short while, and always before the
+shard is given back. Crash points:
 
     before or inside the run    the offset is before the cell: it runs again
     after the run, before the save    the same: at least once
-    in the save, in parking     see ``place.py``: one commit each, and a parked cell comes with the offset past it (I14)
-    a process that died         its cells that may have been under way are run with each try on record, see ``tries.py``
+    in the save, in parking     see ``place.py``: one commit each, and a parked cell comes with the
+                                offset past it (I14)
+    a process that died         its cells that may have been under way are run with each try on
+                                record, see ``tries.py``
 
-**Batches.** A batch that still fails after its tries is halved, and each half tried once, down to single cells, which get all their tries: so the ones that
-fail are found and parked, and the others run. The offset follows half by half, so a crash in between runs what was not saved again, whole.
+**Batches.** A batch that still fails after its tries is halved, and each half tried once, down to
+single cells, which get all their tries: so the ones that fail are found and parked, and the others
+run. The offset follows half by half, so a crash in between runs what was not saved again, whole.
 
-**Order by row key.** A cell whose row key has a parked cell is parked as well, unrun (``parked.py``, ``parked_retry.py``). Which row keys those are follows
-from the queue of parked cells, read when the shard is begun and whenever there were any: only this run adds to it.
+**Order by row key.** A cell whose row key has a parked cell is parked as well, unrun
+(``parked.py``, ``parked_retry.py``). Which row keys those are follows from the queue of parked
+cells, read when the shard is begun and whenever there were any: only this run adds to it.
 
-**Sweeps.** While nothing is amiss, the cells of a shard that keeps up with its log may be run together with those of others (``sweep.py``): the run then says
-what is next, and moves when it is told to. A run's first chunk is its own, and so is the next one after anything that went wrong.
+**Sweeps.** While nothing is amiss, the cells of a shard that keeps up with its log may be run
+together with those of others (``sweep.py``): the run then says what is next, and moves when it is
+told to. A run's first chunk is its own, and so is the next one after anything that went wrong.
 """
 
 from __future__ import annotations
@@ -48,17 +54,19 @@ __all__ = ["CHUNK_CELLS", "Progress", "ShardRun"]
 declare("trigger.before_park", "trigger.after_park")
 
 _HELD_PER_PARKED_MAX: Final = 100
-"""A trigger that keeps order stops when so many times ``parked_max`` cells are parked or held: a row key that goes on must not fill the state table."""
+"""A trigger that keeps order stops when so many times ``parked_max`` cells are parked or held: a
+row key that goes on must not fill the state table."""
 
 _COUNT_HELD_EVERY: Final = 50
 """Held cells between two countings, each of which reads all parked cells of the group."""
 
 
 class ShardRun:
-    """See the module. Used by one thread at a time. ``saved`` is the shard's offset as read under the claim; ``foothold`` is for coordination elsewhere.
+    """See the module. Used by one thread at a time. ``saved`` is the shard's offset as read under
+    the claim; ``foothold`` is for coordination elsewhere.
 
-    ``tries``: what earlier owners left on record. ``careful_before``: cells below it may have been under way in a process that died; 0 when the shard was
-    given back.
+    ``tries``: what earlier owners left on record. ``careful_before``: cells below it may have been
+    under way in a process that died; 0 when the shard was given back.
     """
 
     def __init__(
@@ -88,11 +96,30 @@ class ShardRun:
         """Set to have the run end after the cell that is under way."""
         self.progress = Progress()
         shard = claim.partition
-        self._place = Place(trigger.group, offsets, claim, standing, epoch, saved, foothold, self.progress)
-        self._tries = tries or GroupTries(store.state, trigger.group, claim.topic).of_shards([shard])[shard]
-        self._attempts = Attempts(trigger, store, shard, self._tries, self._place, self.progress, self.stop, deadlines or Deadlines())
-        self._retry = ParkedRetry(trigger, store, parked, (claim.topic, shard), self._tries, self._attempts, self.stop)
-        self._parts = Parts(trigger, lambda location, limit: store.engine.scan(shard, location, limit), self._is_alone)
+        self._place = Place(
+            trigger.group, offsets, claim, standing, epoch, saved, foothold, self.progress
+        )
+        self._tries = (
+            tries or GroupTries(store.state, trigger.group, claim.topic).of_shards([shard])[shard]
+        )
+        self._attempts = Attempts(
+            trigger,
+            store,
+            shard,
+            self._tries,
+            self._place,
+            self.progress,
+            self.stop,
+            deadlines or Deadlines(),
+        )
+        self._retry = ParkedRetry(
+            trigger, store, parked, (claim.topic, shard), self._tries, self._attempts, self.stop
+        )
+        self._parts = Parts(
+            trigger,
+            lambda location, limit: store.engine.scan(shard, location, limit),
+            self._is_alone,
+        )
         self._careful_before = careful_before
         self._careful_left = CHUNK_CELLS + (trigger.batch or 0)
         """Cells that can have been run since the last save: no more of them were under way."""
@@ -103,17 +130,21 @@ class ShardRun:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether its function has timed out. It does not come to an end then but with its process, and is not given back before."""
+        """Whether its function has timed out. It does not come to an end then but with its process,
+        and is not given back before."""
         return self._attempts.overdue
 
     def has_work(self, watermark: int) -> bool:
-        """Whether there are cells to run, or an offset that could not be saved and is due to be tried again. A thread that is at work hears how far the log
-        goes."""
+        """Whether there are cells to run, or an offset that could not be saved and is due to be
+        tried again. A thread that is at work hears how far the log goes."""
         self._parts.log_end = watermark
-        return (self.progress.location < watermark and self._parts.may_have(watermark)) or self._place.is_due(lazily=self._trigger.saves_lazily)
+        return (
+            self.progress.location < watermark and self._parts.may_have(watermark)
+        ) or self._place.is_due(lazily=self._trigger.saves_lazily)
 
     def run_chunk(self) -> bool:
-        """Works through the next cells; True when there may be more. Raises StaleWriter when the claim is void."""
+        """Works through the next cells; True when there may be more. Raises StaleWriter when the
+        claim is void."""
         self._place.save_what_failed()
         self._settle()
         self._look_at_rows()
@@ -132,18 +163,22 @@ class ShardRun:
         self._alone = False
         return self.progress.location > before
 
-    # --- in a sweep --------------------------------------------------------------------------------------------------------------
+    # --- in a sweep -------------------------------------------------------------------------------
 
     @property
     def is_live(self) -> bool:
         """Whether its next cells, if there are any, may be run with those of other shards."""
         location = self.progress.location
-        plain = not (self._alone or self.stop.is_set() or self._place.is_away or self._is_careful(location))
+        plain = not (
+            self._alone or self.stop.is_set() or self._place.is_away or self._is_careful(location)
+        )
         return plain and self._tries.is_empty and self._parts.left(location) <= LIVE_CELLS_MAX
 
     def next_range(self) -> LogRange:
         """Where its next cells are; of none where it has come to the end of its log."""
-        return LogRange(self.claim.partition, self.progress.location, self._parts.left(self.progress.location))
+        return LogRange(
+            self.claim.partition, self.progress.location, self._parts.left(self.progress.location)
+        )
 
     def make_sure(self) -> None:
         """Raises StaleWriter when the shard is another worker's by now."""
@@ -165,14 +200,15 @@ class ShardRun:
         """Where it is, and what is saved of it."""
         return self._place
 
-    # --- at the end --------------------------------------------------------------------------------------------------------------
+    # --- at the end -------------------------------------------------------------------------------
 
     def save(self) -> None:
         """Saves how far it has come. Raises StaleWriter when the claim is void."""
         self._place.save()
 
     def keep(self) -> None:
-        """Has the datastore know how far this run has come, whatever the coordination holds, unless another worker has begun on the shard."""
+        """Has the datastore know how far this run has come, whatever the coordination holds, unless
+        another worker has begun on the shard."""
         self._place.keep()
 
     def retry_parked(self, only_asked: bool) -> int:
@@ -181,7 +217,8 @@ class ShardRun:
         self._place.make_sure()
         if self._place.may_park_again:
             if self._place.is_saved:
-                self.stop.set()  # the coordination is back: claimed again, the shard has all that was on its way
+                # the coordination is back: claimed again, the shard has all that was on its way
+                self.stop.set()
             return 0
         return self._retry.run(only_asked)
 
@@ -190,15 +227,19 @@ class ShardRun:
             self._retry.settle(self.progress.location)
             self._settled = True
 
-    # --- running ---------------------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def _work_off(self, cells: list[StoredCell]) -> bool:
-        """Runs, parks or holds cells, in order. False when they are not all dealt with: it is time to stop."""
+        """Runs, parks or holds cells, in order. False when they are not all dealt with: it is time
+        to stop."""
         parts = [(cells, True)]
         while parts:
             part, whole = parts.pop()
             if self._rows_parked:
-                held = next((index for index, cell in enumerate(part) if cell.row_key in self._rows_parked), len(part))
+                held = next(
+                    (index for index, cell in enumerate(part) if cell.row_key in self._rows_parked),
+                    len(part),
+                )
                 if held < len(part) and held:
                     parts.append((part[held:], whole))
                     part = part[:held]
@@ -210,7 +251,11 @@ class ShardRun:
                         return False
                     continue
             self._place.make_sure()
-            result = self._attempts.run(part, on_record=len(part) == 1 and self._counts_tries(part[0]), tries_max=None if whole or len(part) == 1 else 1)
+            result = self._attempts.run(
+                part,
+                on_record=len(part) == 1 and self._counts_tries(part[0]),
+                tries_max=None if whole or len(part) == 1 else 1,
+            )
             if isinstance(result, Stopped):
                 return False
             if isinstance(result, Failed) and len(part) > 1:
@@ -245,7 +290,7 @@ class ShardRun:
         self._careful_left -= 1
         return True
 
-    # --- parking ---------------------------------------------------------------------------------------------------------------
+    # --- parking ----------------------------------------------------------------------------------
 
     def _look_at_rows(self) -> None:
         if self._trigger.order_by_row_key and self._rows_parked != set():
@@ -257,17 +302,24 @@ class ShardRun:
             self._rows_parked.add(cell.row_key)
         count = self._parked.count_failed(self._trigger.group)
         if count >= self._trigger.parked_max:
-            self._stop_trigger(f"{count} cells are parked, the limit is {self._trigger.parked_max}; the last one is {self.claim.partition}/{cell.added_id}")
+            self._stop_trigger(
+                f"{count} cells are parked, the limit is {self._trigger.parked_max}; the last one"
+                f" is {self.claim.partition}/{cell.added_id}"
+            )
 
     def _hold(self, cell: StoredCell) -> None:
         self._place.make_sure()
-        self._park_with(cell, Failed("held: an earlier cell of its row key is parked", 0), held=True)
+        self._park_with(
+            cell, Failed("held: an earlier cell of its row key is parked", 0), held=True
+        )
         self._held_since_counted += 1
         if self._held_since_counted >= _COUNT_HELD_EVERY:
             self._held_since_counted = 0
             limit = _HELD_PER_PARKED_MAX * self._trigger.parked_max
             if (count := self._parked.count(self._trigger.group)) >= limit:
-                self._stop_trigger(f"{count} cells are parked or held behind parked ones, the limit is {limit}")
+                self._stop_trigger(
+                    f"{count} cells are parked or held behind parked ones, the limit is {limit}"
+                )
 
     def _park_with(self, cell: StoredCell, failed: Failed, *, held: bool) -> None:
         now_us = time.time_ns() // 1000
@@ -288,7 +340,9 @@ class ShardRun:
             held=held,
         )
         failpoint("trigger.before_park")
-        self._place.save_with(cell.added_id + 1, {**self._parked.entry(parked), **self._tries.parked(cell.added_id)})
+        self._place.save_with(
+            cell.added_id + 1, {**self._parked.entry(parked), **self._tries.parked(cell.added_id)}
+        )
         self._tries.struck_off(cell.added_id)
         failpoint("trigger.after_park")
         self._retry.drop_erased([parked])

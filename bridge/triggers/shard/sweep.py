@@ -1,17 +1,22 @@
-"""The next cells of all shards that keep up with their logs, read and run together: one look at the logs, one call of the function, one save.
+"""The next cells of all shards that keep up with their logs, read and run together: one look at the
+logs, one call of the function, one save.
 
-Where cells come in one by one, all over the shards, a thread for each shard and a commit for each cell would cost several times what the work itself does, and
-each would wait for the others. A sweep goes over all shards that are **live** (:attr:`ShardRun.is_live`): a few cells to go at most, and nothing amiss. For
-triggers that can do that (:attr:`Trigger.together`).
+Where cells come in one by one, all over the shards, a thread for each shard and a commit for each
+cell would cost several times what the work itself does, and each would wait for the others. A sweep
+goes over all shards that are **live** (:attr:`ShardRun.is_live`): a few cells to go at most, and
+nothing amiss. For triggers that can do that (:attr:`Trigger.together`).
 
-A sweep is a short cut, and no more. It moves a shard only when the cells before its new place are done, and **where anything goes wrong, it moves none**: each
-of its shards has its next chunk to itself, which tries, waits, halves, parks and tells as ever. Then it is live again. Crash points:
+A sweep is a short cut, and no more. It moves a shard only when the cells before its new place are
+done, and **where anything goes wrong, it moves none**: each of its shards has its next chunk to
+itself, which tries, waits, halves, parks and tells as ever. Then it is live again. Crash points:
 
     before or in the call         the offsets are before the cells: they run again
     after it, before the save     the same: at least once
-    in the save                   one commit for some hundreds of shards, under all their claims: where one is void, nothing is saved, and each saves its own
+    in the save                   one commit for some hundreds of shards, under all their claims:
+                                  where one is void, nothing is saved, and each saves its own
 
-So its cells are in the order of each shard's log, are run under claims that were made sure of, and come again at most as often as those of a chunk.
+So its cells are in the order of each shard's log, are run under claims that were made sure of, and
+come again at most as often as those of a chunk.
 """
 
 from __future__ import annotations
@@ -42,7 +47,8 @@ _CELLS_MIN: Final = 100
 
 
 class Sweep:
-    """Of one trigger that has ``together``. Used by one thread at a time, each time with runs that nobody else uses meanwhile."""
+    """Of one trigger that has ``together``. Used by one thread at a time, each time with runs that
+    nobody else uses meanwhile."""
 
     def __init__(self, trigger: Trigger, engine: Engine, offsets: OffsetCommits) -> None:
         self._trigger = trigger
@@ -52,7 +58,8 @@ class Sweep:
         self._first = 0
 
     def run(self, runs: Sequence[ShardRun]) -> None:
-        """Brings the runs, which are live, up to their heads, and saves where they are when it is time to."""
+        """Brings the runs, which are live, up to their heads, and saves where they are when it is
+        time to."""
         try:
             self._run_cells(runs)
             self._save(runs)
@@ -79,9 +86,15 @@ class Sweep:
             if there:
                 run.move_to(there[-1].added_id + 1, len(cells.get(each.shard, ())))
             else:
-                run.go_alone()  # the heads told of more than the log gives just now: there is no use in sweeping again at once
+                # the heads told of more than the log gives just now: there is no use in sweeping
+                # again at once
+                run.go_alone()
         # Large cells: fewer are read the next time, more again when they are small.
-        self._cells_max = max(_CELLS_MIN, self._cells_max // 2) if body_bytes > SCAN_BYTES_MAX else min(SWEEP_CELLS_MAX, self._cells_max * 2)
+        self._cells_max = (
+            max(_CELLS_MIN, self._cells_max // 2)
+            if body_bytes > SCAN_BYTES_MAX
+            else min(SWEEP_CELLS_MAX, self._cells_max * 2)
+        )
 
     def _ranges(self, runs: Sequence[ShardRun]) -> list[tuple[ShardRun, LogRange]]:
         wanted: list[tuple[ShardRun, LogRange]] = []
@@ -97,7 +110,8 @@ class Sweep:
         return wanted
 
     def _save(self, runs: Sequence[ShardRun]) -> None:
-        """Of all runs together when one of them is due: a commit costs the same whatever it carries."""
+        """Of all runs together when one of them is due: a commit costs the same whatever it
+        carries."""
         if not any(run.place.is_due(lazily=True) for run in runs):
             return
         moved = [run for run in runs if not run.place.is_saved]
@@ -106,12 +120,19 @@ class Sweep:
 
     def _save_together(self, moved: Sequence[ShardRun]) -> None:
         failpoint("trigger.before_save")
-        offsets = {(run.claim.topic, run.claim.partition): CommittedOffset(run.progress.location) for run in moved}
+        offsets = {
+            (run.claim.topic, run.claim.partition): CommittedOffset(run.progress.location)
+            for run in moved
+        }
         try:
-            self._offsets.commit_offsets(self._trigger.group, offsets, claims=[run.claim for run in moved])
+            self._offsets.commit_offsets(
+                self._trigger.group, offsets, claims=[run.claim for run in moved]
+            )
         except Unavailable as error:
             for run in moved:
-                with suppress(CellfeedError):  # whatever it is, the run meets it again when it saves by itself, before anything else
+                with suppress(CellfeedError):
+                    # whatever it is, the run meets it again when it saves by itself, before
+                    # anything else
                     run.place.not_saved(run.progress.location, {}, error)
             raise
         for run in moved:

@@ -3,15 +3,19 @@
 In this order, each step after the one before is done for all shards together:
 
 1. where the group begins is settled (``start.py``), for shards that nobody has begun;
-2. who holds the shards' claims is looked at. Whoever is overtaken by the next step has not given its shard back: it died, or lost touch. Cells may have been
-   under way there, so those that can have been are run with their tries on record (``tries.py``);
+2. who holds the shards' claims is looked at. Whoever is overtaken by the next step has not given
+   its shard back: it died, or lost touch. Cells may have been under way there, so those that can
+   have been are run with their tries on record (``tries.py``);
 3. the shards are claimed, and their offsets read under the claims;
-4. a shard without an offset gets one: it is saved before its first cell is run, so that everybody sees where it is;
-5. footholds are taken, where the coordination is not in the store (``foothold.py``); tries that earlier owners left on record are read.
+4. a shard without an offset gets one: it is saved before its first cell is run, so that everybody
+   sees where it is;
+5. footholds are taken, where the coordination is not in the store (``foothold.py``); tries that
+   earlier owners left on record are read.
 
-Crash points: after 3 the claims are an owner's that has run nothing; whoever takes them over is careful for nothing. After 4 the offset stands at the start. An
-owner that gave its shard back between 2 and 3 makes the next one careful for nothing; one that took it between them and died already would go
-unnoticed, and a cell that killed it would kill once more before it is counted.
+Crash points: after 3 the claims are an owner's that has run nothing; whoever takes them over is
+careful for nothing. After 4 the offset stands at the start. An owner that gave its shard back
+between 2 and 3 makes the next one careful for nothing; one that took it between them and died
+already would go unnoticed, and a cell that killed it would kill once more before it is counted.
 """
 
 from __future__ import annotations
@@ -21,7 +25,11 @@ from collections.abc import Mapping, Sequence
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from cellfeed.bridge.groups.membership import Standing
 from cellfeed.bridge.groups.start import StartOfGroup
-from cellfeed.bridge.triggers.offsets.gathered_saves import OFFSETS_IN_A_COMMIT_MAX, GatheredSaves, OffsetCommits
+from cellfeed.bridge.triggers.offsets.gathered_saves import (
+    OFFSETS_IN_A_COMMIT_MAX,
+    GatheredSaves,
+    OffsetCommits,
+)
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, uses_footholds
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
@@ -36,24 +44,38 @@ declare("start.before_first_offsets", "start.after_first_offsets")
 
 
 class Taking:
-    """What a worker needs to begin on shards of one trigger. Raises InvalidRequest for a start that this datastore cannot have."""
+    """What a worker needs to begin on shards of one trigger. Raises InvalidRequest for a start that
+    this datastore cannot have."""
 
     def __init__(
-        self, trigger: Trigger, datastore: Datastore, coordinator: Coordinator, parked: ParkedCells, standing: Standing, deadlines: Deadlines | None = None
+        self,
+        trigger: Trigger,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        parked: ParkedCells,
+        standing: Standing,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._trigger = trigger
         self._datastore = datastore
         self._coordinator = coordinator
-        self._saves: OffsetCommits = GatheredSaves(coordinator, trigger.group) if trigger.saves_lazily else coordinator
+        self._saves: OffsetCommits = (
+            GatheredSaves(coordinator, trigger.group) if trigger.saves_lazily else coordinator
+        )
         self._parked = parked
         self._standing = standing
         self._deadlines = deadlines or Deadlines()
         self._start = StartOfGroup(datastore, coordinator, trigger.group, trigger.start)
         self._tries = GroupTries(datastore.state, trigger.group, datastore.name)
-        self._footholds = Footholds(datastore.state, trigger.group, datastore.name) if uses_footholds(coordinator) else None
+        self._footholds = (
+            Footholds(datastore.state, trigger.group, datastore.name)
+            if uses_footholds(coordinator)
+            else None
+        )
 
     def take(self, session: Session, shards: Sequence[int]) -> dict[int, ShardRun]:
-        """Runs for those of the shards that could be had. Raises Unavailable, and InvalidLocation when the group is to start at places that are not there."""
+        """Runs for those of the shards that could be had. Raises Unavailable, and InvalidLocation
+        when the group is to start at places that are not there."""
         topic = self._datastore.name
         starts = self._start.locations()
         held = self._coordinator.owners(session.group, topic, shards)
@@ -62,7 +84,9 @@ class Taking:
             return {}
         found = self._coordinator.fetch_offsets(session.group, [(topic, shard) for shard in claims])
         saved = {shard: offset.offset for (_, shard), offset in found.items()}
-        saved |= self._begun({shard: starts[shard] for shard in claims if shard not in saved}, claims)
+        saved |= self._begun(
+            {shard: starts[shard] for shard in claims if shard not in saved}, claims
+        )
         claims = {shard: claim for shard, claim in claims.items() if shard in saved}
         footholds = self._footholds.take(claims, saved) if self._footholds is not None else {}
         tries = self._tries.of_shards(claims)
@@ -98,14 +122,23 @@ class Taking:
             if self._save({shard: starts[shard] for shard in some}, claims):
                 begun |= {shard: starts[shard] for shard in some}
             else:  # one of the claims is void, which keeps none of the others
-                begun |= {shard: starts[shard] for shard in some if self._save({shard: starts[shard]}, claims)}
+                begun |= {
+                    shard: starts[shard]
+                    for shard in some
+                    if self._save({shard: starts[shard]}, claims)
+                }
         failpoint("start.after_first_offsets")
         return begun
 
     def _save(self, starts: Mapping[int, int], claims: Mapping[int, Claim]) -> bool:
-        offsets = {(self._datastore.name, shard): CommittedOffset(location) for shard, location in starts.items()}
+        offsets = {
+            (self._datastore.name, shard): CommittedOffset(location)
+            for shard, location in starts.items()
+        }
         try:
-            self._coordinator.commit_offsets(self._trigger.group, offsets, claims=[claims[shard] for shard in starts])
+            self._coordinator.commit_offsets(
+                self._trigger.group, offsets, claims=[claims[shard] for shard in starts]
+            )
         except StaleWriter:
             return False
         return True

@@ -13,9 +13,19 @@ from docs.inside.cluster_model.state import Rules
 
 def main(arguments: list[str] | None = None) -> int:
     """0 when the design has no violation, and every planted fault that was asked for is found."""
-    parser = argparse.ArgumentParser(prog="python -m docs.inside.cluster_model", description=__doc__)
-    parser.add_argument("--deep", action="store_true", help="two faults instead of one in each search: a minute or two")
-    parser.add_argument("--plant", choices=[*PLANTS, "all"], help="break one rule of the design, and print how it fails")
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.inside.cluster_model", description=__doc__
+    )
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="two faults instead of one in each search: a minute or two",
+    )
+    parser.add_argument(
+        "--plant",
+        choices=[*PLANTS, "all"],
+        help="break one rule of the design, and print how it fails",
+    )
     chosen = parser.parse_args(arguments)
     if chosen.plant:
         names = list(PLANTS) if chosen.plant == "all" else [chosen.plant]
@@ -30,7 +40,9 @@ def _design(*, deep: bool) -> int:
         states += found.states
         wrong += bool(found.violation)
         _print(f"{scenario.name}: {scenario.about}", found)
-    print(f"{states} states in {time.monotonic() - began_s:.1f} s, {wrong} searches with a violation")
+    print(
+        f"{states} states in {time.monotonic() - began_s:.1f} s, {wrong} searches with a violation"
+    )
     return 1 if wrong else 0
 
 

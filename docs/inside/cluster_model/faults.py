@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from docs.inside.cluster_model.state import NOBODY, NODES, Model, State, Step, cut_off_clients, spend, with_node
+from docs.inside.cluster_model.state import (
+    NOBODY,
+    NODES,
+    Model,
+    State,
+    Step,
+    cut_off_clients,
+    spend,
+    with_node,
+)
 
 
 def faults(model: Model, state: State) -> Iterator[Step]:
@@ -13,15 +22,23 @@ def faults(model: Model, state: State) -> Iterator[Step]:
         if not node.up:
             # What a server has in its log is there again, answered or not. Its configuration says
             # nothing of ``read_only``, and decides about semi-synchronous replication.
-            again = node._replace(up=True, open=True, semi_sync=model.scenario.restarts_with, stopped=False)
+            again = node._replace(
+                up=True, open=True, semi_sync=model.scenario.restarts_with, stopped=False
+            )
             yield f"node {number} restarts", with_node(state, number, again)
         elif (crashed := spend(state, "crashes")) is not None:
             crashed = with_node(cut_off_clients(crashed, number), number, node._replace(up=False))
             yield f"node {number} dies", crashed
         if node.cut:
-            yield f"node {number} is connected again", with_node(state, number, node._replace(cut=False))
+            yield (
+                f"node {number} is connected again",
+                with_node(state, number, node._replace(cut=False)),
+            )
         elif node.up and (cut := spend(state, "cuts")) is not None:
-            yield f"node {number} is cut off from the other nodes", with_node(cut, number, node._replace(cut=True))
+            yield (
+                f"node {number} is cut off from the other nodes",
+                with_node(cut, number, node._replace(cut=True)),
+            )
 
 
 def replication(model: Model, state: State) -> Iterator[Step]:
@@ -36,7 +53,10 @@ def replication(model: Model, state: State) -> Iterator[Step]:
         if master.up and not master.cut and length < len(path):
             transaction = model.logs.views[path[length]].last
             received = node._replace(log=model.logs.append(node.log, transaction))
-            yield f"node {number} receives {describe(transaction)} from node {node.follows}", with_node(state, number, received)
+            yield (
+                f"node {number} receives {describe(transaction)} from node {node.follows}",
+                with_node(state, number, received),
+            )
 
 
 def describe(transaction: tuple[object, ...]) -> str:

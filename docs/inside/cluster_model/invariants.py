@@ -14,7 +14,11 @@ def violation(model: Model, state: State) -> str:
         return 'a put was answered "nothing was written", and its cell is stored'
     roles = [model.view(node).role for node in state.nodes]
     highest = max(role.epoch for role in roles)
-    masters = [number for number, node in enumerate(state.nodes) if node.open and roles[number].epoch == highest and roles[number].master == number]
+    masters = [
+        number
+        for number, node in enumerate(state.nodes)
+        if node.open and roles[number].epoch == highest and roles[number].master == number
+    ]
     if len(masters) > 1:
         return f"nodes {masters} are both masters in epoch {highest}"
     if not masters:
@@ -27,11 +31,18 @@ def lost(model: Model, state: State, view: View) -> str:
     """What a log lacks, or has otherwise, although somebody was promised it; empty when nothing."""
     if view.cells[: len(state.shown)] != state.shown:
         return f"has cells {list(view.cells)} where {list(state.shown)} were shown"
-    commits = {model.logs.views[log].last[1] for log in view.path if model.logs.views[log].last[0] == "state"}
+    commits = {
+        model.logs.views[log].last[1]
+        for log in view.path
+        if model.logs.views[log].last[0] == "state"
+    }
     for fact in sorted(state.acknowledged):
         kind = fact[0]
         if kind == "put" and view.cells[fact[2] : fact[2] + 1] != (fact[1],):
-            return f"has cells {list(view.cells)} where cell {fact[1]} was acknowledged as id {fact[2]}"
+            return (
+                f"has cells {list(view.cells)} where cell {fact[1]} was acknowledged as id"
+                f" {fact[2]}"
+            )
         if kind == "state" and fact[1] not in commits:
             return f"lacks state commit {fact[1]}, which was acknowledged"
         if kind == "erased" and not view.erased:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 Transaction = tuple[Any, ...]
 """``("raise", epoch, master, minions, semi_sync, revision)``, ``("join", node, semi_sync)``,
-``("put", cell)``, ``("state", commit)``, ``("copy",)``, ``("accept",)``, ``("drop",)``, ``("erase",)``."""
+``("put", cell)``, ``("state", commit)``, ``("copy",)``, ``("accept",)``, ``("drop",)``,
+``("erase",)``."""
 
 
 class Role(NamedTuple):
@@ -28,9 +29,9 @@ class Role(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a log says. ``path``: the logs that it grew from, itself last. ``masters``: all that ever were one. ``raises``: each epoch with
-    the length of the log before its promotion. ``lease``: version and commit of the one state entry
-    that processes write."""
+    """What a log says. ``path``: the logs that it grew from, itself last. ``masters``: all that
+    ever were one. ``raises``: each epoch with the length of the log before its promotion.
+    ``lease``: version and commit of the one state entry that processes write."""
 
     path: tuple[int, ...]
     last: Transaction
@@ -80,10 +81,18 @@ def _with(view: View, log: int, transaction: Transaction) -> View:
         _, epoch, master, minions, semi_sync, revision = transaction
         role = Role(epoch, master, minions, semi_sync)
         masters = view.masters | {master}
-        return grown._replace(role=role, masters=masters, raises=(*view.raises, (epoch, len(view.path))), revision=revision)
+        return grown._replace(
+            role=role,
+            masters=masters,
+            raises=(*view.raises, (epoch, len(view.path))),
+            revision=revision,
+        )
     if kind == "join":
         minions = tuple(sorted({*view.role.minions, transaction[1]}))
-        return grown._replace(role=view.role._replace(minions=minions, semi_sync=transaction[2]), revision=view.revision + 1)
+        return grown._replace(
+            role=view.role._replace(minions=minions, semi_sync=transaction[2]),
+            revision=view.revision + 1,
+        )
     if kind == "put":
         return grown._replace(cells=(*view.cells, transaction[1]))
     if kind == "state":

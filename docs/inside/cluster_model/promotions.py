@@ -7,7 +7,20 @@ from collections.abc import Iterator
 from docs.inside.cluster_model.clients import commit
 from docs.inside.cluster_model.invariants import lost
 from docs.inside.cluster_model.logs import Role
-from docs.inside.cluster_model.state import NOBODY, NODES, Model, Promotion, SemiSync, State, Step, cut_off_clients, newest, reachable, spend, with_node
+from docs.inside.cluster_model.state import (
+    NOBODY,
+    NODES,
+    Model,
+    Promotion,
+    SemiSync,
+    State,
+    Step,
+    cut_off_clients,
+    newest,
+    reachable,
+    spend,
+    with_node,
+)
 
 
 def promotions(model: Model, state: State) -> Iterator[Step]:
@@ -15,7 +28,9 @@ def promotions(model: Model, state: State) -> Iterator[Step]:
         yield from _begin(model, state)
         return
     if state.budget.kills:
-        killed = state._replace(promotion=None, budget=state.budget._replace(kills=state.budget.kills - 1))
+        killed = state._replace(
+            promotion=None, budget=state.budget._replace(kills=state.budget.kills - 1)
+        )
         yield f"the promotion is killed before: {promotion.phase}", killed
     yield from _STEPS[promotion.phase](model, state, promotion)
 
@@ -36,30 +51,47 @@ def _begin(model: Model, state: State) -> Iterator[Step]:
     if role.master in there and not is_unsettled:
         if not master.open and master.follows == NOBODY:
             finish = Promotion("re-point", role, (), (), False, role.epoch)
-            yield f"a promotion finishes what was begun: node {role.master}", state._replace(promotion=finish)
+            yield (
+                f"a promotion finishes what was begun: node {role.master}",
+                state._replace(promotion=finish),
+            )
             return
         if not model.scenario.planned:
             return
     if (spent := spend(state, "promotions")) is None:
         return
-    candidates = tuple(node for node in there if (node != role.master or is_unsettled) and _shares_history(model, state, node, role))
+    candidates = tuple(
+        node
+        for node in there
+        if (node != role.master or is_unsettled) and _shares_history(model, state, node, role)
+    )
     if set(role.minions) & set(there) - set(candidates):
         return
     gave_up = tuple(sorted(set(role.minions) - set(there)))
     if gave_up:
-        # What only given up nodes hold is lost by the operator's word: the model looks at the others.
-        if len(gave_up) > spent.budget.give_ups or all(lost(model, state, model.view(state.nodes[node])) for node in candidates):
+        # What only given up nodes hold is lost by the operator's word: the model looks at the
+        # others.
+        if len(gave_up) > spent.budget.give_ups or all(
+            lost(model, state, model.view(state.nodes[node])) for node in candidates
+        ):
             return
-        spent = spent._replace(budget=spent.budget._replace(give_ups=spent.budget.give_ups - len(gave_up)))
+        spent = spent._replace(
+            budget=spent.budget._replace(give_ups=spent.budget.give_ups - len(gave_up))
+        )
     named = f", giving up {list(gave_up)}" if gave_up else ""
     phase = "fence" if role.master in there else "collect"
     epoch = max(role.epoch, promised) + 1
-    begun = Promotion(phase, role, candidates, gave_up, role.master in there and not is_unsettled, epoch)
+    begun = Promotion(
+        phase, role, candidates, gave_up, role.master in there and not is_unsettled, epoch
+    )
     yield f"a promotion to epoch {epoch} begins{named}", spent._replace(promotion=begun)
 
 
 def _shares_history(model: Model, state: State, node: int, role: Role) -> bool:
-    return model.view(state.nodes[node]).role.epoch == role.epoch or state.nodes[node].follows == role.master
+    return (
+        model.view(state.nodes[node]).role.epoch == role.epoch
+        or state.nodes[node].follows == role.master
+    )
 
 
 def _fence(_: Model, state: State, promotion: Promotion) -> Iterator[Step]:
@@ -67,7 +99,9 @@ def _fence(_: Model, state: State, promotion: Promotion) -> Iterator[Step]:
     if master not in reachable(state):
         yield "the promotion is refused", state._replace(promotion=None)
         return
-    fenced = with_node(cut_off_clients(state, master), master, state.nodes[master]._replace(open=False))
+    fenced = with_node(
+        cut_off_clients(state, master), master, state.nodes[master]._replace(open=False)
+    )
     yield f"node {master} is fenced", fenced._replace(promotion=promotion._replace(phase="collect"))
 
 
@@ -85,7 +119,11 @@ def _collect(model: Model, state: State, promotion: Promotion) -> Iterator[Step]
         if model.rules.promotion_is_promised:
             node = node._replace(promised=promotion.epoch)
         if number in promotion.candidates:
-            node = node._replace(follows=NOBODY) if model.rules.collected_stay_stopped else node._replace(stopped=True)
+            node = (
+                node._replace(follows=NOBODY)
+                if model.rules.collected_stay_stopped
+                else node._replace(stopped=True)
+            )
         state = with_node(state, number, node)
     yield "the minions stop receiving", state._replace(promotion=promotion._replace(phase="raise"))
 
@@ -102,8 +140,15 @@ def _raise(model: Model, state: State, promotion: Promotion) -> Iterator[Step]:
     if model.rules.promoted_has_heard_of_a_minion and alone:
         heard = {node: role for node, role in heard.items() if node not in alone}
     # A node that was given up may have come back meanwhile, and have been followed.
-    is_overtaken = model.rules.raise_asks_for_newer and any(role.epoch > promotion.role.epoch for role in told.values())
-    if is_missing or is_overtaken or not heard or not set(promotion.candidates) <= set(reachable(state)):
+    is_overtaken = model.rules.raise_asks_for_newer and any(
+        role.epoch > promotion.role.epoch for role in told.values()
+    )
+    if (
+        is_missing
+        or is_overtaken
+        or not heard
+        or not set(promotion.candidates) <= set(reachable(state))
+    ):
         yield "the promotion is refused", state._replace(promotion=None)
         return
     for chosen in (node for node in heard if lengths[node] == max(lengths.values())):
@@ -111,9 +156,19 @@ def _raise(model: Model, state: State, promotion: Promotion) -> Iterator[Step]:
         view = model.view(state.nodes[chosen])
         epoch, gap = promotion.epoch, model.rules.revision_gap
         raised = Role(epoch, chosen, minions, role.semi_sync)
-        log = model.logs.append(state.nodes[chosen].log, ("raise", *raised, view.revision + (gap if gap == 1 else gap * epoch)))
-        after = with_node(state, chosen, state.nodes[chosen]._replace(log=log, follows=NOBODY, stopped=False, open=False))
-        yield f"node {chosen} raises the epoch to {epoch}", after._replace(promotion=promotion._replace(phase="re-point", role=raised))
+        log = model.logs.append(
+            state.nodes[chosen].log,
+            ("raise", *raised, view.revision + (gap if gap == 1 else gap * epoch)),
+        )
+        after = with_node(
+            state,
+            chosen,
+            state.nodes[chosen]._replace(log=log, follows=NOBODY, stopped=False, open=False),
+        )
+        yield (
+            f"node {chosen} raises the epoch to {epoch}",
+            after._replace(promotion=promotion._replace(phase="re-point", role=raised)),
+        )
 
 
 def _repoint(_: Model, state: State, promotion: Promotion) -> Iterator[Step]:
@@ -122,8 +177,15 @@ def _repoint(_: Model, state: State, promotion: Promotion) -> Iterator[Step]:
         yield "the promotion is not finished", state._replace(promotion=None)
         return
     for node in role.minions:
-        state = with_node(cut_off_clients(state, node), node, state.nodes[node]._replace(follows=role.master, stopped=False, open=False))
-    yield f"the minions follow node {role.master}", state._replace(promotion=promotion._replace(phase="open"))
+        state = with_node(
+            cut_off_clients(state, node),
+            node,
+            state.nodes[node]._replace(follows=role.master, stopped=False, open=False),
+        )
+    yield (
+        f"the minions follow node {role.master}",
+        state._replace(promotion=promotion._replace(phase="open")),
+    )
 
 
 def _open(_: Model, state: State, promotion: Promotion) -> Iterator[Step]:
@@ -136,7 +198,13 @@ def _open(_: Model, state: State, promotion: Promotion) -> Iterator[Step]:
     yield f"node {master} takes writes", with_node(state, master, node)._replace(promotion=None)
 
 
-_STEPS = {"fence": _fence, "collect": _collect, "raise": _raise, "re-point": _repoint, "open": _open}
+_STEPS = {
+    "fence": _fence,
+    "collect": _collect,
+    "raise": _raise,
+    "re-point": _repoint,
+    "open": _open,
+}
 
 
 def rejoins(model: Model, state: State) -> Iterator[Step]:
@@ -145,11 +213,17 @@ def rejoins(model: Model, state: State) -> Iterator[Step]:
     if state.promotion is not None or 2 * len(there) <= len(NODES):
         return
     role = newest(model.view(state.nodes[node]).role for node in there)
-    if role.master not in there or not state.nodes[role.master].open or any(state.nodes[node].promised > role.epoch for node in there):
+    if (
+        role.master not in there
+        or not state.nodes[role.master].open
+        or any(state.nodes[node].promised > role.epoch for node in there)
+    ):
         return
     for number in there:
         node = state.nodes[number]
-        if number == role.master or (node.follows == role.master and not node.stopped and number in role.minions):
+        if number == role.master or (
+            node.follows == role.master and not node.stopped and number in role.minions
+        ):
             continue
         if (spent := spend(state, "rejoins")) is None:
             return
@@ -161,12 +235,15 @@ def rejoins(model: Model, state: State) -> Iterator[Step]:
 
 
 def _is_prefix(model: Model, state: State, number: int, role: Role) -> bool:
-    """As ``cellfeed.store.clusters.operating.rejoin.is_prefix``: by the first promotion that the node has not heard of."""
+    """As ``cellfeed.store.clusters.operating.rejoin.is_prefix``: by the first promotion that the
+    node has not heard of."""
     view = model.view(state.nodes[number])
     if state.nodes[number].follows == role.master or not model.rules.rejoin_asks_prefix:
         return True
     master = model.view(state.nodes[role.master])
-    if model.rules.rejoin_asks_lineage and view.role.epoch not in {epoch for epoch, _ in master.raises}:
+    if model.rules.rejoin_asks_lineage and view.role.epoch not in {
+        epoch for epoch, _ in master.raises
+    }:
         return False
     later = [length for epoch, length in master.raises if epoch > view.role.epoch]
     return view.length <= (min(later) if later else master.length)
@@ -175,16 +252,23 @@ def _is_prefix(model: Model, state: State, number: int, role: Role) -> bool:
 def _follow(model: Model, state: State, number: int, role: Role) -> Iterator[Step]:
     """Recorded as a minion before it follows. A kill between the two leaves it recorded."""
     if number not in role.minions:
-        semi_sync = model.scenario.semi_sync if model.rules.semi_sync_with_first_minion else role.semi_sync
+        semi_sync = (
+            model.scenario.semi_sync if model.rules.semi_sync_with_first_minion else role.semi_sync
+        )
         recorded = commit(model, state, role.master, ("join", number, semi_sync))
         if recorded is None:
             return
         state = recorded[0]
         if semi_sync:
-            state = with_node(state, role.master, state.nodes[role.master]._replace(semi_sync=SemiSync.WAITS))
+            state = with_node(
+                state, role.master, state.nodes[role.master]._replace(semi_sync=SemiSync.WAITS)
+            )
         if (killed := spend(state, "kills")) is not None:
             yield f"node {number} is recorded as a minion, and the rejoin is killed", killed
-    yield f"node {number} follows node {role.master}", with_node(state, number, state.nodes[number]._replace(follows=role.master, stopped=False))
+    yield (
+        f"node {number} follows node {role.master}",
+        with_node(state, number, state.nodes[number]._replace(follows=role.master, stopped=False)),
+    )
 
 
 def _clone(model: Model, state: State, number: int, role: Role) -> Iterator[Step]:
@@ -199,7 +283,15 @@ def _clone(model: Model, state: State, number: int, role: Role) -> Iterator[Step
     seen = model.visible(state, role.master)
     if [cell for cell in own.cells if cell not in seen.cells]:
         return
-    if role.minions and role.semi_sync and not any(model.has(state, node, seen.path[-1]) for node in NODES if node not in (number, role.master)):
+    if (
+        role.minions
+        and role.semi_sync
+        and not any(
+            model.has(state, node, seen.path[-1])
+            for node in NODES
+            if node not in (number, role.master)
+        )
+    ):
         return
     copied = state.nodes[number]._replace(log=seen.path[-1], follows=NOBODY, stopped=False)
     yield f"node {number} becomes a copy of node {role.master}", with_node(state, number, copied)

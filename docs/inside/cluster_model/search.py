@@ -6,7 +6,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from docs.inside.cluster_model.clients import buffered_puts, drain, leases, own_cluster, settle, writes
+from docs.inside.cluster_model.clients import (
+    buffered_puts,
+    drain,
+    leases,
+    own_cluster,
+    settle,
+    writes,
+)
 from docs.inside.cluster_model.faults import faults, replication
 from docs.inside.cluster_model.invariants import violation
 from docs.inside.cluster_model.promotions import promotions, rejoins

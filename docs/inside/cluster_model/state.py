@@ -14,7 +14,8 @@ NOBODY = -1
 
 
 class SemiSync(IntEnum):
-    """``FALLS_BACK``: enabled with the server's own time-out, or with the wait point AFTER_COMMIT."""
+    """``FALLS_BACK``: enabled with the server's own time-out, or with the wait point
+    AFTER_COMMIT."""
 
     OFF = 0
     FALLS_BACK = 1
@@ -178,9 +179,31 @@ class Model:
         semi_sync = self.scenario.semi_sync and bool(self.scenario.minions)
         log = self.logs.append(-1, ("raise", 3, 0, self.scenario.minions, semi_sync, 0))
         waits = SemiSync.WAITS if semi_sync else SemiSync.OFF
-        nodes = tuple(Node(True, False, log, node == 0, waits if node == 0 else SemiSync.OFF, 0 if node in self.scenario.minions else NOBODY) for node in NODES)
+        nodes = tuple(
+            Node(
+                True,
+                False,
+                log,
+                node == 0,
+                waits if node == 0 else SemiSync.OFF,
+                0 if node in self.scenario.minions else NOBODY,
+            )
+            for node in NODES
+        )
         processes = tuple(Process(None, (0, 0)) for _ in range(2))
-        return State(nodes, processes, None, self.scenario.budget, frozenset(), (), 0, Own.ABSENT, Job.IDLE, None, "")
+        return State(
+            nodes,
+            processes,
+            None,
+            self.scenario.budget,
+            frozenset(),
+            (),
+            0,
+            Own.ABSENT,
+            Job.IDLE,
+            None,
+            "",
+        )
 
     def view(self, node: Node) -> View:
         return self.logs.views[node.log]
@@ -191,11 +214,19 @@ class Model:
 
     def is_received(self, state: State, pending: Pending) -> bool:
         """A minion says so for what it receives, whatever else is in its log."""
-        return any(node != pending.node and (self.has(state, node, pending.log) or self._took(state.nodes[node], pending)) for node in NODES)
+        return any(
+            node != pending.node
+            and (self.has(state, node, pending.log) or self._took(state.nodes[node], pending))
+            for node in NODES
+        )
 
     def _took(self, node: Node, pending: Pending) -> bool:
         path, place = self.view(node).path, len(self.logs.views[pending.log].path) - 1
-        return node.follows == pending.node and place < len(path) and self.logs.views[path[place]].last == self.logs.views[pending.log].last
+        return (
+            node.follows == pending.node
+            and place < len(path)
+            and self.logs.views[path[place]].last == self.logs.views[pending.log].last
+        )
 
     def visible(self, state: State, node: int) -> View:
         """What a reader sees on the node: with AFTER_SYNC a commit shows once a minion has it."""
@@ -203,7 +234,12 @@ class Model:
         path = self.logs.views[log].path
         for process in state.processes:
             pending = process.pending
-            if pending and pending.node == node and pending.waits and not self.is_received(state, pending):
+            if (
+                pending
+                and pending.node == node
+                and pending.waits
+                and not self.is_received(state, pending)
+            ):
                 length = self.logs.views[pending.log].length - 1
                 path = path[:length]
         return self.logs.views[path[-1]]
@@ -214,7 +250,9 @@ def with_node(state: State, number: int, node: Node) -> State:
 
 
 def with_process(state: State, number: int, process: Process) -> State:
-    return state._replace(processes=(*state.processes[:number], process, *state.processes[number + 1 :]))
+    return state._replace(
+        processes=(*state.processes[:number], process, *state.processes[number + 1 :])
+    )
 
 
 def spend(state: State, what: str) -> State | None:

@@ -10,7 +10,8 @@ majority has the promise, and every later promotion asks a majority: so
   master is opened in the lower one: what it would acknowledge, the missing node does not have.
   Either that node comes back, or a promotion above both settles who is master
 
-The model in ``docs/inside/cluster-model.md`` found what happens without (``promotion-not-promised``).
+The model in ``docs/inside/cluster-model.md`` found what happens without
+(``promotion-not-promised``).
 
 Crash points: a promise that no raise follows costs one epoch number, and a promotion.
 """
@@ -27,7 +28,8 @@ from cellfeed.store.failpoints import marked
 
 
 def promised_epoch(cluster: ClusterServers, history_id: str, silent: Collection[str] = ()) -> int:
-    """The highest epoch that a node which answers has promised in this history; -1 when none has. ``silent`` nodes are not asked."""
+    """The highest epoch that a node which answers has promised in this history; -1 when none has.
+    ``silent`` nodes are not asked."""
     found = [-1]
     for name, server in cluster.servers.items():
         if name in silent:
@@ -55,8 +57,9 @@ def promise(cluster: ClusterServers, role: Role, epoch: int, silent: Collection[
             done.append(name)
     if 2 * len(done) <= len(cluster.servers):
         raise StorageUnavailable(
-            f"cluster {cluster.name}: nobody was promoted: of {len(cluster.servers)} nodes only {', '.join(done) or 'none'} can remember epoch {epoch}, "
-            f"and a majority is needed: {'; '.join(failed)}"
+            f"cluster {cluster.name}: nobody was promoted: of {len(cluster.servers)} nodes only"
+            f" {', '.join(done) or 'none'} can remember epoch {epoch}, and a majority is needed:"
+            f" {'; '.join(failed)}"
         )
 
 
@@ -65,8 +68,9 @@ def refuse_promised(cluster: ClusterServers, role: Role) -> None:
     promised = promised_epoch(cluster, role.history_id)
     if promised > role.epoch:
         raise StorageUnavailable(
-            f"cluster {cluster.name}: a promotion to epoch {promised} began, and the node that it chose does not answer: bring that node back, or promote "
-            f"another one without it: cellfeed cluster promote {cluster.name} --give-up NODE"
+            f"cluster {cluster.name}: a promotion to epoch {promised} began, and the node that it"
+            " chose does not answer: bring that node back, or promote another one without it:"
+            f" cellfeed cluster promote {cluster.name} --give-up NODE"
         )
 
 
@@ -74,7 +78,11 @@ def _promised(cluster: ClusterServers, server: MySqlServer, history_id: str) -> 
     if not has_database(server, cluster.promised):
         return -1
     with server.connection() as connection:
-        rows = query(connection, f"SELECT epoch FROM {cluster.promised}.promise WHERE history_id = X'{history_id.encode().hex()}'")
+        rows = query(
+            connection,
+            f"SELECT epoch FROM {cluster.promised}.promise WHERE history_id ="
+            f" X'{history_id.encode().hex()}'",
+        )
     return int(rows[0][0]) if rows else -1
 
 
@@ -82,9 +90,20 @@ def _remember(cluster: ClusterServers, server: MySqlServer, history_id: str, epo
     with server.connection() as connection:
         # Each node's own: not through the log, which a minion only takes from its master.
         query(connection, "SET SESSION sql_log_bin = 0")
-        query(connection, f"CREATE DATABASE IF NOT EXISTS {cluster.promised} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        query(
+            connection,
+            f"CREATE DATABASE IF NOT EXISTS {cluster.promised} CHARACTER SET utf8mb4 COLLATE"
+            " utf8mb4_bin",
+        )
         columns = "history_id VARBINARY(64) NOT NULL PRIMARY KEY, epoch INT UNSIGNED NOT NULL"
-        query(connection, f"CREATE TABLE IF NOT EXISTS {cluster.promised}.promise ({columns}) ENGINE=InnoDB")
+        query(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {cluster.promised}.promise ({columns}) ENGINE=InnoDB",
+        )
         behind = "ON DUPLICATE KEY UPDATE epoch = GREATEST(epoch, VALUES(epoch))"
-        query(connection, f"INSERT INTO {cluster.promised}.promise VALUES (X'{history_id.encode().hex()}', {epoch}) {behind}")
+        query(
+            connection,
+            f"INSERT INTO {cluster.promised}.promise VALUES (X'{history_id.encode().hex()}',"
+            f" {epoch}) {behind}",
+        )
         query(connection, "SET SESSION sql_log_bin = 1")

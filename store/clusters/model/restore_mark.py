@@ -1,4 +1,5 @@
-"""The mark of a cluster that is being restored, or was: a state entry, which every join and every opening looks at."""
+"""The mark of a cluster that is being restored, or was: a state entry, which every join and every
+opening looks at."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import DataDamaged
 
 RESTORE_KEY: Final = "cluster/restore"
-"""The state entry that marks a cluster under restore, and afterwards tells of which backup it is."""
+"""The state entry that marks a cluster under restore, and afterwards tells of which backup it
+is."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Under way, or done: of the backup with this name and SHA-256. ``role`` is what the cluster gets, or got, at the end."""
+    """Under way, or done: of the backup with this name and SHA-256. ``role`` is what the cluster
+    gets, or got, at the end."""
 
     backup: str
     sha256: str
@@ -29,4 +32,6 @@ def read_mark(state: StateTable) -> Mark | None:
     try:
         return msgspec.json.decode(entry.value, type=Mark) if entry else None
     except msgspec.MsgspecError as error:
-        raise DataDamaged(f"the state entry {RESTORE_KEY!r} is no mark of a restore: {error}") from error
+        raise DataDamaged(
+            f"the state entry {RESTORE_KEY!r} is no mark of a restore: {error}"
+        ) from error

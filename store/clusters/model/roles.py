@@ -1,7 +1,9 @@
-"""Who is master of a cluster: an entry of the state table on the cluster's own nodes, so it replicates with the cells.
+"""Who is master of a cluster: an entry of the state table on the cluster's own nodes, so it
+replicates with the cells.
 
-A promotion writes it on the new master, under a higher epoch. Whoever looks asks every node that answers and believes the highest epoch, so an old
-master that comes back, or is cut off, convinces nobody who can reach one node that has heard of the promotion.
+A promotion writes it on the new master, under a higher epoch. Whoever looks asks every node that
+answers and believes the highest epoch, so an old master that comes back, or is cut off, convinces
+nobody who can reach one node that has heard of the promotion.
 """
 
 from __future__ import annotations
@@ -19,15 +21,19 @@ from cellfeed.store.errors import DataDamaged, NoMinion, ProtectData
 from cellfeed.store.histories import is_same_history
 
 PROMOTIONS_KEPT: Final = 100
-"""So many promotions are remembered, the newest: a node that slept through more of them is made a copy."""
+"""So many promotions are remembered, the newest: a node that slept through more of them is made a
+copy."""
 
 
 class Role(msgspec.Struct, frozen=True):
-    """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes that followed it when it was made so, and those that have
-    come back since. ``semi_sync``: a commit waits until a minion has received it. ``promotions``: of each promotion, in their order, the epoch that it raised
-    and what the new master had then, as a GTID position. ``history_id``: of the datastore (:mod:`cellfeed.store.histories`).
+    """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes
+    that followed it when it was made so, and those that have come back since. ``semi_sync``: a
+    commit waits until a minion has received it. ``promotions``: of each promotion, in their order,
+    the epoch that it raised and what the new master had then, as a GTID position. ``history_id``:
+    of the datastore (:mod:`cellfeed.store.histories`).
 
-    Within an epoch minions are only added, and ``semi_sync`` begins with the first one; whatever else changes raises the epoch.
+    Within an epoch minions are only added, and ``semi_sync`` begins with the first one; whatever
+    else changes raises the epoch.
     """
 
     cluster: str
@@ -43,43 +49,58 @@ class Role(msgspec.Struct, frozen=True):
     def promoted(self, master: str, minions: list[str], position: str, epoch: int) -> Role:
         """The role after a promotion of ``master``, which has ``position``, to a higher epoch."""
         promotions = [*self.promotions, (epoch, position)][-PROMOTIONS_KEPT:]
-        return msgspec.structs.replace(self, master=master, epoch=epoch, minions=minions, promotions=promotions)
+        return msgspec.structs.replace(
+            self, master=master, epoch=epoch, minions=minions, promotions=promotions
+        )
 
     def with_minion(self, node: str, *, semi_sync: bool) -> Role:
-        """The role with one more minion. The first one begins semi-synchronous replication where ``semi_sync`` asks for it."""
+        """The role with one more minion. The first one begins semi-synchronous replication where
+        ``semi_sync`` asks for it."""
         if node in self.minions:
             return self
         begins = semi_sync and not self.minions
-        return msgspec.structs.replace(self, minions=[*self.minions, node], semi_sync=self.semi_sync or begins)
+        return msgspec.structs.replace(
+            self, minions=[*self.minions, node], semi_sync=self.semi_sync or begins
+        )
 
     @property
     def terms(self) -> WriteTerms:
-        """What a write under this role asks of the master. Raises NoMinion where no write can be acknowledged: the commit has to wait for a minion, and the
-        last one was given up."""
+        """What a write under this role asks of the master. Raises NoMinion where no write can be
+        acknowledged: the commit has to wait for a minion, and the last one was given up."""
         if self.semi_sync and not self.minions:
             raise NoMinion(
-                f"cluster {self.cluster}: nothing written: it replicates semi-synchronously and {self.master} has no minion left: bring one back "
-                f"(cellfeed cluster rejoin {self.cluster} NODE), or do without: `semi_sync: false` in the configuration, and cellfeed cluster init"
+                f"cluster {self.cluster}: nothing written: it replicates semi-synchronously and"
+                f" {self.master} has no minion left: bring one back (cellfeed cluster rejoin"
+                f" {self.cluster} NODE), or do without: `semi_sync: false` in the configuration,"
+                " and cellfeed cluster init"
             )
         return self.own_terms
 
     @property
     def own_terms(self) -> WriteTerms:
-        """The terms that the master compares, also of the write that gives it its first minion again."""
+        """The terms that the master compares, also of the write that gives it its first minion
+        again."""
         return WriteTerms(self.epoch, self.semi_sync, self.history_id)
 
     def promotion_after(self, epoch: int) -> str | None:
-        """What the new master of the first promotion after ``epoch`` had: a node that has heard of none later and has more holds what was never replicated.
+        """What the new master of the first promotion after ``epoch`` had: a node that has heard of
+        none later and has more holds what was never replicated.
 
-        None when no promotion came after it; the empty position, which is behind every other, when the role does not know the epoch: it is forgotten, or a
-        promotion raised it that nobody followed, and a node that heard of it may hold another history at positions that look the same.
+        None when no promotion came after it; the empty position, which is behind every other, when
+        the role does not know the epoch: it is forgotten, or a promotion raised it that nobody
+        followed, and a node that heard of it may hold another history at positions that look the
+        same.
         """
         if epoch == self.epoch:
             return None
         if epoch not in (self.first_epoch, *(each for each, _ in self.promotions)):
             return ""
         later = [position for each, position in self.promotions if each > epoch]
-        return later[0] if later and (len(self.promotions) < PROMOTIONS_KEPT or epoch >= self.promotions[0][0]) else ""
+        return (
+            later[0]
+            if later and (len(self.promotions) < PROMOTIONS_KEPT or epoch >= self.promotions[0][0])
+            else ""
+        )
 
 
 def read_role(state: StateTable) -> Role | None:
@@ -99,17 +120,22 @@ def decode_role(value: bytes | None) -> Role | None:
 
 
 def write_role(state: StateTable, role: Role) -> None:
-    """Writes on the master. The caller holds the only right to do so: it promotes, or makes the cluster."""
+    """Writes on the master. The caller holds the only right to do so: it promotes, or makes the
+    cluster."""
     state.commit({ROLE_KEY: msgspec.json.encode(role)})
 
 
 def change_role(state: StateTable, old: Role, new: Role) -> bool:
-    """Writes ``new`` on the master in place of ``old``. Whether the master has it now: not when it has another role than either."""
+    """Writes ``new`` on the master in place of ``old``. Whether the master has it now: not when it
+    has another role than either."""
     entry = state.get(ROLE_KEY)
     told = decode_role(entry.value) if entry else None
     if entry is None or told not in (old, new):
         return False
-    if told == new or state.commit({ROLE_KEY: msgspec.json.encode(new)}, {ROLE_KEY: entry.version}) is not None:
+    if (
+        told == new
+        or state.commit({ROLE_KEY: msgspec.json.encode(new)}, {ROLE_KEY: entry.version}) is not None
+    ):
         return True
     # What came between may be this very change, tried before and not answered then.
     entry = state.get(ROLE_KEY)
@@ -117,26 +143,40 @@ def change_role(state: StateTable, old: Role, new: Role) -> bool:
 
 
 def newest(roles: Iterable[Role | None]) -> Role | None:
-    """The role of the highest epoch, and of those the one with most minions: within an epoch they only grow."""
-    return max((role for role in roles if role is not None), key=lambda role: (role.epoch, len(role.minions)), default=None)
+    """The role of the highest epoch, and of those the one with most minions: within an epoch they
+    only grow."""
+    return max(
+        (role for role in roles if role is not None),
+        key=lambda role: (role.epoch, len(role.minions)),
+        default=None,
+    )
 
 
 def of_other_histories(cluster: str, roles: Mapping[str, Role | None]) -> dict[str, str]:
-    """The nodes whose role is not of the cluster, each with the reason: of another name, or of another
-    history than most nodes tell. Raises ProtectData where two histories have as many nodes."""
+    """The nodes whose role is not of the cluster, each with the reason: of another name, or of
+    another history than most nodes tell. Raises ProtectData where two histories have as many nodes.
+    """
     told = {node: role for node, role in roles.items() if role is not None}
-    foreign = {node: f"it is a node of cluster {role.cluster!r}, not of {cluster!r}" for node, role in told.items() if role.cluster != cluster}
-    most = Counter(role.history_id for node, role in told.items() if node not in foreign and role.history_id).most_common(2)
+    foreign = {
+        node: f"it is a node of cluster {role.cluster!r}, not of {cluster!r}"
+        for node, role in told.items()
+        if role.cluster != cluster
+    }
+    most = Counter(
+        role.history_id for node, role in told.items() if node not in foreign and role.history_id
+    ).most_common(2)
     if len(most) == 2 and most[0][1] == most[1][1]:
         of_each = ", ".join(f"{node}: {role.history_id}" for node, role in told.items())
         raise ProtectData(
-            f"cluster {cluster}: its nodes belong to two histories ({of_each}), and as many to one as to the other: nothing was done. "
-            "Name only servers of one datastore in the configuration"
+            f"cluster {cluster}: its nodes belong to two histories ({of_each}), and as many to one"
+            " as to the other: nothing was done. Name only servers of one datastore in the"
+            " configuration"
         )
     for node, role in told.items():
         if node not in foreign and most and not is_same_history(role.history_id, most[0][0]):
             foreign[node] = (
-                f"it belongs to history {role.history_id}, the cluster to {most[0][0]}: it is another datastore's server, or one from before a restore; "
-                f"to make it a copy of the master: cellfeed cluster rejoin {cluster} {node} --copy"
+                f"it belongs to history {role.history_id}, the cluster to {most[0][0]}: it is"
+                " another datastore's server, or one from before a restore; to make it a copy of"
+                f" the master: cellfeed cluster rejoin {cluster} {node} --copy"
             )
     return foreign

@@ -11,7 +11,8 @@ from cellfeed.store.errors import InvalidRequest
 
 @dataclass(frozen=True)
 class ClusterServers:
-    """``servers``: node name to its server, the first one being the first master. ``semi_sync``: commits wait until a minion has received them."""
+    """``servers``: node name to its server, the first one being the first master. ``semi_sync``:
+    commits wait until a minion has received them."""
 
     name: str
     datastore: str
@@ -21,13 +22,20 @@ class ClusterServers:
 
     def server(self, node: str) -> MySqlServer:
         if node not in self.servers:
-            raise InvalidRequest(f"cluster {self.name} has no node {node!r}; it has {', '.join(self.servers)}")
+            raise InvalidRequest(
+                f"cluster {self.name} has no node {node!r}; it has {', '.join(self.servers)}"
+            )
         return self.servers[node]
 
     def with_timeout(self, timeout_s: float) -> ClusterServers:
-        """The same servers over connections of their own, which wait so many seconds for an answer. The caller closes them."""
-        servers = {name: MySqlServer(server.address, timeout_s) for name, server in self.servers.items()}
-        return ClusterServers(self.name, self.datastore, self.shards, servers, semi_sync=self.semi_sync)
+        """The same servers over connections of their own, which wait so many seconds for an answer.
+        The caller closes them."""
+        servers = {
+            name: MySqlServer(server.address, timeout_s) for name, server in self.servers.items()
+        }
+        return ClusterServers(
+            self.name, self.datastore, self.shards, servers, semi_sync=self.semi_sync
+        )
 
     def close(self) -> None:
         for server in self.servers.values():
@@ -40,10 +48,12 @@ class ClusterServers:
 
     @property
     def promised(self) -> str:
-        """A database in which each node remembers by itself which promotions began (:mod:`cellfeed.store.clusters.model.promises`)."""
+        """A database in which each node remembers by itself which promotions began
+        (:mod:`cellfeed.store.clusters.model.promises`)."""
         return f"{self.datastore}_promised"
 
     @property
     def copying(self) -> str:
-        """A database that a node has only while it is made a copy of its master: the meta database comes out of it when the copy is whole."""
+        """A database that a node has only while it is made a copy of its master: the meta database
+        comes out of it when the copy is whole."""
         return f"{self.datastore}_copying"

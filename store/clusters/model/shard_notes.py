@@ -1,4 +1,5 @@
-"""What a cluster's server says of a shard that may be on its way: its counter, the note of a copy that is made, the note of a fence. Read only."""
+"""What a cluster's server says of a shard that may be on its way: its counter, the note of a copy
+that is made, the note of a fence. Read only."""
 
 from __future__ import annotations
 
@@ -17,12 +18,14 @@ Clusters = Mapping[str, ClusterServers]
 """The clusters of a datastore by name."""
 
 HIDDEN: Final = "moved_"
-"""Before the names of a shard's tables on a cluster that it leaves, or that has not got all of it yet: whoever reads there by an old map finds nothing."""
+"""Before the names of a shard's tables on a cluster that it leaves, or that has not got all of it
+yet: whoever reads there by an old map finds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """A copy that is made: from ``source``, up to ``next_added_id``. ``token`` names the fence that may be followed by a switch."""
+    """A copy that is made: from ``source``, up to ``next_added_id``. ``token`` names the fence that
+    may be followed by a switch."""
 
     source: str
     token: int
@@ -31,7 +34,8 @@ class Arriving:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A counter that is kept back, as it was when puts ended. ``leader_epoch``: as readers were told it. ``created_at``: the last cell's, as SQL writes it."""
+    """A counter that is kept back, as it was when puts ended. ``leader_epoch``: as readers were
+    told it. ``created_at``: the last cell's, as SQL writes it."""
 
     target: str
     token: int
@@ -45,8 +49,10 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a server says of a shard. ``serves``: its log's start and next id where it has the counter. ``copied_to``: the cluster that a copy is made for, so
-    that nothing is erased here; empty when none is. ``hidden``: its tables have their other names; ``has_tables``: there are any."""
+    """What a server says of a shard. ``serves``: its log's start and next id where it has the
+    counter. ``copied_to``: the cluster that a copy is made for, so that nothing is erased here;
+    empty when none is. ``hidden``: its tables have their other names; ``has_tables``: there are
+    any."""
 
     serves: tuple[int, int] | None
     copied_to: str
@@ -59,16 +65,28 @@ class Standing:
 def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standing:
     """What the server of a connection says of the shard, in one look."""
     meta, there = layout.meta, tables(connection, layout.database(shard))
-    counter = query(connection, f"SELECT log_start, next_added_id, copied_to FROM {meta}.shard_counter WHERE shard = {shard}")
-    arriving = query(connection, f"SELECT source, token, next_added_id FROM {meta}.shard_arriving WHERE shard = {shard}")
+    counter = query(
+        connection,
+        f"SELECT log_start, next_added_id, copied_to FROM {meta}.shard_counter WHERE shard ="
+        f" {shard}",
+    )
+    arriving = query(
+        connection,
+        f"SELECT source, token, next_added_id FROM {meta}.shard_arriving WHERE shard = {shard}",
+    )
     leaving = query(
         connection,
-        f"SELECT target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures, last_created_at FROM {meta}.shard_leaving WHERE shard = {shard}",
+        "SELECT target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures,"
+        f" last_created_at FROM {meta}.shard_leaving WHERE shard = {shard}",
     )
     return Standing(
         (int(counter[0][0]), int(counter[0][1])) if counter else None,
         counter[0][2].decode() if counter else "",
-        Arriving(arriving[0][0].decode(), int(arriving[0][1]), int(arriving[0][2])) if arriving else None,
+        (
+            Arriving(arriving[0][0].decode(), int(arriving[0][1]), int(arriving[0][2]))
+            if arriving
+            else None
+        ),
         _leaving(leaving[0]) if leaving else None,
         f"{HIDDEN}cell" in there,
         bool(there),
@@ -78,17 +96,30 @@ def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standin
 def _leaving(row: Sequence[Any]) -> Leaving:
     target, *numbers, created_at = row
     token, log_start, next_added_id, leader_epoch, epoch_base, erasures = map(int, numbers)
-    return Leaving(target.decode(), token, log_start, next_added_id, leader_epoch, epoch_base, erasures, str(created_at))
+    return Leaving(
+        target.decode(),
+        token,
+        log_start,
+        next_added_id,
+        leader_epoch,
+        epoch_base,
+        erasures,
+        str(created_at),
+    )
 
 
 def tables(connection: Connection[Any], database: str) -> list[str]:
     """The names of a shard's tables; none when the database is not there."""
-    sql = f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database}' ORDER BY TABLE_NAME"
+    sql = (
+        f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database}' ORDER"
+        " BY TABLE_NAME"
+    )
     return [str(name) for (name,) in query(connection, sql)]
 
 
 class Told(NamedTuple):
-    """What a cluster's master says of all its shards. ``served``: how many cells each has that it serves; ``copied``: for which cluster one is copied."""
+    """What a cluster's master says of all its shards. ``served``: how many cells each has that it
+    serves; ``copied``: for which cluster one is copied."""
 
     served: dict[int, int]
     arriving: dict[int, Arriving]
@@ -97,19 +128,31 @@ class Told(NamedTuple):
 
 
 def told_by(cluster: ClusterServers, role: Role) -> Told:
-    """All of one moment: a shard that is fenced, given back or switched between two looks would seem to be nowhere. Raises StorageUnavailable."""
+    """All of one moment: a shard that is fenced, given back or switched between two looks would
+    seem to be nowhere. Raises StorageUnavailable."""
     meta = cluster.meta
     with cluster.server(role.master).connection() as connection:
         query(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        served = query(connection, f"SELECT shard, next_added_id - log_start, copied_to FROM {meta}.shard_counter")
-        arriving = query(connection, f"SELECT shard, source, token, next_added_id FROM {meta}.shard_arriving")
-        fields = "shard, target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures, last_created_at"
+        served = query(
+            connection,
+            f"SELECT shard, next_added_id - log_start, copied_to FROM {meta}.shard_counter",
+        )
+        arriving = query(
+            connection, f"SELECT shard, source, token, next_added_id FROM {meta}.shard_arriving"
+        )
+        fields = (
+            "shard, target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures,"
+            " last_created_at"
+        )
         leaving = query(connection, f"SELECT {fields} FROM {meta}.shard_leaving")
         query(connection, "COMMIT")
     return Told(
         {int(shard): int(cells) for shard, cells, _ in served},
-        {int(shard): Arriving(source.decode(), int(token), int(after)) for shard, source, token, after in arriving},
+        {
+            int(shard): Arriving(source.decode(), int(token), int(after))
+            for shard, source, token, after in arriving
+        },
         {int(row[0]): _leaving(row[1:]) for row in leaving},
         {int(shard): to.decode() for shard, _, to in served if to},
     )

@@ -1,37 +1,52 @@
-"""Ends what a dead mover has left: a shard that nobody serves, or that nobody can find. Done by every worker and every failover process, without being told.
+"""Ends what a dead mover has left: a shard that nobody serves, or that nobody can find. Done by
+every worker and every failover process, without being told.
 
-A mover is alive while its connections with the shard's locks are, and say something. Whoever heals takes the same locks, so it is never beside a mover; and
-where a mover holds them and both of its connections have been silent for ``SILENT_MAX_S`` (it is stopped, or its machine has gone without a word), they are
-ended first. A mover that wakes up then finds that they are closed. It could do nothing without them: what it had not committed is undone, what it had sent is
-done or undone before its lock is free. It opens new ones as any other mover does, and goes on from what the servers say then.
+A mover is alive while its connections with the shard's locks are, and say something. Whoever heals
+takes the same locks, so it is never beside a mover; and where a mover holds them and both of its
+connections have been silent for ``SILENT_MAX_S`` (it is stopped, or its machine has gone without a
+word), they are ended first. A mover that wakes up then finds that they are closed. It could do
+nothing without them: what it had not committed is undone, what it had sent is done or undone before
+its lock is free. It opens new ones as any other mover does, and goes on from what the servers say
+then.
 
 The rule:
 
-    fenced, not switched      the source gets the shard back. It has all of it, so there is nothing to wait for; the copy is kept, and `cellfeed shard resume`
+    fenced, not switched      the source gets the shard back. It has all of it, so there is nothing
+                              to wait for; the copy is kept, and `cellfeed shard resume`
                               goes on with it
-    switched                  the target has it: the shard map is written, when the switch is safe from a promotion
-    copying                   the source serves, and nothing is done: the operator resumes, or takes it back. But while a copy is there nothing is erased, so an
-                              erasure that has waited in vain takes it back (:func:`take_back_left_copy`), as an operator does, and then erases. Erasing in
-                              the copy as well would keep it; but then a kill between the two servers must not leave a body on one of them alone, and what
-                              the copy costs is only time
+    switched                  the target has it: the shard map is written, when the switch is safe
+                              from a promotion
+    copying                   the source serves, and nothing is done: the operator resumes, or takes
+                              it back. But while a copy is there nothing is erased, so an
+                              erasure that has waited in vain takes it back
+                              (:func:`take_back_left_copy`), as an operator does, and then erases.
+                              Erasing in the copy as well would keep it; but then a kill between the
+                              two servers must not leave a body on one of them alone, and what the
+                              copy costs is only time
 
-Both masters are needed for the first: only the target's knows whether the switch has come. It has come when the note of the copy is gone there, and then the
-source gets nothing back, whatever else may be the reason that the note is not there.
+Both masters are needed for the first: only the target's knows whether the switch has come. It has
+come when the note of the copy is gone there, and then the source gets nothing back, whatever else
+may be the reason that the note is not there.
 
 What a kill of the healer leaves:
 
     the mover's connections are ended     the fence, and no mover: the next look heals it
-    the copy's note has another token     no switch of the mover can come any more; the next look heals it
+    the copy's note has another token     no switch of the mover can come any more; the next look
+                                          heals it
     the copy is hidden again              as before
-    the tables have their names back      the counter is not there, so nobody puts; what is read is what the source still has; the next look goes on
+    the tables have their names back      the counter is not there, so nobody puts; what is read is
+                                          what the source still has; the next look goes on
     the counter is back                   the source serves: healed
     between two maps                      the next look writes the rest
 
-A copy is taken back under the locks of both sides, too. What a kill leaves is told in :func:`~cellfeed.store.clusters.moves.steps.take_back`: in any case the mark, so
-the erasure that is repeated comes here again. A mover that was paused meanwhile has lost the connections that it could go on with: it looks at what there is,
-finds no copy, and begins a new one, of a log in which the erasure is done, or refused by the new mark.
+A copy is taken back under the locks of both sides, too. What a kill leaves is told in
+:func:`~cellfeed.store.clusters.moves.steps.take_back`: in any case the mark, so the erasure that is
+repeated comes here again. A mover that was paused meanwhile has lost the connections that it could
+go on with: it looks at what there is, finds no copy, and begins a new one, of a log in which the
+erasure is done, or refused by the new mark.
 
-Any number of healers may run: the locks let one of them at a shard, the others find nothing left to do.
+Any number of healers may run: the locks let one of them at a shard, the others find nothing left to
+do.
 """
 
 from __future__ import annotations
@@ -45,7 +60,14 @@ from typing import Final
 
 from cellfeed.store.clusters.model.shard_notes import Clusters, told_by
 from cellfeed.store.clusters.moves.shard_side import cut_off, lock_holder
-from cellfeed.store.clusters.moves.steps import Move, TooSlow, bar_switch, give_back, opened_side, take_back
+from cellfeed.store.clusters.moves.steps import (
+    Move,
+    TooSlow,
+    bar_switch,
+    give_back,
+    opened_side,
+    take_back,
+)
 from cellfeed.store.clusters.moves.underway import Underway, owners, underway
 from cellfeed.store.clusters.operating.promote import cluster_role
 from cellfeed.store.engines.mysql.connections import query
@@ -57,28 +79,33 @@ declare("heal.after_cut_off", "heal.after_bar", "heal.after_give_back")
 _log = logging.getLogger("cellfeed.moves")
 
 LOOK_EVERY_S: Final = 1.0
-"""How often clusters are looked at, in seconds: one small query to each while no shard is on its way."""
+"""How often clusters are looked at, in seconds: one small query to each while no shard is on its
+way."""
 
 LOOK_TIMEOUT_S: Final = 5.0
 """Longest wait for one answer, in seconds."""
 
 HEAL_AFTER_S: Final = 3.0
-"""How long a shard must have been without a cluster that serves it, in seconds: three times what a move may take for it (``steps.FENCE_MAX_S``)."""
+"""How long a shard must have been without a cluster that serves it, in seconds: three times what a
+move may take for it (``steps.FENCE_MAX_S``)."""
 
 SILENT_MAX_S: Final = 10.0
-"""A mover whose connections have said nothing for so long is cut off, in seconds. Behind a fence it says something every few milliseconds, except while it
-compares index entries: a million of them are about a second."""
+"""A mover whose connections have said nothing for so long is cut off, in seconds. Behind a fence it
+says something every few milliseconds, except while it compares index entries: a million of them are
+about a second."""
 
 COPY_SILENT_MAX_S: Final = 60.0
-"""The same of a mover that copies, in seconds. It says nothing on these connections while it reads a step of the copy, whose statements have a quarter of this
-each (``mysql_connections.TIMEOUT_S``)."""
+"""The same of a mover that copies, in seconds. It says nothing on these connections while it reads
+a step of the copy, whose statements have a quarter of this each (``mysql_connections.TIMEOUT_S``).
+"""
 
 PATIENCE_S: Final = 5.0
 """How long one attempt waits for nodes, in seconds."""
 
 
 def heal(clusters: Clusters, found: Underway) -> str | None:
-    """What was done for a shard that is fenced or switched, told for a log; None when nothing is left to do. ``clusters``: those that answer.
+    """What was done for a shard that is fenced or switched, told for a log; None when nothing is
+    left to do. ``clusters``: those that answer.
 
     Raises StorageUnavailable when its mover is alive, or a master that is needed does not answer.
     """
@@ -93,7 +120,10 @@ def heal(clusters: Clusters, found: Underway) -> str | None:
             raise StorageUnavailable(str(error)) from error
         return f"shard {found.shard} is on {serves}, and the shard map says so"
     if found.target not in clusters:
-        raise StorageUnavailable(f"cluster {found.target} does not answer, which alone knows whether shard {found.shard} was switched to it")
+        raise StorageUnavailable(
+            f"cluster {found.target} does not answer, which alone knows whether shard {found.shard}"
+            " was switched to it"
+        )
     with ExitStack() as opened:
         source = opened.enter_context(opened_side(clusters[found.source], found.shard))
         target = opened.enter_context(opened_side(clusters[found.target], found.shard))
@@ -101,19 +131,27 @@ def heal(clusters: Clusters, found: Underway) -> str | None:
         if source.standing().serves or left is None or left.target != found.target:
             return None
         if note is None or note.source != found.source:
-            raise StorageUnavailable(f"cluster {found.target} has no note of a copy of shard {found.shard}: it was switched, or what the cluster had was lost")
+            raise StorageUnavailable(
+                f"cluster {found.target} has no note of a copy of shard {found.shard}: it was"
+                " switched, or what the cluster had was lost"
+            )
         bar_switch(source, target)
         failpoint("heal.after_bar")
         give_back(source, found.target)
         failpoint("heal.after_give_back")
-    return f"shard {found.shard} is on {found.source} again: `cellfeed shard resume` goes on with its move to {found.target}, `shard rollback` drops the copy"
+    return (
+        f"shard {found.shard} is on {found.source} again: `cellfeed shard resume` goes on with its"
+        f" move to {found.target}, `shard rollback` drops the copy"
+    )
 
 
 def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | None:
-    """Drops the copy of a shard that ``source`` serves, when its mover is dead: whatever the copy keeps from being erased can be erased then. The name of the
-    cluster that it was on; None, and nothing done, when there is no such copy, or it is on a cluster that is not among these.
+    """Drops the copy of a shard that ``source`` serves, when its mover is dead: whatever the copy
+    keeps from being erased can be erased then. The name of the cluster that it was on; None, and
+    nothing done, when there is no such copy, or it is on a cluster that is not among these.
 
-    Raises StorageUnavailable when its mover is alive, a master of both sides does not answer, or the copy's minions do not follow theirs.
+    Raises StorageUnavailable when its mover is alive, a master of both sides does not answer, or
+    the copy's minions do not follow theirs.
     """
     if source not in clusters:
         return None
@@ -135,7 +173,8 @@ def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | No
 
 
 def _end_silent(clusters: Clusters, shard: int, names: Set[str], silent_max_s: float) -> None:
-    """Cuts a mover off that holds locks and has said nothing for so long on any of its connections."""
+    """Cuts a mover off that holds locks and has said nothing for so long on any of its
+    connections."""
     held = []
     for name in names & clusters.keys():
         role, _ = cluster_role(clusters[name])
@@ -143,7 +182,12 @@ def _end_silent(clusters: Clusters, shard: int, names: Set[str], silent_max_s: f
             held.append((name, role, holder))
     if held and all(holder.silent_s >= silent_max_s for *_, holder in held):
         for name, role, holder in held:
-            _log.warning("the mover of shard %d has said nothing to %s for %.0f s and is cut off", shard, name, holder.silent_s)
+            _log.warning(
+                "the mover of shard %d has said nothing to %s for %.0f s and is cut off",
+                shard,
+                name,
+                holder.silent_s,
+            )
             cut_off(clusters[name], role, holder)
         failpoint("heal.after_cut_off")
 
@@ -151,15 +195,24 @@ def _end_silent(clusters: Clusters, shard: int, names: Set[str], silent_max_s: f
 class MoveHealer:
     """Looks after the moves of a datastore. Used by one thread."""
 
-    def __init__(self, clusters: Clusters, healed: Callable[[str], None] = lambda _: None, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clusters = {name: cluster.with_timeout(LOOK_TIMEOUT_S) for name, cluster in clusters.items()}
+    def __init__(
+        self,
+        clusters: Clusters,
+        healed: Callable[[str], None] = lambda _: None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clusters = {
+            name: cluster.with_timeout(LOOK_TIMEOUT_S) for name, cluster in clusters.items()
+        }
         self._healed = healed
         self._clock_s = clock_s
         self._since_s: dict[tuple[int, str, str, str], float] = {}
-        """Since when a shard has been without a cluster that serves it or is known to: by shard, source, target and stage."""
+        """Since when a shard has been without a cluster that serves it or is known to: by shard,
+        source, target and stage."""
 
         self._nothing_to_do: set[tuple[str, int, int]] | None = None
-        """What was kept of shards, by cluster, shard and token, when all clusters answered and none was to be healed."""
+        """What was kept of shards, by cluster, shard and token, when all clusters answered and none
+        was to be healed."""
 
         self._told: dict[str, str] = {}
 
@@ -180,7 +233,11 @@ class MoveHealer:
             self._since_s.clear()
             return
         try:
-            stuck = {(each.shard, each.source, each.target, each.stage): each for each in underway(answering) if self._concerns(each)}
+            stuck = {
+                (each.shard, each.source, each.target, each.stage): each
+                for each in underway(answering)
+                if self._concerns(each)
+            }
         except CellfeedError as error:
             self._tell("moves", str(error))
             return
@@ -192,7 +249,8 @@ class MoveHealer:
                 self._heal(answering, stuck[each])
 
     def _concerns(self, found: Underway) -> bool:
-        """What has gone to a cluster that this process has never heard of only looks as if nobody served it."""
+        """What has gone to a cluster that this process has never heard of only looks as if nobody
+        served it."""
         return found.stage in ("fenced", "switched") and found.target in self._clusters
 
     def _heal(self, clusters: Clusters, found: Underway) -> None:
@@ -201,7 +259,8 @@ class MoveHealer:
         except CellfeedError as error:
             self._tell(
                 f"shard {found.shard}",
-                f"shard {found.shard} is {found.stage} on its way from {found.source} to {found.target}, and could not be healed yet: {error}",
+                f"shard {found.shard} is {found.stage} on its way from {found.source} to"
+                f" {found.target}, and could not be healed yet: {error}",
             )
             return
         self._told.clear()
@@ -210,16 +269,25 @@ class MoveHealer:
             self._healed(done)
 
     def _kept(self) -> tuple[set[tuple[str, int, int]], Clusters]:
-        """What every cluster keeps of shards that have left it or are about to, and the clusters that answer."""
+        """What every cluster keeps of shards that have left it or are about to, and the clusters
+        that answer."""
         kept: set[tuple[str, int, int]] = set()
         answering = {}
         for name, cluster in self._clusters.items():
             try:
                 role, _ = cluster_role(cluster)
                 with cluster.server(role.master).connection() as connection:
-                    kept |= {(name, int(shard), int(token)) for shard, token in query(connection, f"SELECT shard, token FROM {cluster.meta}.shard_leaving")}
+                    kept |= {
+                        (name, int(shard), int(token))
+                        for shard, token in query(
+                            connection, f"SELECT shard, token FROM {cluster.meta}.shard_leaving"
+                        )
+                    }
             except CellfeedError as error:
-                self._tell(name, f"cluster {name} cannot be asked for shards that are on their way: {error}")
+                self._tell(
+                    name,
+                    f"cluster {name} cannot be asked for shards that are on their way: {error}",
+                )
             else:
                 answering[name] = cluster
         return kept, answering

@@ -1,8 +1,10 @@
-"""The log of a shard, from the source's tables into the target's: raw stored bodies, ids and times as they are.
+"""The log of a shard, from the source's tables into the target's: raw stored bodies, ids and times
+as they are.
 
-Each cell is compared with its checksum on the way, and each id is accounted for: a copy that hid damage would take the place of the only good one. The target's
-inserts take longer than that, and while they run the next step is read. A step is one transaction, with the place where the copy ends: cut off anywhere, it
-goes on from there.
+Each cell is compared with its checksum on the way, and each id is accounted for: a copy that hid
+damage would take the place of the only good one. The target's inserts take longer than that, and
+while they run the next step is read. A step is one transaction, with the place where the copy ends:
+cut off anywhere, it goes on from there.
 """
 
 from __future__ import annotations
@@ -35,8 +37,16 @@ class _Step(NamedTuple):
     rows: list[str]
 
 
-def copy_log(source: ShardSide, table: str, target: ShardSide, first: int, end: int, on_cells: Callable[[int], None] = lambda _: None) -> None:
-    """Copies the cells from ``first`` up to ``end`` of a table of the source. ``on_cells`` is told how many ids each step had.
+def copy_log(
+    source: ShardSide,
+    table: str,
+    target: ShardSide,
+    first: int,
+    end: int,
+    on_cells: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Copies the cells from ``first`` up to ``end`` of a table of the source. ``on_cells`` is told
+    how many ids each step had.
 
     Raises Trimmed when the cells at ``first`` are gone, DataDamaged, StorageUnavailable.
     """
@@ -56,9 +66,17 @@ def _read(source: ShardSide, table: str, first: int, end: int) -> _Step:
     after, step_bytes = first, 0
     with source.server.connection() as connection:
         while after < min(end, first + STEP_CELLS) and step_bytes < _STEP_BYTES_MAX:
-            cells = read_cells(connection, source.shard, table, after, min(end, first + STEP_CELLS, after + _PART_CELLS) - after)
+            cells = read_cells(
+                connection,
+                source.shard,
+                table,
+                after,
+                min(end, first + STEP_CELLS, after + _PART_CELLS) - after,
+            )
             # The start is read after the cells, and only rises.
-            if (not cells or cells[0].added_id != after) and any(int(start) > after for (start,) in query(connection, source.log_start_sql)):
+            if (not cells or cells[0].added_id != after) and any(
+                int(start) > after for (start,) in query(connection, source.log_start_sql)
+            ):
                 raise Trimmed(f"{source.server}: {table} was trimmed behind {after}")
             cells = [cell for cell in cells if cell.added_id < end]
             refuse_gap(source.shard, after, cells, after if cells else end, CURE)

@@ -1,5 +1,6 @@
-"""Which nodes have cells of a shard, and as what: the nodes of the cluster that serves it, a copy that is being made, and what a cluster keeps of one that has
-left it. Read only, and without the shard's lock: a move meanwhile makes an answer that is repeated."""
+"""Which nodes have cells of a shard, and as what: the nodes of the cluster that serves it, a copy
+that is being made, and what a cluster keeps of one that has left it. Read only, and without the
+shard's lock: a move meanwhile makes an answer that is repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Kind = Literal["serves", "arriving", "kept"]
 
 @dataclass(frozen=True, slots=True)
 class ShardCopy:
-    """The cells of a shard on one node. ``ids``: those that it says it has. ``is_master``: of its cluster."""
+    """The cells of a shard on one node. ``ids``: those that it says it has. ``is_master``: of its
+    cluster."""
 
     cluster: str
     node: str
@@ -33,17 +35,28 @@ class ShardCopy:
     meta: str
 
     def __str__(self) -> str:
-        return f"node {self.node} of cluster {self.cluster}" + {"serves": "", "arriving": " (a copy that is being made)", "kept": " (what it keeps)"}[self.kind]
+        return (
+            f"node {self.node} of cluster {self.cluster}"
+            + {
+                "serves": "",
+                "arriving": " (a copy that is being made)",
+                "kept": " (what it keeps)",
+            }[self.kind]
+        )
 
     def log_start(self, shard: int) -> int:
         """Where the log starts there now; it only rises. Raises StorageUnavailable."""
-        sql = " UNION ALL ".join(f"SELECT log_start FROM {self.meta}.{name} WHERE shard = {shard}" for name in ("shard_counter", "shard_leaving"))
+        sql = " UNION ALL ".join(
+            f"SELECT log_start FROM {self.meta}.{name} WHERE shard = {shard}"
+            for name in ("shard_counter", "shard_leaving")
+        )
         with self.server.connection() as connection:
             return max((int(start) for (start,) in query(connection, sql)), default=0)
 
 
 def copies_of(clusters: Clusters, shard: int) -> tuple[list[ShardCopy], dict[str, str]]:
-    """Every node's copy, and why the other nodes tell of none. Raises StorageUnavailable when no node of a cluster says who is master."""
+    """Every node's copy, and why the other nodes tell of none. Raises StorageUnavailable when no
+    node of a cluster says who is master."""
     found: list[ShardCopy] = []
     silent: dict[str, str] = {}
     for cluster in clusters.values():
@@ -57,7 +70,9 @@ def copies_of(clusters: Clusters, shard: int) -> tuple[list[ShardCopy], dict[str
             except CellfeedError as error:
                 silent[f"{cluster.name}/{node}"] = str(error)
                 continue
-            if (copy := copy_on(cluster, node, shard, told, is_master=node == role.master)) is not None:
+            if (
+                copy := copy_on(cluster, node, shard, told, is_master=node == role.master)
+            ) is not None:
                 found.append(copy)
     return found, silent
 
@@ -72,7 +87,9 @@ def standing_on(cluster: ClusterServers, node: str, shard: int) -> Standing:
             raise failed(server, error) from error
 
 
-def copy_on(cluster: ClusterServers, node: str, shard: int, told: Standing, *, is_master: bool) -> ShardCopy | None:
+def copy_on(
+    cluster: ClusterServers, node: str, shard: int, told: Standing, *, is_master: bool
+) -> ShardCopy | None:
     """The copy that a node has, by what it says of the shard; None where it has none."""
     if told.serves is not None:
         kind, ids = "serves", range(*told.serves)
@@ -82,5 +99,14 @@ def copy_on(cluster: ClusterServers, node: str, shard: int, told: Standing, *, i
         kind, ids = "kept", range(told.leaving.log_start, told.leaving.next_added_id)
     else:
         return None
-    table = f"{Layout(cluster.datastore, cluster.shards).database(shard)}.{HIDDEN if told.hidden else ''}cell"
-    return ShardCopy(cluster.name, node, kind, table, ids, is_master, cluster.server(node), cluster.meta)  # type: ignore[arg-type]
+    table = f"{Layout(cluster.datastore, cluster.shards).database(shard)}.{HIDDEN if told.hidden else ''}cell"  # noqa: E501
+    return ShardCopy(
+        cluster.name,
+        node,
+        kind,  # type: ignore[arg-type, arg-type]
+        table,
+        ids,
+        is_master,
+        cluster.server(node),
+        cluster.meta,
+    )

@@ -1,12 +1,17 @@
 """Compares what nodes have of a shard: source and target of a move, a master and its minions.
 
-Digests of ranges of ids are made by the servers (:mod:`cellfeed.store.engines.mysql.digest`). Where two differ the range is halved, down to a few rows, which are read
-on both sides and compared value by value. So equal nodes cost one pass of each server over the table, and a difference is named by its id.
+Digests of ranges of ids are made by the servers (:mod:`cellfeed.store.engines.mysql.digest`). Where
+two differ the range is halved, down to a few rows, which are read on both sides and compared value
+by value. So equal nodes cost one pass of each server over the table, and a difference is named by
+its id.
 
-What is no difference: cells below the start of either log, ids behind the end of a minion's or a copy's, and a body that the serving side has erased since,
-where its log tells so. Nodes at work change meanwhile, each at its own moment. So a difference counts when it is still there after ``SETTLE_S``.
+What is no difference: cells below the start of either log, ids behind the end of a minion's or a
+copy's, and a body that the serving side has erased since, where its log tells so. Nodes at work
+change meanwhile, each at its own moment. So a difference counts when it is still there after
+``SETTLE_S``.
 
-``loses``: the compared copy has a cell in good order that the reference lacks, or has otherwise. Whoever drops that copy drops the only good one.
+``loses``: the compared copy has a cell in good order that the reference lacks, or has otherwise.
+Whoever drops that copy drops the only good one.
 """
 
 from __future__ import annotations
@@ -33,7 +38,8 @@ LEAF_CELLS: Final = 256
 """Ids whose rows are read on both sides, once their digests differ."""
 
 SETTLE_S: Final = 5.0
-"""How long nodes at work may differ in a cell, in seconds: a minion has an erasure, or a trim, a moment after its master."""
+"""How long nodes at work may differ in a cell, in seconds: a minion has an erasure, or a trim, a
+moment after its master."""
 
 NAMED_MAX: Final = 10
 """Differences of one copy that are named; the first is what an operator needs."""
@@ -44,7 +50,8 @@ _FIELDS: Final = ("added_id", "row_key", "column_name", "ref_key", "created_at",
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one cell between two nodes. ``what``: which values differ, or on which side it is missing or damaged."""
+    """Of one cell between two nodes. ``what``: which values differ, or on which side it is missing
+    or damaged."""
 
     shard: int
     added_id: int
@@ -54,12 +61,16 @@ class Difference:
     loses: bool
 
     def __str__(self) -> str:
-        return f"shard {self.shard}, added_id {self.added_id}: {self.what} ({self.copy}, compared with {self.reference})"
+        return (
+            f"shard {self.shard}, added_id {self.added_id}: {self.what} ({self.copy}, compared with"
+            f" {self.reference})"
+        )
 
 
 @dataclass
 class ShardDiff:
-    """What :func:`diff_shard` found. ``compared``: the copies, and how many ids of each; ``silent``: nodes that could not be compared, and why."""
+    """What :func:`diff_shard` found. ``compared``: the copies, and how many ids of each;
+    ``silent``: nodes that could not be compared, and why."""
 
     shard: int
     reference: str
@@ -73,13 +84,22 @@ class ShardDiff:
         return not self.differences and not self.silent
 
 
-def diff_shard(clusters: Clusters, shard: int, on_ids: Callable[[int], None] = lambda _: None) -> ShardDiff:
-    """Compares every node's copy with the master that serves the shard, or is about to give it away. ``on_ids`` is told of ids compared. Raises NotFound when
-    no node has it, StorageUnavailable when the shard moves meanwhile, or no node says who is master."""
+def diff_shard(
+    clusters: Clusters, shard: int, on_ids: Callable[[int], None] = lambda _: None
+) -> ShardDiff:
+    """Compares every node's copy with the master that serves the shard, or is about to give it
+    away. ``on_ids`` is told of ids compared. Raises NotFound when no node has it,
+    StorageUnavailable when the shard moves meanwhile, or no node says who is master."""
     copies, silent = copies_of(clusters, shard)
-    masters = sorted((each for each in copies if each.is_master), key=lambda each: ("serves", "kept", "arriving").index(each.kind))
+    masters = sorted(
+        (each for each in copies if each.is_master),
+        key=lambda each: ("serves", "kept", "arriving").index(each.kind),
+    )
     if not masters:
-        raise NotFound(f"no master has cells of shard {shard}: {'; '.join(silent.values()) or 'cellfeed shard moves says where its move is'}")
+        raise NotFound(
+            f"no master has cells of shard {shard}:"
+            f" {'; '.join(silent.values()) or 'cellfeed shard moves says where its move is'}"
+        )
     reference = masters[0]
     found = ShardDiff(shard, str(reference), silent=silent)
     for copy in copies:
@@ -89,14 +109,21 @@ def diff_shard(clusters: Clusters, shard: int, on_ids: Callable[[int], None] = l
     return found
 
 
-def refuse_loss(shard: int, served: Sequence[ShardCopy], kept: ShardCopy, on_ids: Callable[[int], None] = lambda _: None) -> None:
-    """Raises ProtectData when the kept copy has a cell in good order that one of the nodes that serve the shard lacks, or has otherwise."""
+def refuse_loss(
+    shard: int,
+    served: Sequence[ShardCopy],
+    kept: ShardCopy,
+    on_ids: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Raises ProtectData when the kept copy has a cell in good order that one of the nodes that
+    serve the shard lacks, or has otherwise."""
     for reference in served:
         for each in differences(shard, reference, kept, on_ids):
             if each.loses:
                 raise ProtectData(
-                    f"nothing dropped: {kept} has the good copy of a cell. {each}. `cellfeed shard diff --shard {shard}` names what differs; "
-                    "mend the nodes that serve the shard first (`cellfeed check --repair`)"
+                    f"nothing dropped: {kept} has the good copy of a cell. {each}. `cellfeed shard"
+                    f" diff --shard {shard}` names what differs; mend the nodes that serve the"
+                    " shard first (`cellfeed check --repair`)"
                 )
 
 
@@ -106,8 +133,14 @@ def common_ids(reference: ShardCopy, copy: ShardCopy) -> range:
     return range(start, max(start, min(reference.ids.stop, copy.ids.stop)))
 
 
-def differences(shard: int, reference: ShardCopy, copy: ShardCopy, on_ids: Callable[[int], None] = lambda _: None) -> Iterator[Difference]:
-    """Every difference, by added_id. Raises StorageUnavailable, ShardMoving, DataDamaged (a table that a server cannot read)."""
+def differences(
+    shard: int,
+    reference: ShardCopy,
+    copy: ShardCopy,
+    on_ids: Callable[[int], None] = lambda _: None,
+) -> Iterator[Difference]:
+    """Every difference, by added_id. Raises StorageUnavailable, ShardMoving, DataDamaged (a table
+    that a server cannot read)."""
     ids = common_ids(reference, copy)
     if copy.kind == "kept" and copy.ids.stop > max(ids.stop, reference.ids.start):
         what = f"the log ends at {reference.ids.stop} there, and at {copy.ids.stop} here"
@@ -142,29 +175,53 @@ class _Pair:
 
     def _differing(self, ids: range) -> list[int]:
         ours, theirs = self._rows(ids)
-        return sorted(each for each in ours.keys() | theirs.keys() if self._judged(each, ours.get(each), theirs.get(each)) is not None)
+        return sorted(
+            each
+            for each in ours.keys() | theirs.keys()
+            if self._judged(each, ours.get(each), theirs.get(each)) is not None
+        )
 
     def _settled(self, added_id: int) -> Difference | None:
-        """The difference in a cell, unless it goes by itself: by a minion that follows, or by a trim."""
+        """The difference in a cell, unless it goes by itself: by a minion that follows, or by a
+        trim."""
         end_s = time.monotonic() + (SETTLE_S if self._settles else 0.0)
         while True:
             ours, theirs = self._rows(range(added_id, added_id + 1))
             found = self._judged(added_id, ours.get(added_id), theirs.get(added_id))
-            if found is None or added_id < max(each.log_start(self._shard) for each in (self._reference, self._copy)):
+            if found is None or added_id < max(
+                each.log_start(self._shard) for each in (self._reference, self._copy)
+            ):
                 return None
             if time.monotonic() >= end_s:
                 return found
             time.sleep(_PAUSE_S)
 
-    def _judged(self, added_id: int, ours: Sequence[Any] | None, theirs: Sequence[Any] | None) -> Difference | None:
-        ours_fit, theirs_fit = (True if row is None else is_fit(self._shard, row) for row in (ours, theirs))
+    def _judged(
+        self, added_id: int, ours: Sequence[Any] | None, theirs: Sequence[Any] | None
+    ) -> Difference | None:
+        ours_fit, theirs_fit = (
+            True if row is None else is_fit(self._shard, row) for row in (ours, theirs)
+        )
         # Where no side has it in good order, what is left of it stays.
-        loses = theirs is not None and (theirs_fit is not False or ours is None or ours_fit is False)
-        unfit = [str(each) for each, fit in ((self._reference, ours_fit), (self._copy, theirs_fit)) if fit is False]
+        loses = theirs is not None and (
+            theirs_fit is not False or ours is None or ours_fit is False
+        )
+        unfit = [
+            str(each)
+            for each, fit in ((self._reference, ours_fit), (self._copy, theirs_fit))
+            if fit is False
+        ]
         if ours is None or theirs is None:
             what = f"missing on {self._reference if ours is None else self._copy}"
-        elif differ := [name for name, one, two in zip(_FIELDS, ours, theirs, strict=False) if one != two]:
-            if differ == ["body"] and not unfit and ours[5] == ERASED_BODY and self._is_erased(ours[1]):
+        elif differ := [
+            name for name, one, two in zip(_FIELDS, ours, theirs, strict=False) if one != two
+        ]:
+            if (
+                differ == ["body"]
+                and not unfit
+                and ours[5] == ERASED_BODY
+                and self._is_erased(ours[1])
+            ):
                 return None
             what = f"another {', '.join(differ)}"
         elif unfit:
@@ -177,7 +234,10 @@ class _Pair:
 
     def _is_erased(self, row_key: bytes) -> bool:
         """Whether the log of the reference tells that the row was erased."""
-        sql = f"SELECT 1 FROM {self._reference.table} WHERE row_key = X'{row_key.hex()}' AND column_name = '{ERASED_COLUMN}'"
+        sql = (
+            f"SELECT 1 FROM {self._reference.table} WHERE row_key = X'{row_key.hex()}' AND"
+            f" column_name = '{ERASED_COLUMN}'"
+        )
         with self._reference.server.connection() as connection:
             return bool(query(connection, sql))
 

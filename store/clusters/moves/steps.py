@@ -1,4 +1,5 @@
-"""One run of a move: copy, fence, finish, switch, map, from where the servers say that it is. What each leaves is argued in :mod:`cellfeed.store.clusters.moves`."""
+"""One run of a move: copy, fence, finish, switch, map, from where the servers say that it is. What
+each leaves is argued in :mod:`cellfeed.store.clusters.moves`."""
 
 from __future__ import annotations
 
@@ -42,11 +43,12 @@ declare(
 _log = logging.getLogger("cellfeed.moves")
 
 FENCE_MAX_S: Final = 1.0
-"""Longest time for which a move keeps a shard from taking puts, in seconds. When the switch has not begun by then, the shard is given back, and fenced again
-later."""
+"""Longest time for which a move keeps a shard from taking puts, in seconds. When the switch has not
+begun by then, the shard is given back, and fenced again later."""
 
 FENCES_MAX: Final = 5
-"""So many fences of one move: a shard that cannot be switched in time again and again is told, with what held it up."""
+"""So many fences of one move: a shard that cannot be switched in time again and again is told, with
+what held it up."""
 
 NEAR_CELLS: Final = 2_000
 """The shard is fenced when so many cells, or fewer, are left to copy: some twenty milliseconds."""
@@ -55,18 +57,21 @@ NEAR_BUCKETS: Final = 32
 """And when so few parts of its index tables have changed during the last round."""
 
 AGAIN_S: Final = 60.0
-"""How long a move looks for a master that does not answer before it gives up and is left to be resumed, in seconds."""
+"""How long a move looks for a master that does not answer before it gives up and is left to be
+resumed, in seconds."""
 
 DROP_WAIT_S: Final = 5.0
-"""How long it is waited for minions to drop what their master has dropped, in seconds, before that is tried again."""
+"""How long it is waited for minions to drop what their master has dropped, in seconds, before that
+is tried again."""
 
 _PAUSE_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move came to. ``fence_s``: from the fence until processes could learn of the target, None where that was not measured in one run; ``cells`` and
-    ``copy_s``: what was copied by this run and how long that took; ``was_there``: the target had it already."""
+    """What a move came to. ``fence_s``: from the fence until processes could learn of the target,
+    None where that was not measured in one run; ``cells`` and ``copy_s``: what was copied by this
+    run and how long that took; ``was_there``: the target had it already."""
 
     shard: int
     source: str
@@ -79,7 +84,8 @@ class Moved:
 
 
 class Move:
-    """One run of a move, from what is there to its end, or to an error after which another run goes on."""
+    """One run of a move, from what is there to its end, or to an error after which another run goes
+    on."""
 
     def __init__(
         self,
@@ -96,7 +102,10 @@ class Move:
         self._copy_s = 0.0
 
     def to(self, to: str) -> Moved:
-        told = {name: told_by(cluster, cluster_role(cluster)[0]) for name, cluster in self._clusters.items()}
+        told = {
+            name: told_by(cluster, cluster_role(cluster)[0])
+            for name, cluster in self._clusters.items()
+        }
         serves = [name for name, (served, *_) in told.items() if self._shard in served]
         fence = fence_of(told, self._shard) if not serves else None
         if serves == [to]:
@@ -105,12 +114,23 @@ class Move:
                 self._write_map(target, kept)
             return Moved(self._shard, kept, to, 0, 0.0, None, None, was_there=True)
         if fence and fence[1].target != to:
-            raise InvalidRequest(f"shard {self._shard} is on its way from {fence[0]} to {fence[1].target}: cellfeed shard resume, or rollback, first")
+            raise InvalidRequest(
+                f"shard {self._shard} is on its way from {fence[0]} to {fence[1].target}: cellfeed"
+                " shard resume, or rollback, first"
+            )
         if not serves and not fence:
-            raise StorageUnavailable(f"no cluster tells that it has shard {self._shard}: the one that has it does not answer, or the configuration lacks it")
+            raise StorageUnavailable(
+                f"no cluster tells that it has shard {self._shard}: the one that has it does not"
+                " answer, or the configuration lacks it"
+            )
         source_name = fence[0] if fence else serves[0]
-        if elsewhere := [name for name, each in told.items() if self._shard in each.arriving and name != to]:
-            raise InvalidRequest(f"shard {self._shard} is on its way to {elsewhere[0]}: cellfeed shard resume, or rollback, first")
+        if elsewhere := [
+            name for name, each in told.items() if self._shard in each.arriving and name != to
+        ]:
+            raise InvalidRequest(
+                f"shard {self._shard} is on its way to {elsewhere[0]}: cellfeed shard resume, or"
+                " rollback, first"
+            )
         self._complete_dictionaries()
         with ExitStack() as opened:
             source = opened.enter_context(opened_side(self._clusters[source_name], self._shard))
@@ -132,19 +152,33 @@ class Move:
                     break
                 except TooSlow as reason:
                     slow = str(reason)
-                    _log.warning("shard %d was given back, to be fenced again: %s", self._shard, slow)
+                    _log.warning(
+                        "shard %d was given back, to be fenced again: %s", self._shard, slow
+                    )
             else:
-                raise InvalidRequest(f"shard {self._shard} could not be switched within {FENCE_MAX_S} s, {FENCES_MAX} times: {slow}; it is where it was")
+                raise InvalidRequest(
+                    f"shard {self._shard} could not be switched within {FENCE_MAX_S} s,"
+                    f" {FENCES_MAX} times: {slow}; it is where it was"
+                )
         # The source first: whoever finds the shard gone there reads the map there.
         self._write_map(target, source.cluster.name)
         fence_s = time.monotonic() - began_s if began_s is not None else None
         failpoint("move.after_map")
-        return Moved(self._shard, source.cluster.name, target.cluster.name, self._copied, self._copy_s, fence_s, epoch)
+        return Moved(
+            self._shard,
+            source.cluster.name,
+            target.cluster.name,
+            self._copied,
+            self._copy_s,
+            fence_s,
+            epoch,
+        )
 
     # 1. copy
 
     def _copy(self, source: ShardSide, target: ShardSide) -> None:
-        """Until little is left to do behind a fence. Raises StorageUnavailable when a node of either side does not get on."""
+        """Until little is left to do behind a fence. Raises StorageUnavailable when a node of
+        either side does not get on."""
         there = target.standing().arriving
         if there is None or there.source != source.cluster.name:
             self._keep_good_copy(source, target)
@@ -158,21 +192,36 @@ class Move:
             differ = copy_entries(source.server, target, source.database)
             _, end = _serves(source.standing())
             arrived = min(_arrived(each) for each in target.on_members().values())
-            if end - copied <= NEAR_CELLS and copied - arrived <= NEAR_CELLS and differ <= NEAR_BUCKETS:
+            if (
+                end - copied <= NEAR_CELLS
+                and copied - arrived <= NEAR_CELLS
+                and differ <= NEAR_BUCKETS
+            ):
                 return
             if arrived + copied > best:
                 best, deadline_s = arrived + copied, time.monotonic() + AGAIN_S
-            elif time.monotonic() > deadline_s and (end - copied > NEAR_CELLS or copied - arrived > NEAR_CELLS):
-                told = f"{copied} of {end} cells are on all nodes of the source and copied, {arrived} have arrived on all nodes of the target"
+            elif time.monotonic() > deadline_s and (
+                end - copied > NEAR_CELLS or copied - arrived > NEAR_CELLS
+            ):
+                told = (
+                    f"{copied} of {end} cells are on all nodes of the source and copied, {arrived}"
+                    " have arrived on all nodes of the target"
+                )
                 raise StorageUnavailable(f"the copy of shard {self._shard} does not get on: {told}")
             time.sleep(_PAUSE_S)
 
     def _keep_good_copy(self, source: ShardSide, target: ShardSide) -> None:
-        """What the target keeps of the shard, from when it left, is dropped where the copy begins: not while it alone has a cell in good order. Raises
-        ProtectData."""
+        """What the target keeps of the shard, from when it left, is dropped where the copy begins:
+        not while it alone has a cell in good order. Raises ProtectData."""
         role, there = target.role, target.standing()
-        kept = copy_on(target.cluster, role.master, self._shard, there, is_master=True) if there.leaving and not there.arriving else None
-        served = copy_on(source.cluster, source.role.master, self._shard, source.standing(), is_master=True)
+        kept = (
+            copy_on(target.cluster, role.master, self._shard, there, is_master=True)
+            if there.leaving and not there.arriving
+            else None
+        )
+        served = copy_on(
+            source.cluster, source.role.master, self._shard, source.standing(), is_master=True
+        )
         if kept is not None and kept.kind == "kept" and served is not None:
 
             def alive(_: int) -> None:
@@ -182,17 +231,27 @@ class Move:
             refuse_loss(self._shard, [served], kept, alive)
 
     def _end_erasures(self, source: ShardSide, target: ShardSide) -> None:
-        """Every node of the source has the mark before the first cell is copied, so no promotion undoes it: what is erased is erased before it is copied. A
-        copy that was begun without it, or behind which it was taken away, is begun anew."""
+        """Every node of the source has the mark before the first cell is copied, so no promotion
+        undoes it: what is erased is erased before it is copied. A copy that was begun without it,
+        or behind which it was taken away, is begun anew."""
         name = target.cluster.name
         if source.standing().copied_to != name:
             first = _serves(source.standing())[0]
             target.restart(first)
             # A promotion there must not bring rows back that were erased since they were copied.
-            wait_for_minions(target, lambda each: _arrived(each) == first, AGAIN_S, f"no node of {name} but its master has begun the copy anew")
+            wait_for_minions(
+                target,
+                lambda each: _arrived(each) == first,
+                AGAIN_S,
+                f"no node of {name} but its master has begun the copy anew",
+            )
             source.mark_copied(name)
         deadline_s = time.monotonic() + AGAIN_S
-        _wait_for(lambda: all(each.copied_to == name for each in source.on_members().values()), deadline_s, f"a node of {source.cluster.name} lacks the mark")
+        _wait_for(
+            lambda: all(each.copied_to == name for each in source.on_members().values()),
+            deadline_s,
+            f"a node of {source.cluster.name} lacks the mark",
+        )
         failpoint("move.after_mark")
 
     def _copy_rest(self, source: ShardSide, target: ShardSide, end: int, *, hidden: bool) -> int:
@@ -207,7 +266,9 @@ class Move:
 
         note = target.standing().arriving
         if note is None:
-            raise StorageUnavailable(f"shard {self._shard} does not arrive at {target.cluster.name} any more")
+            raise StorageUnavailable(
+                f"shard {self._shard} does not arrive at {target.cluster.name} any more"
+            )
         first = note.next_added_id
         try:
             copy_log(source, table, target, first, end, counted)
@@ -224,8 +285,9 @@ class Move:
     # 2. fence, 3. finish, 4. switch
 
     def _fence_and_switch(self, source: ShardSide, target: ShardSide, deadline_s: float) -> int:
-        """Raises TooSlow when the shard was given back. Until the switch has been sent nobody but this run could send one of its token, and it holds the lock
-        of the source: so it may give the shard back without asking the target."""
+        """Raises TooSlow when the shard was given back. Until the switch has been sent nobody but
+        this run could send one of its token, and it holds the lock of the source: so it may give
+        the shard back without asking the target."""
         token = new_token()
         target.prepare_switch(token)
         failpoint("move.before_fence")
@@ -246,26 +308,42 @@ class Move:
         return self._switch(source, target, left)
 
     def _resume(self, source: ShardSide, target: ShardSide) -> int:
-        """Behind the fence of a run that was killed. A switch that it may have sent is waited for: the note is locked, and gone when it came."""
+        """Behind the fence of a run that was killed. A switch that it may have sent is waited for:
+        the note is locked, and gone when it came."""
         left = source.standing().leaving
         if left is None:
             raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
         target.prepare_switch(left.token)
         source.hide()
         target.hide()
-        return self._switch(source, target, self._finish(source, target, time.monotonic() + AGAIN_S))
+        return self._switch(
+            source, target, self._finish(source, target, time.monotonic() + AGAIN_S)
+        )
 
     def _finish(self, source: ShardSide, target: ShardSide, deadline_s: float) -> Leaving:
-        """Every node of the source has the fence, every node of the target all that is behind it. Raises TooSlow."""
-        _wait_for(lambda: all(_is_fenced(each) for each in source.on_members().values()), deadline_s, f"a node of {source.cluster.name} lacks the fence")
+        """Every node of the source has the fence, every node of the target all that is behind it.
+        Raises TooSlow."""
+        _wait_for(
+            lambda: all(_is_fenced(each) for each in source.on_members().values()),
+            deadline_s,
+            f"a node of {source.cluster.name} lacks the fence",
+        )
         left = source.standing().leaving
         if left is None:
             raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
         self._copy_rest(source, target, left.next_added_id, hidden=True)
-        _wait_for(lambda: copy_entries(source.server, target, source.database) == 0, deadline_s, "the index entries differ")
+        _wait_for(
+            lambda: copy_entries(source.server, target, source.database) == 0,
+            deadline_s,
+            "the index entries differ",
+        )
         failpoint("move.after_rest")
         end = left.next_added_id
-        _wait_for(lambda: all(_arrived(each) >= end for each in target.on_members().values()), deadline_s, f"a node of {target.cluster.name} lacks cells")
+        _wait_for(
+            lambda: all(_arrived(each) >= end for each in target.on_members().values()),
+            deadline_s,
+            f"a node of {target.cluster.name} lacks cells",
+        )
         return left
 
     def _switch(self, source: ShardSide, target: ShardSide, left: Leaving) -> int:
@@ -279,13 +357,21 @@ class Move:
     # 5. map
 
     def _wait_for_switch(self, target: ShardSide) -> None:
-        """Before anybody is sent there: a promotion must not undo the switch, and who reads on a minion should find the shard. Raises TooSlow."""
-        wait_for_minions(target, lambda each: each.serves is not None, self._patience_s, f"no node of {target.cluster.name} but its master has the switch")
+        """Before anybody is sent there: a promotion must not undo the switch, and who reads on a
+        minion should find the shard. Raises TooSlow."""
+        wait_for_minions(
+            target,
+            lambda each: each.serves is not None,
+            self._patience_s,
+            f"no node of {target.cluster.name} but its master has the switch",
+        )
 
     def _write_map(self, target: ShardSide, first: str) -> None:
         name = target.cluster.name
         states = {each: master_state(cluster) for each, cluster in self._clusters.items()}
-        known = merged([found for state in states.values() if (found := read_map(state)) is not None])
+        known = merged(
+            [found for state in states.values() if (found := read_map(state)) is not None]
+        )
         if known.by_shard()[self._shard] != name:
             known = known.moved(self._shard, name, target.leader_epochs()[-1][0])
         self._wait_for_switch(target)
@@ -294,7 +380,7 @@ class Move:
             failpoint("move.between_maps")
 
 
-# --- parts -------------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 class TooSlow(Exception):
@@ -327,29 +413,36 @@ def _is_fenced(told: Standing) -> bool:
 
 
 def bar_switch(source: ShardSide, target: ShardSide) -> None:
-    """No switch of the present fence has come, and none can come any more: asked under both locks, on both masters. Raises StorageUnavailable when it has."""
+    """No switch of the present fence has come, and none can come any more: asked under both locks,
+    on both masters. Raises StorageUnavailable when it has."""
     there = target.standing()
     if there.serves or there.leaving:  # and moved on since
-        raise StorageUnavailable(f"shard {source.shard} was switched to {target.cluster.name} meanwhile")
+        raise StorageUnavailable(
+            f"shard {source.shard} was switched to {target.cluster.name} meanwhile"
+        )
     if there.arriving:
         target.prepare_switch(new_token())
         target.hide()  # what the source gets from now on is not in the copy
 
 
 def give_back(source: ShardSide, copied_to: str) -> None:
-    """Ends the fence, if there is one. ``copied_to``: the cluster that the copy is still made for."""
+    """Ends the fence, if there is one. ``copied_to``: the cluster that the copy is still made
+    for."""
     if (left := source.standing().leaving) is not None and source.standing().serves is None:
         source.give_back(left.token, copied_to)
 
 
 def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> None:
-    """Ends a move that was not switched: the source serves the shard, and the copy is dropped. Under the locks of both sides; ``target`` is None where nobody
-    can reach the cluster ``copied_to`` any more. Raises StorageUnavailable when it was switched.
+    """Ends a move that was not switched: the source serves the shard, and the copy is dropped.
+    Under the locks of both sides; ``target`` is None where nobody can reach the cluster
+    ``copied_to`` any more. Raises StorageUnavailable when it was switched.
 
-    The order, and what a kill leaves: a fence goes before the copy's note, for without one nobody knows whether its switch has come. The mark goes last, when
-    nothing of the copy is there, and no promotion can bring it back: while it is, nothing is erased on the source that the copy may have. So a kill leaves the
-    mark, with the copy, with the rest of it or alone, and whoever takes the move back then, or is kept from erasing by the mark, comes here again. The same
-    goes for minions of ``target`` that do not follow in time (TooSlow).
+    The order, and what a kill leaves: a fence goes before the copy's note, for without one nobody
+    knows whether its switch has come. The mark goes last, when nothing of the copy is there, and no
+    promotion can bring it back: while it is, nothing is erased on the source that the copy may
+    have. So a kill leaves the mark, with the copy, with the rest of it or alone, and whoever takes
+    the move back then, or is kept from erasing by the mark, comes here again. The same goes for
+    minions of ``target`` that do not follow in time (TooSlow).
     """
     if target is not None and source.standing().serves is None:
         bar_switch(source, target)
@@ -359,7 +452,13 @@ def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> No
     give_back(source, copied_to if noted else "")
     if target is not None and noted:
         target.abandon()
-        wait_for_minions(target, _has_no_copy, DROP_WAIT_S, f"no node of {target.cluster.name} but its master has dropped the copy of shard {source.shard}")
+        wait_for_minions(
+            target,
+            _has_no_copy,
+            DROP_WAIT_S,
+            f"no node of {target.cluster.name} but its master has dropped the copy of shard"
+            f" {source.shard}",
+        )
     failpoint("rollback.before_unmark")
     if source.standing().copied_to:
         source.mark_copied("")
@@ -370,12 +469,20 @@ def _has_no_copy(told: Standing) -> bool:
     return told.arriving is None and (not told.has_tables or told.leaving is not None)
 
 
-def wait_for_minions(side: ShardSide, has_it: Callable[[Standing], bool], patience_s: float, otherwise: str) -> None:
-    """Until no promotion undoes what was done on the side's master, because its minions have it, too. A node that is away is not waited for longer than a fence
-    may last, when another one beside the master has it: that one, or one with more, is promoted. Raises TooSlow, and StorageUnavailable."""
+def wait_for_minions(
+    side: ShardSide, has_it: Callable[[Standing], bool], patience_s: float, otherwise: str
+) -> None:
+    """Until no promotion undoes what was done on the side's master, because its minions have it,
+    too. A node that is away is not waited for longer than a fence may last, when another one beside
+    the master has it: that one, or one with more, is promoted. Raises TooSlow, and
+    StorageUnavailable."""
     began_s = time.monotonic()
     while True:
-        there = [each is not None and has_it(each) for name, each in side.on_answering().items() if name != side.role.master]
+        there = [
+            each is not None and has_it(each)
+            for name, each in side.on_answering().items()
+            if name != side.role.master
+        ]
         late_s = time.monotonic() - began_s
         if all(there) or (any(there) and late_s > FENCE_MAX_S):
             return

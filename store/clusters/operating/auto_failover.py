@@ -1,14 +1,18 @@
-"""Promotes by itself when a master is gone, and brings nodes back (off by default: ``failover: automatic``).
+"""Promotes by itself when a master is gone, and brings nodes back (off by default:
+``failover: automatic``).
 
-A master counts as gone when this process has not reached it for ``DETECT_S``, and a majority of the cluster's nodes answer, and every minion among them has
-lost it too: a supervisor that is cut off alone promotes nobody. Any number of supervisors may run; a promotion holds a user lock on a majority of the nodes
-and names the epoch that it replaces, so one of them promotes, once.
+A master counts as gone when this process has not reached it for ``DETECT_S``, and a majority of the
+cluster's nodes answer, and every minion among them has lost it too: a supervisor that is cut off
+alone promotes nobody. Any number of supervisors may run; a promotion holds a user lock on a
+majority of the nodes and names the epoch that it replaces, so one of them promotes, once.
 
 Every other node that answers is made a minion of the master, and kept one:
 
-- one that follows nobody, or somebody else, is made read-only and follows when all it has is on the master;
-- one that holds more is searched. When nobody's cell is among it, it is made a copy of the master: a master that is killed while a lease is renewed holds a
-  transaction that no minion has. Cells and erasures of its own are left to a person (``cellfeed cluster rejoin --put-again``), and told;
+- one that follows nobody, or somebody else, is made read-only and follows when all it has is on the
+  master;
+- one that holds more is searched. When nobody's cell is among it, it is made a copy of the master:
+  a master that is killed while a lease is renewed holds a transaction that no minion has. Cells and
+  erasures of its own are left to a person (``cellfeed cluster rejoin --put-again``), and told;
 - a copy that was cut off is begun anew;
 - one that an error has stopped is started again, and the error told.
 """
@@ -24,9 +28,22 @@ from typing import Final
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.promote import Promotion, cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import NeverReplicated, clone, come_back, heard_epoch, is_half_copied, start_again
+from cellfeed.store.clusters.operating.rejoin import (
+    NeverReplicated,
+    clone,
+    come_back,
+    heard_epoch,
+    is_half_copied,
+    start_again,
+)
 from cellfeed.store.engines.mysql.replication import MinionStatus, is_read_only, minion_status
-from cellfeed.store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
+from cellfeed.store.errors import (
+    CellfeedError,
+    ProtectData,
+    StaleWriter,
+    StorageUnavailable,
+    Unavailable,
+)
 
 _log = logging.getLogger("cellfeed.failover")
 
@@ -37,16 +54,23 @@ LOOK_TIMEOUT_S: Final = 1.0
 """Longest wait for one answer of a node that is looked at."""
 
 DETECT_S: Final = 1.5
-"""How long a master must have been out of reach: longer than a restart of its connections, short enough that writes go on within five seconds."""
+"""How long a master must have been out of reach: longer than a restart of its connections, short
+enough that writes go on within five seconds."""
 
 AGAIN_S: Final = 5.0
-"""How long after a promotion that was refused, or failed, the next one is tried; and how often a node that does not come back is tried."""
+"""How long after a promotion that was refused, or failed, the next one is tried; and how often a
+node that does not come back is tried."""
 
 
 class FailoverSupervisor:
     """One cluster's. ``promoted`` is called after each promotion. Used by one thread."""
 
-    def __init__(self, cluster: ClusterServers, promoted: Callable[[Promotion], None] = lambda _: None, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cluster: ClusterServers,
+        promoted: Callable[[Promotion], None] = lambda _: None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cluster = cluster
         self._watched = cluster.with_timeout(LOOK_TIMEOUT_S)
         self._promoted = promoted
@@ -87,13 +111,21 @@ class FailoverSupervisor:
             return None
         now_s = self._clock_s()
         if self._gone is None or self._gone[0] != role.epoch:
-            self._gone = (role.epoch, now_s)  # a master that somebody has just chosen, and not opened yet, is not gone
-        if now_s - self._gone[1] < DETECT_S or not self._is_due("promotion") or not self._minions_agree(role, silent):
+            self._gone = (
+                role.epoch,
+                now_s,
+            )  # a master that somebody has just chosen, and not opened yet, is not gone
+        if (
+            now_s - self._gone[1] < DETECT_S
+            or not self._is_due("promotion")
+            or not self._minions_agree(role, silent)
+        ):
             return None
         return self._promote(role)
 
     def _is_closed(self, role: Role) -> bool:
-        """A master that is read-only and follows nobody: a promotion was cut off half-way, and must be finished."""
+        """A master that is read-only and follows nobody: a promotion was cut off half-way, and must
+        be finished."""
         server = self._watched.server(role.master)
         return is_read_only(server) and minion_status(server) is None
 
@@ -103,13 +135,19 @@ class FailoverSupervisor:
         answering = [name for name in self._watched.servers if name not in silent]
         if 2 * len(answering) <= len(self._watched.servers):
             self._tell(
-                "cluster", f"master {role.master} is out of reach, but only {', '.join(answering) or 'no node'} answers: no majority, nobody is promoted"
+                "cluster",
+                f"master {role.master} is out of reach, but only"
+                f" {', '.join(answering) or 'no node'} answers: no majority, nobody is promoted",
             )
             return False
         for name in answering:
             status = minion_status(self._watched.server(name))
             if status is not None and status.io_running == "Yes":
-                self._tell("cluster", f"master {role.master} is out of reach from here, but {name} still hears it: nobody is promoted")
+                self._tell(
+                    "cluster",
+                    f"master {role.master} is out of reach from here, but {name} still hears it:"
+                    " nobody is promoted",
+                )
                 return False
         return True
 
@@ -128,11 +166,17 @@ class FailoverSupervisor:
         return done
 
     def _look_after(self, role: Role, name: str) -> None:
-        """A node that is not the master: sees to it that it follows. What fails is told, and tried again."""
+        """A node that is not the master: sees to it that it follows. What fails is told, and tried
+        again."""
         try:
             status = minion_status(self._watched.server(name))
-            # One that follows and is not written down as minion: whoever took it in was killed in between.
-            if status is not None and status.follows(self._watched.server(role.master)) and name in role.minions:
+            # One that follows and is not written down as minion: whoever took it in was killed in
+            # between.
+            if (
+                status is not None
+                and status.follows(self._watched.server(role.master))
+                and name in role.minions
+            ):
                 self._keep_going(role, name, status)
             elif self._copies(name):
                 return
@@ -149,7 +193,11 @@ class FailoverSupervisor:
                 _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
         elif self._is_due(name):
             self._wait(name)
-            self._tell(name, f"{name} had stopped following {role.master}, and is started again: {status.error or 'without an error'}")
+            self._tell(
+                name,
+                f"{name} had stopped following {role.master}, and is started again:"
+                f" {status.error or 'without an error'}",
+            )
             start_again(self._cluster, name, role.epoch)
 
     def _take_in(self, role: Role, name: str) -> None:
@@ -157,26 +205,42 @@ class FailoverSupervisor:
             if is_half_copied(self._watched, name):
                 self._copy_to(name, "a copy to it was cut off", cut_off=True)
             else:
-                self._tell(name, f"{name} holds nothing of the datastore: cellfeed cluster rejoin {self._cluster.name} {name} --copy")
+                self._tell(
+                    name,
+                    f"{name} holds nothing of the datastore: cellfeed cluster rejoin"
+                    f" {self._cluster.name} {name} --copy",
+                )
             return
         extra = come_back(self._cluster, name)
         if extra is None:
             self._told.pop(name, None)
             _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
         elif extra.nothing:
-            self._copy_to(name, "it holds what was never replicated, and no cell is among it", extra)
+            self._copy_to(
+                name, "it holds what was never replicated, and no cell is among it", extra
+            )
         else:
-            self._tell(name, f"{name} holds {extra} that were never replicated: cellfeed cluster rejoin {self._cluster.name} {name} --put-again")
+            self._tell(
+                name,
+                f"{name} holds {extra} that were never replicated: cellfeed cluster rejoin"
+                f" {self._cluster.name} {name} --put-again",
+            )
 
     def _copies(self, name: str) -> bool:
         """Whether a copy to this node is under way here."""
         return self._copy is not None and self._copy.is_alive() and self._copy.name == name
 
-    def _copy_to(self, name: str, why: str, listed: NeverReplicated | None = None, *, cut_off: bool = False) -> None:
+    def _copy_to(
+        self, name: str, why: str, listed: NeverReplicated | None = None, *, cut_off: bool = False
+    ) -> None:
         if self._copy is not None and self._copy.is_alive():
             return  # one at a time: each reads all of the master
-        _log.warning("cluster %s: %s is made a copy of the master: %s", self._cluster.name, name, why)
-        self._copy = threading.Thread(target=self._run_copy, args=(name, listed, cut_off), name=name)
+        _log.warning(
+            "cluster %s: %s is made a copy of the master: %s", self._cluster.name, name, why
+        )
+        self._copy = threading.Thread(
+            target=self._run_copy, args=(name, listed, cut_off), name=name
+        )
         self._copy.start()
 
     def _run_copy(self, name: str, listed: NeverReplicated | None, cut_off: bool) -> None:
@@ -187,11 +251,22 @@ class FailoverSupervisor:
         try:
             rows = clone(self._cluster, name, go_on, listed=listed, cut_off=cut_off)
         except CellfeedError as error:
-            _log.error("cluster %s: %s is no copy of the master yet: %s", self._cluster.name, name, error)
+            _log.error(
+                "cluster %s: %s is no copy of the master yet: %s", self._cluster.name, name, error
+            )
         except Exception:
-            _log.exception("cluster %s: the copy to %s failed by a defect, and is begun again", self._cluster.name, name)
+            _log.exception(
+                "cluster %s: the copy to %s failed by a defect, and is begun again",
+                self._cluster.name,
+                name,
+            )
         else:
-            _log.warning("cluster %s: %s is a copy of the master, %d rows, and follows", self._cluster.name, name, rows)
+            _log.warning(
+                "cluster %s: %s is a copy of the master, %d rows, and follows",
+                self._cluster.name,
+                name,
+                rows,
+            )
 
     def _is_due(self, what: str) -> bool:
         return self._clock_s() >= self._not_before_s.get(what, 0.0)

@@ -1,4 +1,5 @@
-"""Waiting for minions: until each has what its master has, so that whoever opens them finds the same schema and the same cells there."""
+"""Waiting for minions: until each has what its master has, so that whoever opens them finds the
+same schema and the same cells there."""
 
 from __future__ import annotations
 
@@ -11,13 +12,17 @@ from cellfeed.store.engines.mysql.replication import minion_status, position
 from cellfeed.store.errors import StorageUnavailable
 
 CATCH_UP_S: Final = 60.0
-"""How long a minion may receive nothing new before it is told, in seconds: it applies as it receives, so it is seconds behind the load."""
+"""How long a minion may receive nothing new before it is told, in seconds: it applies as it
+receives, so it is seconds behind the load."""
 
 _PAUSE_S: Final = 0.05
 
 
-def wait_for_minions(cluster: ClusterServers, master: str, minions: Sequence[str], otherwise: str) -> None:
-    """Until each has what the master has now. Raises StorageUnavailable for one that does not come nearer; ``otherwise`` says what to do then."""
+def wait_for_minions(
+    cluster: ClusterServers, master: str, minions: Sequence[str], otherwise: str
+) -> None:
+    """Until each has what the master has now. Raises StorageUnavailable for one that does not come
+    nearer; ``otherwise`` says what to do then."""
     wanted = position(cluster.server(master)).sequence
     for name in minions:
         server = cluster.server(name)
@@ -27,6 +32,10 @@ def wait_for_minions(cluster: ClusterServers, master: str, minions: Sequence[str
                 reached, since_s = now, time.monotonic()
             status = minion_status(server)
             if time.monotonic() - since_s > CATCH_UP_S or (status is not None and status.error):
-                why = status.error if status is not None and status.error else f"it has received nothing for {CATCH_UP_S:.0f} s"
+                why = (
+                    status.error
+                    if status is not None and status.error
+                    else f"it has received nothing for {CATCH_UP_S:.0f} s"
+                )
                 raise StorageUnavailable(f"{name} does not follow {master}: {why}; {otherwise}")
             time.sleep(_PAUSE_S)

@@ -1,4 +1,5 @@
-"""Looks at every node of a cluster: whether it belongs to the cluster's history and follows its master, and whether its tables are in good order."""
+"""Looks at every node of a cluster: whether it belongs to the cluster's history and follows its
+master, and whether its tables are in good order."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ from cellfeed.store.engines.mysql.migrations import Layout, check_schema
 from cellfeed.store.errors import CellfeedError, ProtectData
 
 
-def check_cluster(cluster: ClusterServers, into: Findings, on_cells: OnCells = lambda _: None) -> None:
-    """Adds what is wrong to ``into``; a node that does not answer, or is no part of the cluster, is a finding as well."""
+def check_cluster(
+    cluster: ClusterServers, into: Findings, on_cells: OnCells = lambda _: None
+) -> None:
+    """Adds what is wrong to ``into``; a node that does not answer, or is no part of the cluster, is
+    a finding as well."""
     layout = Layout(cluster.datastore, cluster.shards)
     try:
         role, silent = cluster_role(cluster)
@@ -24,7 +28,12 @@ def check_cluster(cluster: ClusterServers, into: Findings, on_cells: OnCells = l
             into.add("identity" if "history" in silent[node] else "unread", place, silent[node])
             continue
         if node not in (role.master, *role.minions):
-            into.add("unread", place, f"it is neither the master, {role.master}, nor one of its minions: cellfeed cluster rejoin {cluster.name} {node}")
+            into.add(
+                "unread",
+                place,
+                f"it is neither the master, {role.master}, nor one of its minions: cellfeed cluster"
+                f" rejoin {cluster.name} {node}",
+            )
             continue
         try:
             check_schema(server, layout)

@@ -1,13 +1,17 @@
-"""``cluster init``: bare servers become one master and its minions, with the datastore's schema, a role and the shard map.
+"""``cluster init``: bare servers become one master and its minions, with the datastore's schema, a
+role and the shard map.
 
 Steps, each of which may be run again after a kill:
 
-    1. every server is checked; one that holds other databases is refused, unless they are this datastore's and it has no role yet
-    2. the minions follow the first server, semi-synchronous where asked for; bare servers forget the history of their installation first
+    1. every server is checked; one that holds other databases is refused, unless they are this
+       datastore's and it has no role yet
+    2. the minions follow the first server, semi-synchronous where asked for; bare servers forget
+       the history of their installation first
     3. the schema is made on the master, and replicates
     4. the shard map, then the role, are written on the master: from then on the cluster is there
 
-A cluster that was made before keeps everything but its mode of replication, which becomes the configuration's.
+A cluster that was made before keeps everything but its mode of replication, which becomes the
+configuration's.
 """
 
 from __future__ import annotations
@@ -25,7 +29,13 @@ from cellfeed.store.clusters.operating.replication_mode import follow_configurat
 from cellfeed.store.engines.mysql.checks import check_server, refuse
 from cellfeed.store.engines.mysql.connections import MySqlServer, query
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.replication import check_mariadb, follow, minion_status, open_for_writes, set_semi_sync
+from cellfeed.store.engines.mysql.replication import (
+    check_mariadb,
+    follow,
+    minion_status,
+    open_for_writes,
+    set_semi_sync,
+)
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -34,13 +44,16 @@ from cellfeed.store.histories import refuse_other_history
 declare("cluster.init.after_follow", "cluster.init.after_schema", "cluster.init.after_map")
 
 _log = logging.getLogger("cellfeed.clusters")
-_FOREIGN: Final = "Nothing was done. Name servers of this datastore in the configuration, or bare ones"
+_FOREIGN: Final = (
+    "Nothing was done. Name servers of this datastore in the configuration, or bare ones"
+)
 _OF_THE_SERVER: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 
 @dataclass(frozen=True)
 class Initialised:
-    """What ``init_cluster`` did. ``was_there``: the cluster had been made before. ``semi_sync``: the mode of replication that it has."""
+    """What ``init_cluster`` did. ``was_there``: the cluster had been made before. ``semi_sync``:
+    the mode of replication that it has."""
 
     cluster: str
     master: str
@@ -49,10 +62,12 @@ class Initialised:
     semi_sync: bool
 
 
-def init_cluster(cluster: ClusterServers, shard_map: ShardMap, *, known: bool = False) -> Initialised:
-    """See the module. ``known``: clusters of the datastore hold the map already, so its history counts.
-    Raises ProtectData for servers that hold something else, Unavailable for one that does not answer
-    while no other tells of a cluster that was made before."""
+def init_cluster(
+    cluster: ClusterServers, shard_map: ShardMap, *, known: bool = False
+) -> Initialised:
+    """See the module. ``known``: clusters of the datastore hold the map already, so its history
+    counts. Raises ProtectData for servers that hold something else, Unavailable for one that does
+    not answer while no other tells of a cluster that was made before."""
     master_name, *minion_names = cluster.servers
     master = cluster.server(master_name)
     found, away = list[Role](), list[Unavailable]()
@@ -67,22 +82,47 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap, *, known: bool = 
     if found:
         role = max(found, key=lambda each: each.epoch)
         if role.cluster != cluster.name:
-            raise ProtectData(f"these servers are cluster {role.cluster!r} already; they cannot become {cluster.name!r}")
+            raise ProtectData(
+                f"these servers are cluster {role.cluster!r} already; they cannot become"
+                f" {cluster.name!r}"
+            )
         for told in found if known else ():
-            refuse_other_history(f"a server of cluster {cluster.name}", told.history_id, "the datastore", shard_map.history_id, _FOREIGN)
+            refuse_other_history(
+                f"a server of cluster {cluster.name}",
+                told.history_id,
+                "the datastore",
+                shard_map.history_id,
+                _FOREIGN,
+            )
         return _initialised(cluster, _in_wanted_mode(cluster, role), was_there=True)
     if away:
         raise away[0]  # only a cluster that has been made can do without one of its servers
     refuse_restore_under_way(cluster)
     state = prepare_cluster(cluster, shard_map)
-    # A minion that is opened before it has come to the schema is refused, and left alone for a while.
-    wait_for_minions(cluster, master_name, minion_names, "run `cellfeed cluster init` again when it is mended")
-    # Last: without a role nobody uses the cluster. Semi-synchronous from here on, when the minions are there to acknowledge.
+    # A minion that is opened before it has come to the schema is refused, and left alone for a
+    # while.
+    wait_for_minions(
+        cluster, master_name, minion_names, "run `cellfeed cluster init` again when it is mended"
+    )
+    # Last: without a role nobody uses the cluster. Semi-synchronous from here on, when the minions
+    # are there to acknowledge.
     if minion_names:
         set_semi_sync(master, master=True, wanted=cluster.semi_sync)
-    role = Role(cluster.name, master_name, 0, minion_names, cluster.semi_sync and bool(minion_names), history_id=shard_map.history_id)
+    role = Role(
+        cluster.name,
+        master_name,
+        0,
+        minion_names,
+        cluster.semi_sync and bool(minion_names),
+        history_id=shard_map.history_id,
+    )
     write_role(state, role)
-    _log.info("cluster %s: %s is master, %s follow", cluster.name, master_name, ", ".join(minion_names) or "none")
+    _log.info(
+        "cluster %s: %s is master, %s follow",
+        cluster.name,
+        master_name,
+        ", ".join(minion_names) or "none",
+    )
     return _initialised(cluster, role, was_there=False)
 
 
@@ -91,7 +131,8 @@ def _initialised(cluster: ClusterServers, role: Role, *, was_there: bool) -> Ini
 
 
 def _in_wanted_mode(cluster: ClusterServers, role: Role) -> Role:
-    """The role after the mode of replication was made the configuration's. A cluster that cannot change it now keeps it: it works as it did."""
+    """The role after the mode of replication was made the configuration's. A cluster that cannot
+    change it now keeps it: it works as it did."""
     try:
         return follow_configuration(cluster)
     except CellfeedError as error:
@@ -100,15 +141,22 @@ def _in_wanted_mode(cluster: ClusterServers, role: Role) -> Role:
 
 
 def prepare_cluster(cluster: ClusterServers, shard_map: ShardMap) -> MySqlState:
-    """All but the role: bare servers, or those of a run that was killed, become a master with the schema and the shard map, and its minions. Returns the
-    state table. Raises as :func:`init_cluster`."""
+    """All but the role: bare servers, or those of a run that was killed, become a master with the
+    schema and the shard map, and its minions. Returns the state table. Raises as
+    :func:`init_cluster`."""
     master_name, *minion_names = cluster.servers
     master = cluster.server(master_name)
     for name in minion_names:
         _follow(cluster, name, master)
     failpoint("cluster.init.after_follow")
     open_for_writes(master)
-    MySqlEngine(MySqlServer(master.address), cluster.datastore, cluster.shards, held=shard_map.shards_of(cluster.name), create=True).close()
+    MySqlEngine(
+        MySqlServer(master.address),
+        cluster.datastore,
+        cluster.shards,
+        held=shard_map.shards_of(cluster.name),
+        create=True,
+    ).close()
     failpoint("cluster.init.after_schema")
     state = MySqlState(master, cluster.meta)
     write_map({cluster.name: state}, shard_map)
@@ -117,11 +165,15 @@ def prepare_cluster(cluster: ClusterServers, shard_map: ShardMap) -> MySqlState:
 
 
 def refuse_restore_under_way(cluster: ClusterServers) -> None:
-    """Raises ProtectData when a backup is being restored into these servers: a role would open what is not whole."""
+    """Raises ProtectData when a backup is being restored into these servers: a role would open what
+    is not whole."""
     for server in cluster.servers.values():
         mark = mark_of(cluster, server)
         if mark is not None and not mark.done:
-            raise ProtectData(f"{server}: a restore of backup {mark.backup} is under way in cluster {cluster.name}: run `cellfeed restore` again to finish it")
+            raise ProtectData(
+                f"{server}: a restore of backup {mark.backup} is under way in cluster"
+                f" {cluster.name}: run `cellfeed restore` again to finish it"
+            )
 
 
 def mark_of(cluster: ClusterServers, server: MySqlServer) -> Mark | None:
@@ -130,7 +182,8 @@ def mark_of(cluster: ClusterServers, server: MySqlServer) -> Mark | None:
 
 
 def check_servers(cluster: ClusterServers) -> None:
-    """Changes nothing. Raises ProtectData for servers that cannot become a cluster, Unavailable for one that does not answer."""
+    """Changes nothing. Raises ProtectData for servers that cannot become a cluster, Unavailable for
+    one that does not answer."""
     master_name, *minion_names = cluster.servers
     for server in cluster.servers.values():
         if minion_names:
@@ -142,18 +195,37 @@ def check_servers(cluster: ClusterServers) -> None:
 
 
 def _follows_already(cluster: ClusterServers, name: str, master: MySqlServer) -> bool:
-    """Whether an earlier run made it a minion. Raises ProtectData for a server that cannot be made one."""
+    """Whether an earlier run made it a minion. Raises ProtectData for a server that cannot be made
+    one."""
     server = cluster.server(name)
     status = minion_status(server)
-    if status is not None and (status.master_host, status.master_port) == master.address.replication and not status.error:
+    if (
+        status is not None
+        and (status.master_host, status.master_port) == master.address.replication
+        and not status.error
+    ):
         return True
     if status is not None:
-        raise ProtectData(f"{name} follows {status.master_host}:{status.master_port} already; RESET SLAVE ALL there first if that is over")
+        raise ProtectData(
+            f"{name} follows {status.master_host}:{status.master_port} already; RESET SLAVE ALL"
+            " there first if that is over"
+        )
     for each in (server, master):
-        if foreign := _databases(each) - _OF_THE_SERVER - _of_the_datastore(cluster, each) - {cluster.promised}:
-            raise ProtectData(f"{each} is not bare: it holds {', '.join(sorted(foreign)[:5])}; a cluster is made of servers that hold nothing else")
+        if (
+            foreign := _databases(each)
+            - _OF_THE_SERVER
+            - _of_the_datastore(cluster, each)
+            - {cluster.promised}
+        ):
+            raise ProtectData(
+                f"{each} is not bare: it holds {', '.join(sorted(foreign)[:5])}; a cluster is made"
+                " of servers that hold nothing else"
+            )
     if _databases(server) & _of_the_datastore(cluster, server):
-        raise ProtectData(f"{name} holds databases of {cluster.datastore!r}, but no role; make it a copy of the master with `cellfeed cluster rejoin` instead")
+        raise ProtectData(
+            f"{name} holds databases of {cluster.datastore!r}, but no role; make it a copy of the"
+            " master with `cellfeed cluster rejoin` instead"
+        )
     return False
 
 
@@ -161,7 +233,8 @@ def _follow(cluster: ClusterServers, name: str, master: MySqlServer) -> None:
     if _follows_already(cluster, name, master):
         return
     server = cluster.server(name)
-    # Both are bare: what installing them wrote is no history to share, and would stand in the way of the master's.
+    # Both are bare: what installing them wrote is no history to share, and would stand in the way
+    # of the master's.
     if not _databases(master) & _of_the_datastore(cluster, master) and not _has_minions(master):
         _reset_history(master)
     _reset_history(server)
@@ -177,7 +250,12 @@ def _reset_history(server: MySqlServer) -> None:
 
 def _has_minions(master: MySqlServer) -> bool:
     with master.connection() as connection:
-        return any(command == "Binlog Dump" for (command,) in query(connection, "SELECT COMMAND FROM information_schema.PROCESSLIST"))
+        return any(
+            command == "Binlog Dump"
+            for (command,) in query(
+                connection, "SELECT COMMAND FROM information_schema.PROCESSLIST"
+            )
+        )
 
 
 def _role(cluster: ClusterServers, server: MySqlServer) -> Role | None:
@@ -188,7 +266,9 @@ def _has_state(cluster: ClusterServers, server: MySqlServer) -> bool:
     if cluster.meta not in _databases(server):
         return False
     with server.connection() as connection:
-        return "state_entry" in {table for (table,) in query(connection, f"SHOW TABLES IN {cluster.meta}")}
+        return "state_entry" in {
+            table for (table,) in query(connection, f"SHOW TABLES IN {cluster.meta}")
+        }
 
 
 def _databases(server: MySqlServer) -> set[str]:
@@ -198,4 +278,8 @@ def _databases(server: MySqlServer) -> set[str]:
 
 def _of_the_datastore(cluster: ClusterServers, server: MySqlServer) -> set[str]:
     prefix = f"{cluster.datastore}_"
-    return {name for name in _databases(server) if name == cluster.meta or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())}
+    return {
+        name
+        for name in _databases(server)
+        if name == cluster.meta or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())
+    }

@@ -1,12 +1,17 @@
-"""A node comes back to its cluster: as the minion that it is, or after what it never sent on was put again.
+"""A node comes back to its cluster: as the minion that it is, or after what it never sent on was
+put again.
 
-An old master may hold cells that no minion had when another node became master. Nobody was shown them, and the new master may have given their ids to other
-cells. So it may only follow again when it is a prefix of the new master's history; otherwise :func:`come_back` lists what it has beyond, the caller puts that
-again as ordinary puts (they get new ids), and :func:`clone` makes the node a copy of the master. Often there is no cell among it, only what the processes
-write of themselves (leases, addresses): then a copy loses nothing, and needs nobody's word.
+An old master may hold cells that no minion had when another node became master. Nobody was shown
+them, and the new master may have given their ids to other cells. So it may only follow again when
+it is a prefix of the new master's history; otherwise :func:`come_back` lists what it has beyond,
+the caller puts that again as ordinary puts (they get new ids), and :func:`clone` makes the node a
+copy of the master. Often there is no cell among it, only what the processes write of themselves
+(leases, addresses): then a copy loses nothing, and needs nobody's word.
 
-An old master that nobody could fence, because it was paused or cut off, goes on where it was: a commit that was on its way ends, and who has not heard of the
-promotion may still be acknowledged there. So it is fenced *before* it is looked at, and a copy that follows on a list refuses a node that has written since.
+An old master that nobody could fence, because it was paused or cut off, goes on where it was: a
+commit that was on its way ends, and who has not heard of the promotion may still be acknowledged
+there. So it is fenced *before* it is looked at, and a copy that follows on a list refuses a node
+that has written since.
 """
 
 from __future__ import annotations
@@ -46,7 +51,13 @@ from cellfeed.store.errors import ProtectData, StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import refuse_other_history
 
-declare("rejoin.after_record", "rejoin.after_wipe", "rejoin.after_copy", "rejoin.after_position", "rejoin.after_meta")
+declare(
+    "rejoin.after_record",
+    "rejoin.after_wipe",
+    "rejoin.after_copy",
+    "rejoin.after_position",
+    "rejoin.after_meta",
+)
 
 _log = logging.getLogger("cellfeed.failover")
 _SCAN_CELLS: Final = 5_000
@@ -66,10 +77,13 @@ class HoldsMore(ProtectData):
 
 @dataclass(frozen=True)
 class NeverReplicated:
-    """What a node has beyond the history that it shares with its master. ``cells``: of its own shards; ``buffered``: of other clusters, which its buffer
-    answers for; ``erased``: row keys, to be erased again; ``position``: where the node was before it was looked through. No cell of an erased row is listed.
+    """What a node has beyond the history that it shares with its master. ``cells``: of its own
+    shards; ``buffered``: of other clusters, which its buffer answers for; ``erased``: row keys, to
+    be erased again; ``position``: where the node was before it was looked through. No cell of an
+    erased row is listed.
 
-    Trims are not listed: they took only cells that every node had, and a trim is answered when a minion has it. One that was not answered is repeated."""
+    Trims are not listed: they took only cells that every node had, and a trim is answered when a
+    minion has it. One that was not answered is repeated."""
 
     cells: list[NewCell]
     buffered: list[NewCell]
@@ -87,22 +101,27 @@ class NeverReplicated:
 
 
 def heard_epoch(cluster: ClusterServers, node: str) -> int | None:
-    """The epoch of the role that the node has heard of; None when it tells none (a bare server, or half a copy)."""
+    """The epoch of the role that the node has heard of; None when it tells none (a bare server, or
+    half a copy)."""
     role = told_role(cluster, node)
     return role.epoch if role else None
 
 
 def told_role(cluster: ClusterServers, node: str) -> Role | None:
-    """The role that the node has heard of, of whichever cluster and history; None when it tells none."""
+    """The role that the node has heard of, of whichever cluster and history; None when it tells
+    none."""
     server = cluster.server(node)
-    return read_role(MySqlState(server, cluster.meta)) if has_database(server, cluster.meta) else None
+    return (
+        read_role(MySqlState(server, cluster.meta)) if has_database(server, cluster.meta) else None
+    )
 
 
 def is_prefix(cluster: ClusterServers, node: str, role: Role) -> bool:
     """Whether all that the node has is on the master as well, so that it may follow it.
 
-    What a node has is compared with the *first* promotion that it has not heard of: that new master had all that the node shares with it, and later
-    positions count what was written since by others.
+    What a node has is compared with the *first* promotion that it has not heard of: that new master
+    had all that the node shares with it, and later positions count what was written since by
+    others.
     """
     server, master = cluster.server(node), cluster.server(role.master)
     status = minion_status(server)
@@ -112,7 +131,9 @@ def is_prefix(cluster: ClusterServers, node: str, role: Role) -> bool:
     if heard is None:
         return False
     limit = role.promotion_after(heard)
-    return position(server).sequence <= (position(master) if limit is None else Gtid(limit)).sequence
+    return (
+        position(server).sequence <= (position(master) if limit is None else Gtid(limit)).sequence
+    )
 
 
 def is_half_copied(cluster: ClusterServers, node: str) -> bool:
@@ -135,12 +156,17 @@ def never_replicated(cluster: ClusterServers, node: str, role: Role) -> NeverRep
 
 
 def extra_cells(cluster: ClusterServers, node: str, role: Role) -> Iterator[tuple[int, StoredCell]]:
-    """``(shard, cell)`` of all cells that the node has at ids which the new master gave out itself: they were never replicated."""
+    """``(shard, cell)`` of all cells that the node has at ids which the new master gave out itself:
+    they were never replicated."""
     own = MySqlEngine(MySqlServer(cluster.server(node).address), cluster.datastore, cluster.shards)
-    master = MySqlEngine(MySqlServer(cluster.server(role.master).address), cluster.datastore, cluster.shards)
+    master = MySqlEngine(
+        MySqlServer(cluster.server(role.master).address), cluster.datastore, cluster.shards
+    )
     try:
         for shard, head in own.heads().items():
-            begins = [first for later, first in master.leader_epochs(shard) if later > head.leader_epoch]
+            begins = [
+                first for later, first in master.leader_epochs(shard) if later > head.leader_epoch
+            ]
             location = min(begins, default=head.next_added_id)
             while cells := own.scan(shard, location, _SCAN_CELLS):
                 yield from ((shard, cell) for cell in cells)
@@ -152,14 +178,20 @@ def extra_cells(cluster: ClusterServers, node: str, role: Role) -> Iterator[tupl
 
 def extra_buffered(cluster: ClusterServers, node: str) -> list[NewCell]:
     """The cells of other clusters that the node's buffer answers for."""
-    sql = f"SELECT row_key, column_name, ref_key, body FROM {cluster.meta}.buffered_cell WHERE accepted = 1"
+    sql = (
+        f"SELECT row_key, column_name, ref_key, body FROM {cluster.meta}.buffered_cell WHERE"
+        " accepted = 1"
+    )
     with cluster.server(node).connection() as connection:
-        return [NewCell(row, column.decode(), int(ref_key), decode_body(body)) for row, column, ref_key, body in query(connection, sql)]
+        return [
+            NewCell(row, column.decode(), int(ref_key), decode_body(body))
+            for row, column, ref_key, body in query(connection, sql)
+        ]
 
 
 def come_back(cluster: ClusterServers, node: str) -> NeverReplicated | None:
-    """Fences the node and makes it a minion; or, where it has something that the master has not, tells what: it is to be put again before :func:`clone`.
-    Raises as :func:`follow_again`."""
+    """Fences the node and makes it a minion; or, where it has something that the master has not,
+    tells what: it is to be put again before :func:`clone`. Raises as :func:`follow_again`."""
     try:
         follow_again(cluster, node)
     except HoldsMore:
@@ -169,8 +201,10 @@ def come_back(cluster: ClusterServers, node: str) -> NeverReplicated | None:
 
 
 def follow_again(cluster: ClusterServers, node: str) -> None:
-    """Fences the node and makes it a minion of the present master. Raises HoldsMore, having fenced it, when it has something that the master has not,
-    ProtectData for the master itself, StorageUnavailable while a promotion is under way, or where the node holds nothing to go on from."""
+    """Fences the node and makes it a minion of the present master. Raises HoldsMore, having fenced
+    it, when it has something that the master has not, ProtectData for the master itself,
+    StorageUnavailable while a promotion is under way, or where the node holds nothing to go on
+    from."""
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
         with settled_role(cluster, quick) as role:
@@ -185,41 +219,62 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
         raise ProtectData(f"{node} is the master of cluster {cluster.name}")
     if not is_read_only(server):
         make_read_only(server)
-        _log.warning("cluster %s: %s is back and was master once; it is read-only now", cluster.name, node)
+        _log.warning(
+            "cluster %s: %s is back and was master once; it is read-only now", cluster.name, node
+        )
     refuse_promised(quick, role)
     if (told := told_role(cluster, node)) is not None:
-        cure = f"Nothing of it may be put again; to make it a copy of the master: cellfeed cluster rejoin {cluster.name} {node} --copy"
-        refuse_other_history(f"{node} was fenced: it", told.history_id, f"cluster {cluster.name}", role.history_id, cure)
+        cure = (
+            "Nothing of it may be put again; to make it a copy of the master: cellfeed cluster"
+            f" rejoin {cluster.name} {node} --copy"
+        )
+        refuse_other_history(
+            f"{node} was fenced: it",
+            told.history_id,
+            f"cluster {cluster.name}",
+            role.history_id,
+            cure,
+        )
     if not is_prefix(cluster, node, role):
         heard = heard_epoch(cluster, node)
         if heard is None:
             raise StorageUnavailable(
-                f"{node} holds nothing of the datastore, or a copy to it is under way: `cellfeed cluster status`, and if need be "
-                f"`cellfeed cluster rejoin {cluster.name} {node} --copy`"
+                f"{node} holds nothing of the datastore, or a copy to it is under way: `cellfeed"
+                f" cluster status`, and if need be `cellfeed cluster rejoin {cluster.name} {node}"
+                " --copy`"
             )
         at = role.promotion_after(heard)
         raise HoldsMore(
-            f"{node} is at {position(server).text}, and the first master that it has not heard of was at {at or 'a position not known any more'}: "
-            f"{node} holds what was never replicated; list it, have it put again and the node cloned with `cellfeed cluster rejoin --put-again`"
+            f"{node} is at {position(server).text}, and the first master that it has not heard of"
+            f" was at {at or 'a position not known any more'}: {node} holds what was never"
+            " replicated; list it, have it put again and the node cloned with `cellfeed cluster"
+            " rejoin --put-again`"
         )
-    # Recorded before it follows, so that nobody is shown what only it and the master have while a promotion could go on without it; where no other minion is
-    # left that a semi-synchronous commit could wait for, it has to be there for that itself.
+    # Recorded before it follows, so that nobody is shown what only it and the master have while a
+    # promotion could go on without it; where no other minion is left that a semi-synchronous commit
+    # could wait for, it has to be there for that itself.
     joined = role.with_minion(node, semi_sync=cluster.semi_sync)
     recorded = _is_recorded(quick, role, joined)
     failpoint("rejoin.after_record")
     set_semi_sync(server, master=False, wanted=joined.semi_sync)
     if joined.semi_sync and not role.semi_sync:
-        set_semi_sync(cluster.server(role.master), master=True, wanted=True)  # also for processes that have not heard of the first minion yet
+        set_semi_sync(
+            cluster.server(role.master), master=True, wanted=True
+        )  # also for processes that have not heard of the first minion yet
     follow(server, cluster.server(role.master))
     if not recorded and not _is_recorded(cluster, role, joined):
-        raise StorageUnavailable(f"{node} follows {role.master}, which could not write down that it is a minion again; rejoin it once more")
+        raise StorageUnavailable(
+            f"{node} follows {role.master}, which could not write down that it is a minion again;"
+            " rejoin it once more"
+        )
 
 
 def start_again(cluster: ClusterServers, node: str, epoch: int) -> None:
-    """Starts a minion that has stopped; the next error stops it again. Nothing is done when the epoch is another one by now.
+    """Starts a minion that has stopped; the next error stops it again. Nothing is done when the
+    epoch is another one by now.
 
-    A promotion stops minions too, and what one received after it was chosen from would be another history: so no promotion is under way meanwhile. Raises
-    StorageUnavailable while one is.
+    A promotion stops minions too, and what one received after it was chosen from would be another
+    history: so no promotion is under way meanwhile. Raises StorageUnavailable while one is.
     """
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
@@ -232,15 +287,24 @@ def start_again(cluster: ClusterServers, node: str, epoch: int) -> None:
 
 
 def clone(
-    cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = lambda _: None, *, listed: NeverReplicated | None = None, cut_off: bool = False
+    cluster: ClusterServers,
+    node: str,
+    on_rows: Callable[[int], None] = lambda _: None,
+    *,
+    listed: NeverReplicated | None = None,
+    cut_off: bool = False,
 ) -> int:
-    """Makes the node a copy of the present master as of one moment, and a minion from there on. Returns the rows copied. ``listed``: what it had alone, which
-    was put again; only if it has written nothing since. ``cut_off``: only if it is half a copy, which somebody else may have ended by now.
+    """Makes the node a copy of the present master as of one moment, and a minion from there on.
+    Returns the rows copied. ``listed``: what it had alone, which was put again; only if it has
+    written nothing since. ``cut_off``: only if it is half a copy, which somebody else may have
+    ended by now.
 
-    What the node held of the datastore is dropped first, and the meta database comes last, out of the database that marks a copy under way. So a kill on the
-    way leaves a node that follows nobody, tells no role and is known to be half a copy (:func:`is_half_copied`); cloning again starts over. Raises
-    StorageUnavailable when somebody else is copying to the node, or when tables of the master got other names meanwhile, as a move gives them: clone again.
-    Raises ProtectData when the node has written since it was listed.
+    What the node held of the datastore is dropped first, and the meta database comes last, out of
+    the database that marks a copy under way. So a kill on the way leaves a node that follows
+    nobody, tells no role and is known to be half a copy (:func:`is_half_copied`); cloning again
+    starts over. Raises StorageUnavailable when somebody else is copying to the node, or when tables
+    of the master got other names meanwhile, as a move gives them: clone again. Raises ProtectData
+    when the node has written since it was listed.
     """
     role, _ = cluster_role(cluster)
     target, source = cluster.server(node), cluster.server(role.master)
@@ -253,7 +317,8 @@ def clone(
         copied, snapshot = _copy(cluster, source, target, on_rows)
         failpoint("rejoin.after_copy")
         with target.connection() as connection:
-            # Its own history is another one, and is forgotten; from here on it has what the snapshot had.
+            # Its own history is another one, and is forgotten; from here on it has what the
+            # snapshot had.
             query(connection, "RESET MASTER")
             query(connection, f"SET GLOBAL gtid_slave_pos = '{snapshot}'")
         failpoint("rejoin.after_position")
@@ -264,9 +329,12 @@ def clone(
     return copied
 
 
-def _give_up_history(cluster: ClusterServers, node: str, expected: Role, listed: NeverReplicated | None) -> None:
-    """The node tells no role from here on, so no promotion chooses it; none is under way meanwhile. Raises ProtectData for the master itself, and for a node
-    that has written since it was listed, StorageUnavailable when there is another master by now."""
+def _give_up_history(
+    cluster: ClusterServers, node: str, expected: Role, listed: NeverReplicated | None
+) -> None:
+    """The node tells no role from here on, so no promotion chooses it; none is under way meanwhile.
+    Raises ProtectData for the master itself, and for a node that has written since it was listed,
+    StorageUnavailable when there is another master by now."""
     target = cluster.server(node)
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
@@ -274,26 +342,44 @@ def _give_up_history(cluster: ClusterServers, node: str, expected: Role, listed:
             if node == role.master:
                 raise ProtectData(f"{node} is the master of cluster {cluster.name}")
             if role.epoch != expected.epoch:
-                raise StorageUnavailable(f"cluster {cluster.name} has another master by now, {role.master}; copy again")
+                raise StorageUnavailable(
+                    f"cluster {cluster.name} has another master by now, {role.master}; copy again"
+                )
             stop_following(target)
             make_read_only(target)
             if listed is not None and position(target) != listed.position:
-                raise ProtectData(f"{node} was at {listed.position.text} when it was listed, and is at {position(target).text}: it has to be listed again")
-            # Nobody is acknowledged here any more; and what is done to it from here on must not wait for minions that it does not have.
+                raise ProtectData(
+                    f"{node} was at {listed.position.text} when it was listed, and is at"
+                    f" {position(target).text}: it has to be listed again"
+                )
+            # Nobody is acknowledged here any more; and what is done to it from here on must not
+            # wait for minions that it does not have.
             set_semi_sync(target, master=False, wanted=role.semi_sync)
             # The mark before anything is gone.
-            _unlogged(target, f"CREATE DATABASE IF NOT EXISTS {cluster.copying} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+            _unlogged(
+                target,
+                f"CREATE DATABASE IF NOT EXISTS {cluster.copying} CHARACTER SET utf8mb4 COLLATE"
+                " utf8mb4_bin",
+            )
             _unlogged(target, f"DROP DATABASE IF EXISTS {cluster.meta}")
     finally:
         quick.close()
 
 
 def _is_recorded(cluster: ClusterServers, role: Role, joined: Role) -> bool:
-    """Has the role name its minions: no promotion goes on without one from then on, unless it is given up by name. False when that was not confirmed."""
+    """Has the role name its minions: no promotion goes on without one from then on, unless it is
+    given up by name. False when that was not confirmed."""
     try:
-        return change_role(MySqlState(cluster.server(role.master), cluster.meta, role.own_terms), role, joined)
+        return change_role(
+            MySqlState(cluster.server(role.master), cluster.meta, role.own_terms), role, joined
+        )
     except Unavailable as error:
-        _log.warning("cluster %s: that %s are minions could not be written down yet: %s", cluster.name, " and ".join(joined.minions), error)
+        _log.warning(
+            "cluster %s: that %s are minions could not be written down yet: %s",
+            cluster.name,
+            " and ".join(joined.minions),
+            error,
+        )
         return False
 
 
@@ -301,7 +387,11 @@ def _databases(cluster: ClusterServers, server: MySqlServer) -> list[str]:
     with server.connection() as connection:
         names = [name for (name,) in query(connection, "SHOW DATABASES")]
     prefix = f"{cluster.datastore}_"
-    return [name for name in names if name == cluster.meta or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())]
+    return [
+        name
+        for name in names
+        if name == cluster.meta or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())
+    ]
 
 
 def _tables(server: MySqlServer, database: str) -> list[str]:
@@ -331,10 +421,17 @@ def _move_meta(cluster: ClusterServers, target: MySqlServer) -> None:
         _unlogged(target, f"RENAME TABLE {cluster.copying}.{table} TO {cluster.meta}.{table}")
 
 
-def _copy(cluster: ClusterServers, source: MySqlServer, target: MySqlServer, on_rows: Callable[[int], None]) -> tuple[int, str]:
-    """Rows and the GTID position of one snapshot. A snapshot is of rows, not of tables: one that is made, renamed or dropped behind it would be copied as it is
-    then, and the node would stop at that statement when it comes to it in the log. So the tables are those from before the snapshot, and the same ones must be
-    there at the end. What was renamed there and back meanwhile is in the log there and back, too."""
+def _copy(
+    cluster: ClusterServers,
+    source: MySqlServer,
+    target: MySqlServer,
+    on_rows: Callable[[int], None],
+) -> tuple[int, str]:
+    """Rows and the GTID position of one snapshot. A snapshot is of rows, not of tables: one that is
+    made, renamed or dropped behind it would be copied as it is then, and the node would stop at
+    that statement when it comes to it in the log. So the tables are those from before the snapshot,
+    and the same ones must be there at the end. What was renamed there and back meanwhile is in the
+    log there and back, too."""
     copied = 0
     reading, writing = source.open_connection(), target.open_connection()
     try:
@@ -348,7 +445,9 @@ def _copy(cluster: ClusterServers, source: MySqlServer, target: MySqlServer, on_
         for database, names in tables.items():
             into = cluster.copying if database == cluster.meta else database
             if into == database:
-                query(writing, f"CREATE DATABASE {database} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+                query(
+                    writing, f"CREATE DATABASE {database} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+                )
             for table in names:
                 [(_, create)] = query(reading, f"SHOW CREATE TABLE {database}.{table}")
                 query(writing, create.replace("CREATE TABLE ", f"CREATE TABLE {into}.", 1))
@@ -356,9 +455,12 @@ def _copy(cluster: ClusterServers, source: MySqlServer, target: MySqlServer, on_
                     query(writing, f"INSERT INTO {into}.{table} VALUES {','.join(rows)}")
                     copied += len(rows)
                     on_rows(copied)
-        if _all_tables(cluster, source) != tables:  # looked at while the snapshot still keeps those that were read from being changed
+        if (
+            _all_tables(cluster, source) != tables
+        ):  # looked at while the snapshot still keeps those that were read from being changed
             raise StorageUnavailable(
-                f"{source}: tables were made, renamed or dropped while they were copied to {target}, as a move of a shard does: copy again"
+                f"{source}: tables were made, renamed or dropped while they were copied to"
+                f" {target}, as a move of a shard does: copy again"
             )
         query(reading, "ROLLBACK")
     except (pymysql.err.MySQLError, OSError) as error:
@@ -392,7 +494,8 @@ def _batches(reading: Connection[Any], table: str) -> Iterator[list[str]]:
 
 
 def _literal(value: bytes | str | None) -> str:
-    """Numbers and moments come as text, everything else (this schema has only binary columns) as bytes."""
+    """Numbers and moments come as text, everything else (this schema has only binary columns) as
+    bytes."""
     if value is None:
         return "NULL"
     if isinstance(value, str):

@@ -1,14 +1,18 @@
-"""Scrubs the servers of a cluster: no byte is left in their files of what was erased or trimmed before. The cluster is at work meanwhile.
+"""Scrubs the servers of a cluster: no byte is left in their files of what was erased or trimmed
+before. The cluster is at work meanwhile.
 
-Minions first, the master last, one server after the other (:mod:`cellfeed.store.engines.mysql.scrub` has what is done to each); then, when every node has all that the
-binary logs hold, the logs. All nodes have to be there: one that comes back later would need what was deleted, and would have to become a copy of the master.
+Minions first, the master last, one server after the other
+(:mod:`cellfeed.store.engines.mysql.scrub` has what is done to each); then, when every node has all
+that the binary logs hold, the logs. All nodes have to be there: one that comes back later would
+need what was deleted, and would have to become a copy of the master.
 
-Which tables: the cells of shards that had an erasure or a trim; the tables of indexes in every shard, since an entry seldom lies in the shard of its row; the
-state and the buffer. Checksums are added in every shard. The scrub names shards that the cluster keeps after they left it, and does not scrub them:
-``cellfeed shard clean`` drops them.
+Which tables: the cells of shards that had an erasure or a trim; the tables of indexes in every
+shard, since an entry seldom lies in the shard of its row; the state and the buffer. Checksums are
+added in every shard. The scrub names shards that the cluster keeps after they left it, and does not
+scrub them: ``cellfeed shard clean`` drops them.
 
-Killed anywhere, it is run again. A promotion meanwhile does no harm: each step concerns one server's own files, and a log is deleted only where every node has
-what it holds.
+Killed anywhere, it is run again. A promotion meanwhile does no harm: each step concerns one
+server's own files, and a log is deleted only where every node has what it holds.
 """
 
 from __future__ import annotations
@@ -31,8 +35,9 @@ _META_TABLES = ("buffered_cell", "state_entry")
 
 @dataclass
 class ScrubbedServer:
-    """What was done to a server. ``checksums``: cells of an earlier version that got one. ``left``: places that may still have bytes, and damaged cells, each
-    with what to do; empty when there are none."""
+    """What was done to a server. ``checksums``: cells of an earlier version that got one. ``left``:
+    places that may still have bytes, and damaged cells, each with what to do; empty when there are
+    none."""
 
     cluster: str
     node: str
@@ -41,12 +46,19 @@ class ScrubbedServer:
     left: list[str] = field(default_factory=list)
 
 
-def scrub_cluster(cluster: ClusterServers, on_step: Callable[[str], None] = lambda _: None) -> list[ScrubbedServer]:
-    """See the module. ``on_step`` is told what comes next. Raises StorageUnavailable when a node is away or does not follow: nothing is deleted then;
-    InvalidRequest for anything but MariaDB."""
+def scrub_cluster(
+    cluster: ClusterServers, on_step: Callable[[str], None] = lambda _: None
+) -> list[ScrubbedServer]:
+    """See the module. ``on_step`` is told what comes next. Raises StorageUnavailable when a node is
+    away or does not follow: nothing is deleted then; InvalidRequest for anything but MariaDB."""
     role, silent = cluster_role(cluster)
-    if away := [f"{name} ({why})" for name, why in silent.items()] or [name for name in cluster.servers if name not in (role.master, *role.minions)]:
-        raise StorageUnavailable(f"cluster {cluster.name} is not scrubbed: every node has to be there and to follow {role.master}: {'; '.join(away)}")
+    if away := [f"{name} ({why})" for name, why in silent.items()] or [
+        name for name in cluster.servers if name not in (role.master, *role.minions)
+    ]:
+        raise StorageUnavailable(
+            f"cluster {cluster.name} is not scrubbed: every node has to be there and to follow"
+            f" {role.master}: {'; '.join(away)}"
+        )
     nodes = [*role.minions, role.master]
     for name in nodes:
         _check_mariadb(cluster.server(name))
@@ -58,7 +70,8 @@ def scrub_cluster(cluster: ClusterServers, on_step: Callable[[str], None] = lamb
     for each in done:
         with scrubbing(cluster.server(each.node), _scratch(cluster)) as server:
             firsts[each.node] = server.begin_binary_log()
-    # Whatever was in the files before these, everybody has: so nobody who follows any of them, now or after a promotion, asks for it.
+    # Whatever was in the files before these, everybody has: so nobody who follows any of them, now
+    # or after a promotion, asks for it.
     _caught_up(cluster, nodes, role.master)
     for each in done:
         with scrubbing(cluster.server(each.node), _scratch(cluster)) as server:
@@ -74,7 +87,10 @@ def scrub_cluster(cluster: ClusterServers, on_step: Callable[[str], None] = lamb
 def _scrub(cluster: ClusterServers, name: str, on_step: Callable[[str], None]) -> ScrubbedServer:
     told = ScrubbedServer(cluster.name, name)
     concerned, kept = _shards_concerned(cluster, name)
-    with scrubbing(cluster.server(name), _scratch(cluster)) as server, known_dictionaries.source(MySqlDictionaries(cluster.server(name), cluster.meta).find):
+    with (
+        scrubbing(cluster.server(name), _scratch(cluster)) as server,
+        known_dictionaries.source(MySqlDictionaries(cluster.server(name), cluster.meta).find),
+    ):
         for database, table in server.tables(f"{cluster.datastore}_"):
             if table in ("cell", f"{HIDDEN}cell"):
                 on_step(f"{name}: checksums of {database}.{table}")
@@ -82,7 +98,10 @@ def _scrub(cluster: ClusterServers, name: str, on_step: Callable[[str], None]) -
                 told.checksums += added
                 if damaged:
                     first = ", ".join(map(str, damaged[:10]))
-                    told.left.append(f"{database}.{table}: {len(damaged)} damaged cells get no checksum, at added_id {first}: cellfeed check names them")
+                    told.left.append(
+                        f"{database}.{table}: {len(damaged)} damaged cells get no checksum, at"
+                        f" added_id {first}: cellfeed check names them"
+                    )
         for database, table in _tables(cluster, server, concerned):
             on_step(f"{name}: table {database}.{table}")
             server.rebuild(database, table)
@@ -93,20 +112,33 @@ def _scrub(cluster: ClusterServers, name: str, on_step: Callable[[str], None]) -
         left.append(server.rewrite_redo())
     told.left += [each for each in left if each is not None]
     if kept:
-        told.left.append(f"what is kept of shards that have left the cluster ({', '.join(map(str, kept))}): cellfeed shard clean, then scrub again")
+        told.left.append(
+            f"what is kept of shards that have left the cluster ({', '.join(map(str, kept))}):"
+            " cellfeed shard clean, then scrub again"
+        )
     return told
 
 
-def _tables(cluster: ClusterServers, server: ServerScrub, concerned: Sequence[int]) -> list[tuple[str, str]]:
+def _tables(
+    cluster: ClusterServers, server: ServerScrub, concerned: Sequence[int]
+) -> list[tuple[str, str]]:
     prefix = f"{cluster.datastore}_"
-    of_shards = [(database, table) for database, table in server.tables(prefix) if table != "cell" or int(database.removeprefix(prefix)) in concerned]
+    of_shards = [
+        (database, table)
+        for database, table in server.tables(prefix)
+        if table != "cell" or int(database.removeprefix(prefix)) in concerned
+    ]
     return [*of_shards, *((cluster.meta, table) for table in _META_TABLES)]
 
 
 def _shards_concerned(cluster: ClusterServers, name: str) -> tuple[list[int], list[int]]:
-    """Shards of which something was erased or trimmed, and those of which the cluster keeps what has moved away."""
+    """Shards of which something was erased or trimmed, and those of which the cluster keeps what
+    has moved away."""
     with cluster.server(name).connection() as connection:
-        concerned = query(connection, f"SELECT shard FROM {cluster.meta}.shard_counter WHERE erasures > 0 OR log_start > 0")
+        concerned = query(
+            connection,
+            f"SELECT shard FROM {cluster.meta}.shard_counter WHERE erasures > 0 OR log_start > 0",
+        )
         kept = query(connection, f"SELECT shard FROM {cluster.meta}.shard_leaving ORDER BY shard")
     return [int(shard) for (shard,) in concerned], [int(shard) for (shard,) in kept]
 
@@ -115,11 +147,19 @@ def _check_mariadb(server: MySqlServer) -> None:
     with server.connection() as connection:
         [(version,)] = query(connection, "SELECT VERSION()")
     if "MariaDB" not in version:
-        raise InvalidRequest(f'{server} is MySQL {version}, and a scrub is made of MariaDB\'s statements: docs/operators.md, "Erasing a row", has it by hand')
+        raise InvalidRequest(
+            f"{server} is MySQL {version}, and a scrub is made of MariaDB's statements:"
+            ' docs/operators.md, "Erasing a row", has it by hand'
+        )
 
 
 def _caught_up(cluster: ClusterServers, nodes: Sequence[str], master: str) -> None:
-    wait_for_minions(cluster, master, [name for name in nodes if name != master], "scrub again when it is mended; nothing more was done")
+    wait_for_minions(
+        cluster,
+        master,
+        [name for name in nodes if name != master],
+        "scrub again when it is mended; nothing more was done",
+    )
 
 
 def _scratch(cluster: ClusterServers) -> str:

@@ -1,7 +1,9 @@
-"""A circuit breaker per storage node: calls to a node that does not answer fail at once instead of each waiting for its time-out.
+"""A circuit breaker per storage node: calls to a node that does not answer fail at once instead of
+each waiting for its time-out.
 
-Closed, it lets everything through and counts failures in a row. ``FAILURES_TO_OPEN`` of them open it; while open, calls are refused. After a wait that doubles
-up to ``OPEN_MAX_S`` one call is let through to try; its success closes the breaker, its failure opens it for the next wait.
+Closed, it lets everything through and counts failures in a row. ``FAILURES_TO_OPEN`` of them open
+it; while open, calls are refused. After a wait that doubles up to ``OPEN_MAX_S`` one call is let
+through to try; its success closes the breaker, its failure opens it for the next wait.
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused; one that is due to be tried counts as refused until it succeeds."""
+        """Whether calls are refused; one that is due to be tried counts as refused until it
+        succeeds."""
         return self._try_at_s is not None
 
     def allows(self) -> bool:
-        """Whether a call may be made now. Of the callers that ask while the breaker is open one is let through per wait."""
+        """Whether a call may be made now. Of the callers that ask while the breaker is open one is
+        let through per wait."""
         with self._lock:
             if self._try_at_s is None:
                 return True

@@ -1,30 +1,45 @@
 """A cluster: one master and its minions, as one place to write and to read.
 
-Writes go to the master, under the leader epoch of the role that this process believes. Every node's counters are looked at for the watermark (design §2.4):
+Writes go to the master, under the leader epoch of the role that this process believes. Every node's
+counters are looked at for the watermark (design §2.4):
 
-    replicated   an id is below it when a minion that follows the present master holds its cell: a promotion of the most advanced minion keeps it
-    committed    an id is below it when the master has committed its cell: a promotion may take it back
+    replicated   an id is below it when a minion that follows the present master holds its cell: a
+                 promotion of the most advanced minion keeps it
+    committed    an id is below it when the master has committed its cell: a promotion may take it
+                 back
 
-A cluster without minions has only ``committed``. The watermark never falls in a process (I9): what was shown stays shown, whoever goes away afterwards.
+A cluster without minions has only ``committed``. The watermark never falls in a process (I9): what
+was shown stays shown, whoever goes away afterwards.
 
-The role is a live value: within an epoch minions are added to it, and every process learns of them with its next look at a node that has the new role. A node
-counts as a minion once its own copy of the role names it. That argues the step from ``committed`` to ``replicated``, when a cluster gets its first minion:
+The role is a live value: within an epoch minions are added to it, and every process learns of them
+with its next look at a node that has the new role. A node counts as a minion once its own copy of
+the role names it. That argues the step from ``committed`` to ``replicated``, when a cluster gets
+its first minion:
 
-    the role with the minion is one commit on the master, behind every cell that anybody was shown by the master's word alone, for role and counters
-    come in one snapshot; so a look that shows more shows the minion as well, and the master's word has ended
-    a minion that has this commit has all those cells; before it has it, no watermark counts it and no promotion takes it for a minion
+    the role with the minion is one commit on the master, behind every cell that anybody was shown
+    by the master's word alone, for role and counters come in one snapshot; so a look that shows
+    more shows the minion as well, and the master's word has ended a minion that has this commit has
+    all those cells; before it has it, no watermark counts it and no promotion takes it for a minion
 
-A process may be cut off from every node but an old master, which does not know yet that it is one. What it reads there (``tests/integration/test_cut_off.py``):
+A process may be cut off from every node but an old master, which does not know yet that it is one.
+What it reads there (``tests/integration/test_cut_off.py``):
 
-    logs          nothing past the watermark, which needs a minion: so nothing that a promotion can take back. They stand still
-    cells by key  told as ``stale``, and absence is not told, unless the nodes that were not heard from within ``CONFIRM_S`` are too few to promote anybody
-                  (a promotion needs a majority). So what is told as the master's word misses at most what was acknowledged in that time
+    logs          nothing past the watermark, which needs a minion: so nothing that a promotion can
+                  take back. They stand still
+    cells by key  told as ``stale``, and absence is not told, unless the nodes that were not heard
+    from within ``CONFIRM_S`` are too few to promote anybody
+                  (a promotion needs a majority). So what is told as the master's word misses at
+                  most what was acknowledged in that time
     next ids      not told
 
 What a put that was under way during a promotion came to:
 
-    refused by the master (read-only, another epoch, no connection)   nothing written: tried once more on the new master, then told as unavailable
-    committed there, the promotion seen only afterwards               told as unknown: the cell may be on no other node; putting it again tells
+    refused by the master (read-only, another epoch, no connection)   nothing written: tried once
+                                                                      more on the new master, then
+                                                                      told as unavailable
+    committed there, the promotion seen only afterwards               told as unknown: the cell may
+                                                                      be on no other node; putting
+                                                                      it again tells
 """
 
 from __future__ import annotations
@@ -38,20 +53,38 @@ from typing import Final, TypeVar
 
 from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.clusters.model.roles import Role, newest, of_other_histories
-from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
+from cellfeed.store.clusters.serving.node import (
+    READ_TIMEOUT_S,
+    SLOW_S,
+    WATCH_TIMEOUT_S,
+    WRITE_TIMEOUT_S,
+    NodeEngine,
+    NodeView,
+    StorageNode,
+)
 from cellfeed.store.engines.contract.values import ErasedStep, Head, Replica
-from cellfeed.store.errors import DataDamaged, OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
+from cellfeed.store.errors import (
+    DataDamaged,
+    OutcomeUnknown,
+    ShardMoving,
+    StaleWriter,
+    StorageUnavailable,
+    Unavailable,
+)
 from cellfeed.store.histories import is_same_history
 from cellfeed.store.limits import ADDED_ID_MAX
 
 ROLE_FRESH_S: Final = 1.0
-"""A commit that took longer than this is acknowledged only after the cluster's nodes were asked again who is master, in seconds."""
+"""A commit that took longer than this is acknowledged only after the cluster's nodes were asked
+again who is master, in seconds."""
 
 CONFIRM_S: Final = 3.0
-"""How long what a node said of the cluster's role counts, in seconds: several looks, so that a busy machine does not make a master doubtful."""
+"""How long what a node said of the cluster's role counts, in seconds: several looks, so that a busy
+machine does not make a master doubtful."""
 
 MINION_WAIT_S: Final = 10.0
-"""How long a trim or an erasure waits until a minion has it, in seconds: a minion applies a commit in milliseconds, on a busy machine in seconds."""
+"""How long a trim or an erasure waits until a minion has it, in seconds: a minion applies a commit
+in milliseconds, on a busy machine in seconds."""
 
 _PAUSE_S: Final = 0.002
 
@@ -72,7 +105,13 @@ class Watermark(StrEnum):
 class Cluster:
     """See the module. ``shards``: those that it holds."""
 
-    def __init__(self, name: str, nodes: Sequence[StorageNode], shards: Sequence[int], watermark: Watermark = Watermark.REPLICATED) -> None:
+    def __init__(
+        self,
+        name: str,
+        nodes: Sequence[StorageNode],
+        shards: Sequence[int],
+        watermark: Watermark = Watermark.REPLICATED,
+    ) -> None:
         self.name = name
         self.nodes = {node.name: node for node in nodes}
         self.shards = list(shards)
@@ -91,8 +130,9 @@ class Cluster:
             node.on_role = self._heard
 
     def hold(self, shards: Sequence[int], arrived: Mapping[int, Head] | None = None) -> None:
-        """The shard map gives it these shards from now on. ``arrived``: what this process was told of shards when they were on another cluster; what was
-        shown stays shown (I9), and no leader epoch falls (I10)."""
+        """The shard map gives it these shards from now on. ``arrived``: what this process was told
+        of shards when they were on another cluster; what was shown stays shown (I9), and no leader
+        epoch falls (I10)."""
         with self._lock:
             for shard in shards:
                 self._shown.setdefault(shard, 0)
@@ -111,36 +151,53 @@ class Cluster:
         return self._told.get(shard, _UNKNOWN_HEAD)._replace(watermark=self.shown(shard))
 
     def lacks(self) -> bool:
-        """Whether the master said, when the heads were last looked at, that it does not hold one of the shards: the shard map has changed, or is about to."""
+        """Whether the master said, when the heads were last looked at, that it does not hold one of
+        the shards: the shard map has changed, or is about to."""
         return self._lacks
 
-    # --- role ------------------------------------------------------------------------------------------------------------
+    # --- role -------------------------------------------------------------------------------------
 
     def look(self, slow_s: float = SLOW_S) -> None:
-        """Asks all nodes at once how far they are and who is master; waits for those that answer in time."""
+        """Asks all nodes at once how far they are and who is master; waits for those that answer in
+        time."""
         tickets = [(node, node.ask()) for node in self.nodes.values()]
         for node, ticket in tickets:
             node.wait(ticket, slow_s)
 
     def _heard(self, role: Role) -> str | None:
-        """Called by the nodes' watchers; returns why the node takes no part, where it is another cluster's. Calls that wait for an old master, which may hang,
-        are cut off: their fate is not known, and they say so."""
+        """Called by the nodes' watchers; returns why the node takes no part, where it is another
+        cluster's. Calls that wait for an old master, which may hang, are cut off: their fate is not
+        known, and they say so."""
         with self._lock:
             if self._history_id is not None:
-                if role.cluster != self.name or not is_same_history(role.history_id, self._history_id):
-                    return f"it is of cluster {role.cluster!r} in history {role.history_id}, not of {self.name!r} in history {self._history_id}"
+                if role.cluster != self.name or not is_same_history(
+                    role.history_id, self._history_id
+                ):
+                    return (
+                        f"it is of cluster {role.cluster!r} in history {role.history_id}, not of"
+                        f" {self.name!r} in history {self._history_id}"
+                    )
                 self._history_id = self._history_id or role.history_id
             before = self._role
             self._role = newest([before, role])
             if self._role is before:
                 return None
-        if before is not None and before.master != role.master and (old := self.nodes.get(before.master)) is not None:
+        if (
+            before is not None
+            and before.master != role.master
+            and (old := self.nodes.get(before.master)) is not None
+        ):
             old.abort()
         return None
 
     def _decide_history(self) -> None:
-        """Which of the nodes that have answered are the cluster's own: those of the history that most of them tell. The others take no part from now on."""
-        roles = {name: view.role for name, node in self.nodes.items() if (view := node.view) is not None and view.role is not None}
+        """Which of the nodes that have answered are the cluster's own: those of the history that
+        most of them tell. The others take no part from now on."""
+        roles = {
+            name: view.role
+            for name, node in self.nodes.items()
+            if (view := node.view) is not None and view.role is not None
+        }
         foreign = of_other_histories(self.name, roles)
         own = [role for name, role in roles.items() if name not in foreign]
         with self._lock:
@@ -152,35 +209,47 @@ class Cluster:
             self.nodes[name].refuse(reason)
 
     def role(self) -> Role:
-        """Who is master, as far as this process has heard. Raises StorageUnavailable when no node has ever told, ProtectData when as many nodes are of one
-        history as of another."""
+        """Who is master, as far as this process has heard. Raises StorageUnavailable when no node
+        has ever told, ProtectData when as many nodes are of one history as of another."""
         if self._history_id is None:
-            # Nothing can be done without it, so the first look may take its time: connecting is part of it.
+            # Nothing can be done without it, so the first look may take its time: connecting is
+            # part of it.
             self.look(3 * WATCH_TIMEOUT_S)
             self._decide_history()
         role = self._role
         if role is None:
-            reasons = "; ".join(f"{node.name}: {node.why_not or 'knows of no master (cellfeed cluster init)'}" for node in self.nodes.values())
-            raise StorageUnavailable(f"cluster {self.name}: nothing written or read: no node tells who is master: {reasons}")
+            reasons = "; ".join(
+                f"{node.name}: {node.why_not or 'knows of no master (cellfeed cluster init)'}"
+                for node in self.nodes.values()
+            )
+            raise StorageUnavailable(
+                f"cluster {self.name}: nothing written or read: no node tells who is master:"
+                f" {reasons}"
+            )
         return role
 
     def node(self, name: str) -> StorageNode:
         """Raises StorageUnavailable for a master that the configuration does not name."""
         if (node := self.nodes.get(name)) is None:
-            raise StorageUnavailable(f"cluster {self.name}: its master is {name!r}, which the configuration does not name; it names {', '.join(self.nodes)}")
+            raise StorageUnavailable(
+                f"cluster {self.name}: its master is {name!r}, which the configuration does not"
+                f" name; it names {', '.join(self.nodes)}"
+            )
         return node
 
     def _seen(self) -> tuple[Role, dict[str, NodeView]]:
-        """What the nodes last said, and the newest role among it: counters that came with a role are judged under it, or a newer one."""
+        """What the nodes last said, and the newest role among it: counters that came with a role
+        are judged under it, or a newer one."""
         role = self.role()
         views = {name: view for name, node in self.nodes.items() if (view := node.view) is not None}
         return newest([role, *(view.role for view in views.values())]) or role, views
 
-    # --- writing ---------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def write(self, what: Callable[[NodeEngine, Role], T], timeout_s: float = WRITE_TIMEOUT_S) -> T:
-        """Calls ``what(master's engine, the role it is under)``; see the module for a promotion meanwhile. Raises as the engine's ``put``, but for StaleWriter:
-        the caller has no epoch of its own, so a promotion in its way is a storage that is away for a moment."""
+        """Calls ``what(master's engine, the role it is under)``; see the module for a promotion
+        meanwhile. Raises as the engine's ``put``, but for StaleWriter: the caller has no epoch of
+        its own, so a promotion in its way is a storage that is away for a moment."""
         role = self.role()
         try:
             try:
@@ -193,12 +262,16 @@ class Cluster:
                     raise
                 return self._write_under(now, what, timeout_s)
         except StaleWriter as error:
-            raise StorageUnavailable(f"cluster {self.name}: a promotion is under way: {error}") from error
+            raise StorageUnavailable(
+                f"cluster {self.name}: a promotion is under way: {error}"
+            ) from error
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         return self.write(lambda engine, role: engine.put(cells, role.terms))
 
-    def _write_under(self, role: Role, what: Callable[[NodeEngine, Role], T], timeout_s: float) -> T:
+    def _write_under(
+        self, role: Role, what: Callable[[NodeEngine, Role], T], timeout_s: float
+    ) -> T:
         began_s = time.monotonic()
         result = self.node(role.master).call(lambda engine: what(engine, role), timeout_s)
         if time.monotonic() - began_s > ROLE_FRESH_S:
@@ -206,18 +279,26 @@ class Cluster:
             now = self.role()
             if now.epoch != role.epoch:
                 raise OutcomeUnknown(
-                    f"cluster {self.name}: {role.master} committed, but {now.master} has become master meanwhile; put the same cells again to learn their fate"
+                    f"cluster {self.name}: {role.master} committed, but {now.master} has become"
+                    " master meanwhile; put the same cells again to learn their fate"
                 )
         return result
 
-    # --- reading ---------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def read(
-        self, what: Callable[[NodeEngine], T], first: Replica = Replica.MASTER, enough: Callable[[T], bool] | None = None, *, shown: bool = False
+        self,
+        what: Callable[[NodeEngine], T],
+        first: Replica = Replica.MASTER,
+        enough: Callable[[T], bool] | None = None,
+        *,
+        shown: bool = False,
     ) -> tuple[T, bool]:
-        """``what`` of the first node in order that answers, and whether it is stale: not the word of a master that is sure to be one. ``enough`` sends a stale
-        read on to the next node when it says no, as damage in a node's tables does; the last answer counts where none is enough. ``shown``: what is read was
-        shown by some node, so that not even the master's word is the last one: it shows a commit a moment later than the minion that it waits for. Raises
+        """``what`` of the first node in order that answers, and whether it is stale: not the word
+        of a master that is sure to be one. ``enough`` sends a stale read on to the next node when
+        it says no, as damage in a node's tables does; the last answer counts where none is enough.
+        ``shown``: what is read was shown by some node, so that not even the master's word is the
+        last one: it shows a commit a moment later than the minion that it waits for. Raises
         DataDamaged when no node has a good copy, StorageUnavailable when none answers."""
         role = self._role
         master = role.master if role is not None else None
@@ -245,11 +326,14 @@ class Cluster:
             return poor
         if damaged is not None:
             raise damaged
-        raise (ShardMoving if moving else StorageUnavailable)(f"cluster {self.name}: no node can be read: {'; '.join(reasons)}")
+        raise (ShardMoving if moving else StorageUnavailable)(
+            f"cluster {self.name}: no node can be read: {'; '.join(reasons)}"
+        )
 
     def _order(self, master: str | None, first: Replica) -> list[StorageNode]:
-        """The master at the end that was asked for; the minions take turns at being asked first, so that they share the load. A minion that has answered with
-        damage is asked last, for ``DAMAGE_S``."""
+        """The master at the end that was asked for; the minions take turns at being asked first, so
+        that they share the load. A minion that has answered with damage is asked last, for
+        ``DAMAGE_S``."""
         minions = [node for node in self.nodes.values() if node.name != master]
         turn = next(self._turns) % max(1, len(minions))
         minions = minions[turn:] + minions[:turn]
@@ -259,16 +343,23 @@ class Cluster:
         return (masters + minions if first is Replica.MASTER else minions + masters) + damaged
 
     def _is_sure(self, role: Role) -> bool:
-        """Whether the role's master is still the cluster's, as far as anybody could tell this process."""
+        """Whether the role's master is still the cluster's, as far as anybody could tell this
+        process."""
         if not self._heard_enough(role):
             self.look(WATCH_TIMEOUT_S)
-        return self._heard_enough(role) and self._role is not None and self._role.epoch == role.epoch and self._is_confirmed(role)
+        return (
+            self._heard_enough(role)
+            and self._role is not None
+            and self._role.epoch == role.epoch
+            and self._is_confirmed(role)
+        )
 
     def _is_confirmed(self, role: Role) -> bool:
-        """Whether a minion has all that a semi-synchronous master holds. After a crash a master may hold
-        commits that no minion received, and a promotion takes them back. The first process that needs
-        to know asks for a minion's word, as a write does (:mod:`cellfeed.store.engines.mysql.guard`). Where there
-        is no minion, no other node can be promoted."""
+        """Whether a minion has all that a semi-synchronous master holds. After a crash a master may
+        hold commits that no minion received, and a promotion takes them back. The first process
+        that needs to know asks for a minion's word, as a write does
+        (:mod:`cellfeed.store.engines.mysql.guard`). Where there is no minion, no other node can be
+        promoted."""
         master = self.node(role.master)
         if not role.semi_sync or not role.minions or master.is_confirmed():
             return True
@@ -282,54 +373,102 @@ class Cluster:
         return True
 
     def _heard_enough(self, role: Role) -> bool:
-        """Whether the nodes that were not heard from lately are too few to have promoted another master."""
+        """Whether the nodes that were not heard from lately are too few to have promoted another
+        master."""
         since_s = time.monotonic() - CONFIRM_S
-        silent = sum(node.told_at_s < since_s for name, node in self.nodes.items() if name != role.master)
+        silent = sum(
+            node.told_at_s < since_s for name, node in self.nodes.items() if name != role.master
+        )
         return 2 * silent <= len(self.nodes)
 
     def follows(self, node: StorageNode) -> bool:
-        """Whether the node has heard of the present master: one that has not may hold cells that were never acknowledged, or taken back."""
+        """Whether the node has heard of the present master: one that has not may hold cells that
+        were never acknowledged, or taken back."""
         view, role = node.view, self._role
-        return view is not None and role is not None and view.role is not None and view.role.epoch == role.epoch
+        return (
+            view is not None
+            and role is not None
+            and view.role is not None
+            and view.role.epoch == role.epoch
+        )
 
     def heads(self, *, fresh: bool = True) -> dict[int, Head]:
-        """The ends of the logs of this cluster's shards. Raises StorageUnavailable when no node has ever told them."""
+        """The ends of the logs of this cluster's shards. Raises StorageUnavailable when no node has
+        ever told them."""
         if fresh:
             self.look()
         role, views = self._seen()
-        following = {name: view for name, view in views.items() if view.role is not None and view.role.epoch == role.epoch}
+        following = {
+            name: view
+            for name, view in views.items()
+            if view.role is not None and view.role.epoch == role.epoch
+        }
         if not following:
-            raise StorageUnavailable(f"cluster {self.name}: no node that follows {role.master} answers")
+            raise StorageUnavailable(
+                f"cluster {self.name}: no node that follows {role.master} answers"
+            )
         master = following.get(role.master)
-        told_by_master = master is not None and self.nodes[role.master].why_not is None and self._heard_enough(role)
+        told_by_master = (
+            master is not None
+            and self.nodes[role.master].why_not is None
+            and self._heard_enough(role)
+        )
         minions = _counted(role, views)
         by_minions = self.watermark is Watermark.REPLICATED and bool(role.minions)
         found = {}
         with self._lock:
-            self._lacks = master is not None and any(shard not in master.heads for shard in self.shards)
+            self._lacks = master is not None and any(
+                shard not in master.heads for shard in self.shards
+            )
             for shard in self.shards:
-                # On its way to another cluster a shard is told by no node: what was told before counts.
+                # On its way to another cluster a shard is told by no node: what was told before
+                # counts.
                 newest_head = self._told.get(shard, _UNKNOWN_HEAD)
                 for view in following.values():
                     newest_head = _later(newest_head, view.heads.get(shard, newest_head))
                 self._told[shard] = newest_head
-                held = [view.heads[shard].next_added_id for view in (minions if by_minions else [master] if master else minions) if shard in view.heads]
-                self._shown[shard] = watermark = max(self._shown[shard], *held) if held else self._shown[shard]
-                # A read may go to any of them: where one has trimmed, cells may be missing. As the watermark it never falls in a process.
-                starts = [view.heads[shard].log_start for view in following.values() if shard in view.heads]
+                held = [
+                    view.heads[shard].next_added_id
+                    for view in (minions if by_minions else [master] if master else minions)
+                    if shard in view.heads
+                ]
+                self._shown[shard] = watermark = (
+                    max(self._shown[shard], *held) if held else self._shown[shard]
+                )
+                # A read may go to any of them: where one has trimmed, cells may be missing. As the
+                # watermark it never falls in a process.
+                starts = [
+                    view.heads[shard].log_start
+                    for view in following.values()
+                    if shard in view.heads
+                ]
                 self._starts[shard] = log_start = max(self._starts.get(shard, 0), *starts, 0)
                 found[shard] = newest_head._replace(
-                    erasures=self._erasures_seen(shard, following) if newest_head.erasures or shard in self._erasures else 0,
+                    erasures=(
+                        self._erasures_seen(shard, following)
+                        if newest_head.erasures or shard in self._erasures
+                        else 0
+                    ),
                     log_start=min(log_start, watermark),
                     watermark=watermark,
-                    next_added_id=max(newest_head.next_added_id, watermark) if told_by_master and master and shard in master.heads else ADDED_ID_MAX,
+                    next_added_id=(
+                        max(newest_head.next_added_id, watermark)
+                        if told_by_master and master and shard in master.heads
+                        else ADDED_ID_MAX
+                    ),
                 )
         return found
 
     def _erasures_seen(self, shard: int, following: Mapping[str, NodeView]) -> int:
-        """Another number whenever what a node has come to is another than before: a read may go to any of them, and what was read of one that had not come to
-        an erasure holds bodies that it takes. No number comes twice in a process, whichever cluster gives it: a shard may move to another one and back."""
-        counts = {name: erasures for name, view in following.items() if (head := view.heads.get(shard)) is not None and (erasures := head.erasures)}
+        """Another number whenever what a node has come to is another than before: a read may go to
+        any of them, and what was read of one that had not come to an erasure holds bodies that it
+        takes. No number comes twice in a process, whichever cluster gives it: a shard may move to
+        another one and back."""
+        counts = {
+            name: erasures
+            for name, view in following.items()
+            if (head := view.heads.get(shard)) is not None and (erasures := head.erasures)
+        }
         before, changes = self._erasures.get(shard, ({}, 0))
         if counts != before:
             changes = next(_CHANGES)
@@ -337,64 +476,121 @@ class Cluster:
         return changes
 
     def replicated(self) -> dict[int, int]:
-        """Per shard the first added_id that no minion following the master is known to hold; the master's own where it has no minions."""
+        """Per shard the first added_id that no minion following the master is known to hold; the
+        master's own where it has no minions."""
         role, views = self._seen()
         master = views.get(role.master)
-        told = _counted(role, views) if role.minions else [master] if master and master.role and master.role.epoch == role.epoch else []
-        return {shard: max((view.heads[shard].next_added_id for view in told if shard in view.heads), default=0) for shard in self.shards}
+        told = (
+            _counted(role, views)
+            if role.minions
+            else [master]
+            if master and master.role and master.role.epoch == role.epoch
+            else []
+        )
+        return {
+            shard: max(
+                (view.heads[shard].next_added_id for view in told if shard in view.heads), default=0
+            )
+            for shard in self.shards
+        }
 
     def trim_limits(self) -> dict[int, int]:
-        """Per shard the id below which every node has all cells, and which was shown. Raises StorageUnavailable when one of the nodes has not told: a minion
-        that lags or sleeps may be promoted, and must not come to a log that it lacks the front of."""
+        """Per shard the id below which every node has all cells, and which was shown. Raises
+        StorageUnavailable when one of the nodes has not told: a minion that lags or sleeps may be
+        promoted, and must not come to a log that it lacks the front of."""
         heads = self.heads()
         role, views = self._seen()
         for name in {role.master, *role.minions}:
             view = views.get(name)
             if view is None or view.role is None or view.role.epoch != role.epoch:
-                why_not = self.nodes[name].why_not if name in self.nodes else "the configuration does not name it"
+                why_not = (
+                    self.nodes[name].why_not
+                    if name in self.nodes
+                    else "the configuration does not name it"
+                )
                 raise StorageUnavailable(
-                    f"cluster {self.name}: nothing trimmed: node {name} has not told what it has ({why_not or 'it does not follow the master'}); "
-                    "trim when it is back, or has been given up"
+                    f"cluster {self.name}: nothing trimmed: node {name} has not told what it has"
+                    f" ({why_not or 'it does not follow the master'}); trim when it is back, or has"
+                    " been given up"
                 )
         members = [views[name] for name in {role.master, *role.minions}]
         return {
-            shard: min(heads[shard].watermark, *(view.heads[shard].next_added_id if shard in view.heads else 0 for view in members)) for shard in self.shards
+            shard: min(
+                heads[shard].watermark,
+                *(
+                    view.heads[shard].next_added_id if shard in view.heads else 0
+                    for view in members
+                ),
+            )
+            for shard in self.shards
         }
 
     def trim(self, shard: int, below: int, cells_max: int) -> int:
-        """A step of a trim on the master, under the role's epoch; see the engine's. Returns when a minion has it. Raises OutcomeUnknown when none has it in
-        time; the step can be repeated."""
-        role, start = self.write(lambda engine, role: (role, engine.trim(shard, below, cells_max, role.terms)))
-        self._wait_for_minion(role, shard, lambda minion, master: minion.log_start >= master.log_start, f"trimmed shard {shard}")
+        """A step of a trim on the master, under the role's epoch; see the engine's. Returns when a
+        minion has it. Raises OutcomeUnknown when none has it in time; the step can be repeated."""
+        role, start = self.write(
+            lambda engine, role: (role, engine.trim(shard, below, cells_max, role.terms))
+        )
+        self._wait_for_minion(
+            role,
+            shard,
+            lambda minion, master: minion.log_start >= master.log_start,
+            f"trimmed shard {shard}",
+        )
         return start
 
     def erase(self, row_key: bytes, cells_max: int) -> ErasedStep:
-        """A step of an erasure on the master, under the role's epoch; see the engine's. Returns when a minion has all steps so far, in either mode of
-        replication: a step that finds nothing left to do may follow one that no promotion would keep. Raises OutcomeUnknown when none has them in time; the
-        step can be repeated."""
-        role, step = self.write(lambda engine, role: (role, engine.erase(row_key, cells_max, role.terms)))
-        self._wait_for_minion(role, step.shard, lambda minion, master: minion.erasures >= master.erasures, f"erased in shard {step.shard}")
+        """A step of an erasure on the master, under the role's epoch; see the engine's. Returns
+        when a minion has all steps so far, in either mode of replication: a step that finds nothing
+        left to do may follow one that no promotion would keep. Raises OutcomeUnknown when none has
+        them in time; the step can be repeated."""
+        role, step = self.write(
+            lambda engine, role: (role, engine.erase(row_key, cells_max, role.terms))
+        )
+        self._wait_for_minion(
+            role,
+            step.shard,
+            lambda minion, master: minion.erasures >= master.erasures,
+            f"erased in shard {step.shard}",
+        )
         return step
 
-    def _wait_for_minion(self, role: Role, shard: int, has_it: Callable[[Head, Head], bool], what: str) -> None:
-        """Until a minion has of a shard what the master has now: ``has_it`` compares their counters. At once in a cluster without minions."""
+    def _wait_for_minion(
+        self, role: Role, shard: int, has_it: Callable[[Head, Head], bool], what: str
+    ) -> None:
+        """Until a minion has of a shard what the master has now: ``has_it`` compares their
+        counters. At once in a cluster without minions."""
         began_s = time.monotonic()
         wanted: Head | None = None
         while True:
             self.look()
             now, views = self._seen()
             if now.epoch != role.epoch:
-                raise OutcomeUnknown(f"cluster {self.name}: {role.master} {what}, but {now.master} has become master meanwhile; repeat it")
+                raise OutcomeUnknown(
+                    f"cluster {self.name}: {role.master} {what}, but {now.master} has become master"
+                    " meanwhile; repeat it"
+                )
             master = self.node(role.master)
             if wanted is None and master.told_at_s >= began_s and (view := master.view) is not None:
                 wanted = view.heads.get(shard, _UNKNOWN_HEAD)
             if wanted is _UNKNOWN_HEAD:
-                raise OutcomeUnknown(f"cluster {self.name}: {role.master} {what}, which moves to another cluster; repeat it")
-            if wanted and (not now.minions or any(has_it(view.heads[shard], wanted) for view in _counted(now, views) if shard in view.heads)):
+                raise OutcomeUnknown(
+                    f"cluster {self.name}: {role.master} {what}, which moves to another cluster;"
+                    " repeat it"
+                )
+            if wanted and (
+                not now.minions
+                or any(
+                    has_it(view.heads[shard], wanted)
+                    for view in _counted(now, views)
+                    if shard in view.heads
+                )
+            ):
                 return
             if time.monotonic() - began_s > MINION_WAIT_S:
                 raise OutcomeUnknown(
-                    f"cluster {self.name}: {role.master} {what}, but no minion has it after {MINION_WAIT_S:.0f} s, so a promotion may undo it; repeat it"
+                    f"cluster {self.name}: {role.master} {what}, but no minion has it after"
+                    f" {MINION_WAIT_S:.0f} s, so a promotion may undo it; repeat it"
                 )
             time.sleep(_PAUSE_S)
 
@@ -404,10 +600,20 @@ class Cluster:
 
 
 def _counted(role: Role, views: Mapping[str, NodeView]) -> list[NodeView]:
-    """Of the minions of the role's epoch those whose own copy of the role names them; see the module."""
-    return [view for name, view in views.items() if view.role is not None and view.role.epoch == role.epoch and name in view.role.minions]
+    """Of the minions of the role's epoch those whose own copy of the role names them; see the
+    module."""
+    return [
+        view
+        for name, view in views.items()
+        if view.role is not None and view.role.epoch == role.epoch and name in view.role.minions
+    ]
 
 
 def _later(one: Head | None, other: Head) -> Head:
     """The head of the higher epoch, and of those the one with the higher next id."""
-    return other if one is None or (other.leader_epoch, other.next_added_id) > (one.leader_epoch, one.next_added_id) else one
+    return (
+        other
+        if one is None
+        or (other.leader_epoch, other.next_added_id) > (one.leader_epoch, one.next_added_id)
+        else one
+    )

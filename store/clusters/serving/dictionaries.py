@@ -1,13 +1,18 @@
-"""Dictionaries over clusters: every cluster has every one, on its master and its minions, before any cluster uses it. Promises C1–C4.
+"""Dictionaries over clusters: every cluster has every one, on its master and its minions, before
+any cluster uses it. Promises C1–C4.
 
-``add`` writes the content to each cluster's master and waits until a minion that follows the present master has it: what such a minion has outlives a
-promotion, as the cells below the watermark do. Only then ``use`` writes turns, to the first cluster first: there it is decided who comes first.
+``add`` writes the content to each cluster's master and waits until a minion that follows the
+present master has it: what such a minion has outlives a promotion, as the cells below the watermark
+do. Only then ``use`` writes turns, to the first cluster first: there it is decided who comes first.
 
 What a kill leaves, or a cluster that is away:
 
-    between two contents    some clusters have a dictionary that nobody uses; ``complete`` brings it to the others, and it lies unused
-    between two turns       some clusters use it, the others go on without (or with the one before); ``complete`` writes the turns that are missing
-    a promotion in between  the new master has the content (see above); a turn that it lacks is written by ``complete``
+    between two contents    some clusters have a dictionary that nobody uses; ``complete`` brings it
+                            to the others, and it lies unused
+    between two turns       some clusters use it, the others go on without (or with the one before);
+                            ``complete`` writes the turns that are missing
+    a promotion in between  the new master has the content (see above); a turn that it lacks is
+    written by ``complete``
 """
 
 from __future__ import annotations
@@ -25,16 +30,22 @@ from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import DictionaryLost, StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("cluster.dictionary.between_contents", "cluster.dictionary.before_turns", "cluster.dictionary.between_turns")
+declare(
+    "cluster.dictionary.between_contents",
+    "cluster.dictionary.before_turns",
+    "cluster.dictionary.between_turns",
+)
 
 CONFIRM_TIMEOUT_S: Final = 10.0
-"""How long ``add`` waits until a minion has the content, in seconds; it is usually there in milliseconds."""
+"""How long ``add`` waits until a minion has the content, in seconds; it is usually there in
+milliseconds."""
 
 _PAUSE_S: Final = 0.02
 
 
 class ClusteredDictionaries:
-    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryStore` over the clusters of a datastore."""
+    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryStore` over the clusters of a
+    datastore."""
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         self._clusters = clusters
@@ -43,14 +54,19 @@ class ClusteredDictionaries:
         silent: Unavailable | None = None
         for cluster in self._clusters:
             try:
-                found, stale = cluster.read(lambda engine: engine.dictionaries.find(dictionary_id), Replica.MASTER, bool)
+                found, stale = cluster.read(
+                    lambda engine: engine.dictionaries.find(dictionary_id), Replica.MASTER, bool
+                )
             except Unavailable as error:
                 silent = error
                 continue
             if found is not None:
                 return found
             if stale:
-                silent = StorageUnavailable(f"cluster {cluster.name}: its master is away, and its minions do not have dictionary {name_of(dictionary_id)}")
+                silent = StorageUnavailable(
+                    f"cluster {cluster.name}: its master is away, and its minions do not have"
+                    f" dictionary {name_of(dictionary_id)}"
+                )
         if silent is not None:
             raise silent
         return None
@@ -59,11 +75,16 @@ class ClusteredDictionaries:
         return _current(self._clusters[0])
 
     def count(self) -> int:
-        return self._clusters[0].write(lambda engine, _: engine.dictionaries.count(), READ_TIMEOUT_S)
+        return self._clusters[0].write(
+            lambda engine, _: engine.dictionaries.count(), READ_TIMEOUT_S
+        )
 
     def kept(self) -> list[KeptDictionary]:
         """Contents of all clusters; the turns are those of the first, which decides."""
-        first, *others = [cluster.write(lambda engine, _: engine.dictionaries.kept(), READ_TIMEOUT_S) for cluster in self._clusters]
+        first, *others = [
+            cluster.write(lambda engine, _: engine.dictionaries.kept(), READ_TIMEOUT_S)
+            for cluster in self._clusters
+        ]
         found = {each.dictionary_id: each for each in first}
         for each in (one for kept in others for one in kept):
             found.setdefault(each.dictionary_id, replace(each, turns=()))
@@ -79,7 +100,9 @@ class ClusteredDictionaries:
     def use(self, dictionary: Dictionary, turn: int) -> bool:
         first, *others = self._clusters
         failpoint("cluster.dictionary.before_turns")
-        if not first.write(lambda engine, role: engine.dictionaries.use(dictionary, turn, role.terms)):
+        if not first.write(
+            lambda engine, role: engine.dictionaries.use(dictionary, turn, role.terms)
+        ):
             return False
         for cluster in others:
             failpoint("cluster.dictionary.between_turns")
@@ -90,24 +113,35 @@ class ClusteredDictionaries:
         contents = {cluster: _present_ids(cluster) for cluster in self._clusters}
         wanted = set().union(*contents.values())
         for dictionary_id in sorted(wanted):
-            lacking = [cluster for cluster in self._clusters if dictionary_id not in contents[cluster]]
+            lacking = [
+                cluster for cluster in self._clusters if dictionary_id not in contents[cluster]
+            ]
             if lacking and (dictionary := self.find(dictionary_id)) is not None:
                 for cluster in lacking:
-                    cluster.write(lambda engine, role, dictionary=dictionary: engine.dictionaries.add(dictionary, role.terms))  # type: ignore[misc]
+                    cluster.write(
+                        lambda engine, role, dictionary=dictionary: engine.dictionaries.add(  # type: ignore[misc]
+                            dictionary, role.terms
+                        )
+                    )
         first, *others = self._clusters
         decided = _current(first)
         for cluster in others:
             have = _current(cluster)
             for name, turn in decided.items():
-                if (name not in have or have[name].dictionary_id != turn.dictionary_id) and (dictionary := self.find(turn.dictionary_id)) is not None:
-                    # By a kill between two turns: its content is everywhere, unless the cluster came later.
+                if (name not in have or have[name].dictionary_id != turn.dictionary_id) and (
+                    dictionary := self.find(turn.dictionary_id)
+                ) is not None:
+                    # By a kill between two turns: its content is everywhere, unless the cluster
+                    # came later.
                     self.add(dictionary)
                     _take(cluster, dictionary)
 
 
 def refuse_lost_on_master(cluster: Cluster) -> None:
-    """Raises DictionaryLost when the cluster's master, or a node where no other tells who is master, was refused for a dictionary; StorageUnavailable when no
-    node tells it for another reason. A minion alone takes no part until it is mended, and is told of in the cluster's status."""
+    """Raises DictionaryLost when the cluster's master, or a node where no other tells who is
+    master, was refused for a dictionary; StorageUnavailable when no node tells it for another
+    reason. A minion alone takes no part until it is mended, and is told of in the cluster's status.
+    """
     try:
         master: str | None = cluster.role().master
         away = None
@@ -121,7 +155,12 @@ def refuse_lost_on_master(cluster: Cluster) -> None:
 
 
 def _present_ids(cluster: Cluster) -> set[int]:
-    return cluster.write(lambda engine, _: {each.dictionary_id for each in engine.dictionaries.kept() if each.content_bytes}, READ_TIMEOUT_S)
+    return cluster.write(
+        lambda engine, _: {
+            each.dictionary_id for each in engine.dictionaries.kept() if each.content_bytes
+        },
+        READ_TIMEOUT_S,
+    )
 
 
 def _current(cluster: Cluster) -> dict[str, Turn]:
@@ -129,10 +168,15 @@ def _current(cluster: Cluster) -> dict[str, Turn]:
 
 
 def _take(cluster: Cluster, dictionary: Dictionary) -> None:
-    """The cluster's next turn of the column, unless it uses the dictionary already, or another process is writing turns there."""
+    """The cluster's next turn of the column, unless it uses the dictionary already, or another
+    process is writing turns there."""
     turn = _current(cluster).get(dictionary.column_name)
     if turn is None or turn.dictionary_id != dictionary.dictionary_id:
-        cluster.write(lambda engine, role: engine.dictionaries.use(dictionary, turn.turn + 1 if turn else 0, role.terms))
+        cluster.write(
+            lambda engine, role: engine.dictionaries.use(
+                dictionary, turn.turn + 1 if turn else 0, role.terms
+            )
+        )
 
 
 def _wait_for_minion(cluster: Cluster, dictionary: Dictionary) -> None:
@@ -141,10 +185,16 @@ def _wait_for_minion(cluster: Cluster, dictionary: Dictionary) -> None:
     while cluster.role().minions:
         cluster.look()
         master = cluster.role().master
-        if any(node.name != master and cluster.follows(node) and _has(cluster, node.name, dictionary) for node in cluster.nodes.values()):
+        if any(
+            node.name != master and cluster.follows(node) and _has(cluster, node.name, dictionary)
+            for node in cluster.nodes.values()
+        ):
             return
         if time.monotonic() > deadline_s:
-            raise StorageUnavailable(f"cluster {cluster.name}: no minion has dictionary {dictionary.name} after {CONFIRM_TIMEOUT_S:.0f} s: it is not used yet")
+            raise StorageUnavailable(
+                f"cluster {cluster.name}: no minion has dictionary {dictionary.name} after"
+                f" {CONFIRM_TIMEOUT_S:.0f} s: it is not used yet"
+            )
         time.sleep(_PAUSE_S)
 
 

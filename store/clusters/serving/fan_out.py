@@ -1,11 +1,15 @@
-"""Reads of several clusters, made side by side: the answer is there when the slowest one is, where one after the other it took all their times together.
+"""Reads of several clusters, made side by side: the answer is there when the slowest one is, where
+one after the other it took all their times together.
 
-**A read of one cluster has no hop**: the caller makes it. Of several it makes the first, and threads of a small pool make the others meanwhile. Where no
-thread is free (a cluster stalls, and all of them wait there), the caller makes them itself, one after the other. So nothing waits in a queue, and a cluster
-that is away holds up nobody who does not ask it.
+**A read of one cluster has no hop**: the caller makes it. Of several it makes the first, and
+threads of a small pool make the others meanwhile. Where no thread is free (a cluster stalls, and
+all of them wait there), the caller makes them itself, one after the other. So nothing waits in a
+queue, and a cluster that is away holds up nobody who does not ask it.
 
-**Nothing is left behind.** The caller comes back when every read has ended, also when one of them fails, and each ends within the time-outs of its nodes.
-So no thread and no connection is at work for a call that is over. The error told is that of the first cluster in order that had one, whichever was quicker.
+**Nothing is left behind.** The caller comes back when every read has ended, also when one of them
+fails, and each ends within the time-outs of its nodes. So no thread and no connection is at work
+for a call that is over. The error told is that of the first cluster in order that had one,
+whichever was quicker.
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 FAN_OUT_THREADS: Final = 16
-"""Reads that a process has under way beside those that callers make themselves: enough for the eight read threads of a worker, of three clusters each. Each
-takes a connection."""
+"""Reads that a process has under way beside those that callers make themselves: enough for the
+eight read threads of a worker, of three clusters each. Each takes a connection."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,7 +37,8 @@ class FanOut:
         self._free = threading.BoundedSemaphore(threads)
 
     def each(self, groups: Mapping[K, V], read: Callable[[K, V], T]) -> list[T]:
-        """``read(key, value)`` for every group, in their order. Raises the first error in that order."""
+        """``read(key, value)`` for every group, in their order. Raises the first error in that
+        order."""
         reads = [partial(read, key, value) for key, value in groups.items()]
         if len(reads) < 2:
             return [each() for each in reads]

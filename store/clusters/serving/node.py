@@ -1,7 +1,9 @@
-"""One storage node of a cluster: its connections, its breaker, and a watcher that keeps what it last said of itself.
+"""One storage node of a cluster: its connections, its breaker, and a watcher that keeps what it
+last said of itself.
 
-The watcher is a thread of its own per node with short time-outs, so a node that hangs holds up nobody: whoever needs fresh heads asks all nodes at once
-(:meth:`StorageNode.ask`) and waits for the answers only so long.
+The watcher is a thread of its own per node with short time-outs, so a node that hangs holds up
+nobody: whoever needs fresh heads asks all nodes at once (:meth:`StorageNode.ask`) and waits for the
+answers only so long.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from cellfeed.store.engines.contract.engine import Engine, NodeStateTable
 from cellfeed.store.engines.contract.indexes import NodeIndexStore
 from cellfeed.store.engines.contract.values import ErasedStep, Head, Look, WriteTerms
 from cellfeed.store.engines.mysql.guard import ROLE_KEY
-from cellfeed.store.errors import CellfeedError, DataDamaged, NoMinion, ProtectData, ShardMoving, StorageUnavailable, Unavailable
+from cellfeed.store.errors import (
+    CellfeedError,
+    DataDamaged,
+    NoMinion,
+    ProtectData,
+    ShardMoving,
+    StorageUnavailable,
+    Unavailable,
+)
 from cellfeed.store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
 from cellfeed.store.repeated_warnings import RepeatedWarning
 
@@ -37,45 +47,61 @@ READ_TIMEOUT_S: Final = 3.0
 """Longest wait of a read for one answer before another node is asked."""
 
 WRITE_TIMEOUT_S: Final = 15.0
-"""Longest wait of a write for one answer: above InnoDB's lock wait, so that a lock time-out is told as such."""
+"""Longest wait of a write for one answer: above InnoDB's lock wait, so that a lock time-out is told
+as such."""
 
 SLOW_S: Final = 0.1
-"""A look that has taken so long already is not waited for any more; what the node said before counts."""
+"""A look that has taken so long already is not waited for any more; what the node said before
+counts."""
 
 DAMAGE_S: Final = 60.0
-"""How long other nodes are asked before one whose read met damage, in seconds: then it may be mended, and one read that fails once more costs milliseconds."""
+"""How long other nodes are asked before one whose read met damage, in seconds: then it may be
+mended, and one read that fails once more costs milliseconds."""
 
 _IDLE_LOOK_S: Final = 0.5
-"""How often a node is looked at that nobody asks about: a promotion by others is noticed within this."""
+"""How often a node is looked at that nobody asks about: a promotion by others is noticed within
+this."""
 
 T = TypeVar("T")
 
 
 class NodeEngine(Engine, Protocol):
-    """The engine of one node. A put, a trim or an erasure under ``terms`` is refused (StaleWriter, nothing written) when their leader epoch is not the shards'
-    own."""
+    """The engine of one node. A put, a trim or an erasure under ``terms`` is refused (StaleWriter,
+    nothing written) when their leader epoch is not the shards' own."""
 
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]: ...
 
-    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS, terms: WriteTerms | None = None) -> int: ...
+    def trim(
+        self,
+        shard: int,
+        below: int,
+        cells_max: int = TRIM_STEP_CELLS,
+        terms: WriteTerms | None = None,
+    ) -> int: ...
 
-    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None) -> ErasedStep: ...
+    def erase(
+        self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None
+    ) -> ErasedStep: ...
 
     def kept_shards(self) -> list[int]:
-        """Shards that have left the node's cluster, or are about to, and of which it has rows still."""
+        """Shards that have left the node's cluster, or are about to, and of which it has rows
+        still."""
         ...
 
     @property
     def connected_at_s(self) -> float:
-        """When the youngest connection was begun, by the monotonic clock: the server may have restarted before that."""
+        """When the youngest connection was begun, by the monotonic clock: the server may have
+        restarted before that."""
         ...
 
     def settle(self, terms: WriteTerms) -> None:
-        """Comes back when a write under these terms would be acknowledged, so when a minion has all that a semi-synchronous master holds."""
+        """Comes back when a write under these terms would be acknowledged, so when a minion has all
+        that a semi-synchronous master holds."""
         ...
 
     def look(self, state_key: str, seen: int | None) -> Look:
-        """All that a watcher asks about, in one round trip: a state entry's value, and the counters unless their token is ``seen``."""
+        """All that a watcher asks about, in one round trip: a state entry's value, and the counters
+        unless their token is ``seen``."""
         ...
 
     @property
@@ -98,7 +124,8 @@ class NodeEngine(Engine, Protocol):
 
 
 OpenNode = Callable[[float], NodeEngine]
-"""Opens a node's storage with a time-out in seconds for each answer. Raises StorageUnavailable while it is away."""
+"""Opens a node's storage with a time-out in seconds for each answer. Raises StorageUnavailable
+while it is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +148,19 @@ class StorageNode:
         self.why_not: str | None = "not looked at yet"
         """The last error while the node does not answer; None while it does."""
         self.refused: CellfeedError | None = None
-        """Why its storage takes no part although it answers; None while it does, or does not answer."""
+        """Why its storage takes no part although it answers; None while it does, or does not
+        answer."""
         self.damaged: str | None = None
-        """The last damage that a read met in its tables; None until one does, and again when it is away, as it is while it is made a copy of another node."""
+        """The last damage that a read met in its tables; None until one does, and again when it is
+        away, as it is while it is made a copy of another node."""
         self._damaged_at_s = -math.inf
         self.told_at_s = -math.inf
         """When the last look that was answered began, by the monotonic clock."""
         self.is_foreign = False
         """Whether it is another cluster's node, or of another history: nothing is read of it."""
         self.on_role: Callable[[Role], str | None] = lambda _: None
-        """Called by the watcher with what the node has heard of the cluster's role, at every look. Returns why the node takes no part."""
+        """Called by the watcher with what the node has heard of the cluster's role, at every look.
+        Returns why the node takes no part."""
         self._open_node = open_node
         self._engines: dict[float, NodeEngine] = {}
         self._open_lock = threading.Lock()
@@ -143,11 +173,12 @@ class StorageNode:
         self._watcher = SupervisedThread(f"watch-{name}", self._watch)
         self._watcher.start()
 
-    # --- calls -----------------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def call(self, what: Callable[[NodeEngine], T], timeout_s: float = READ_TIMEOUT_S) -> T:
-        """Calls the node's engine through the breaker. Raises StorageUnavailable at once while that is open. A call that failed counts for the breaker unless
-        the node has answered a look that began meanwhile: then the call was slow, and the node is well."""
+        """Calls the node's engine through the breaker. Raises StorageUnavailable at once while that
+        is open. A call that failed counts for the breaker unless the node has answered a look that
+        began meanwhile: then the call was slow, and the node is well."""
         if not self.breaker.allows():
             raise StorageUnavailable(f"node {self.name} is left alone for a moment: {self.why_not}")
         began_s = time.monotonic()
@@ -174,9 +205,12 @@ class StorageNode:
         return self.damaged is not None and time.monotonic() - self._damaged_at_s < DAMAGE_S
 
     def is_confirmed(self) -> bool:
-        """Whether the node, since it was last connected to, has said that a minion has all that it holds."""
+        """Whether the node, since it was last connected to, has said that a minion has all that it
+        holds."""
         with self._open_lock:
-            connected_at_s = max((engine.connected_at_s for engine in self._engines.values()), default=-math.inf)
+            connected_at_s = max(
+                (engine.connected_at_s for engine in self._engines.values()), default=-math.inf
+            )
         return self.view is not None and self.view.confirmed and self.told_at_s >= connected_at_s
 
     def _engine(self, timeout_s: float) -> NodeEngine:
@@ -199,7 +233,7 @@ class StorageNode:
         for engine in engines:
             engine.abort()
 
-    # --- watching --------------------------------------------------------------------------------------------------------
+    # --- watching ---------------------------------------------------------------------------------
 
     def ask(self) -> int:
         """Asks for a look that begins from now on; the ticket is for :meth:`wait`."""
@@ -209,13 +243,19 @@ class StorageNode:
             return self._asked
 
     def wait(self, ticket: int, slow_s: float = SLOW_S) -> None:
-        """Waits until that look is done; not for a node whose look has taken ``slow_s``, or that is away."""
+        """Waits until that look is done; not for a node whose look has taken ``slow_s``, or that is
+        away."""
 
         def waited_enough() -> bool:
             slow = self._begun > self._done and time.monotonic() - self._began_at_s > slow_s
             if not self._watcher.is_alive():  # it is dead, or its process was forked
                 return True
-            return self._done >= ticket or self._closed or slow or (self.why_not is not None and self.breaker.is_open)
+            return (
+                self._done >= ticket
+                or self._closed
+                or slow
+                or (self.why_not is not None and self.breaker.is_open)
+            )
 
         with self._changed:
             while not waited_enough():
@@ -224,7 +264,9 @@ class StorageNode:
     def _watch(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._asked > self._begun, _IDLE_LOOK_S)
+                self._changed.wait_for(
+                    lambda: self._closed or self._asked > self._begun, _IDLE_LOOK_S
+                )
                 if self._closed:
                     return
                 self._begun = max(self._begun + 1, self._asked)
@@ -253,10 +295,13 @@ class StorageNode:
             self.why_not = str(error)
             self.refused = error
         except Exception as error:
-            # A defect, or bytes that no server of ours sends: the node counts as away until a look is answered.
+            # A defect, or bytes that no server of ours sends: the node counts as away until a look
+            # is answered.
             self.breaker.failed()
             self.why_not = f"{type(error).__name__}: {error}"
-            self._failing.warn("the look at node %s failed by a defect: %r", self.name, error, exc_info=error)
+            self._failing.warn(
+                "the look at node %s failed by a defect: %r", self.name, error, exc_info=error
+            )
         else:
             self._token = look.token
             foreign = self.on_role(role) if role is not None else None
@@ -264,14 +309,23 @@ class StorageNode:
             if foreign is not None:
                 self.refuse(foreign)
                 return
-            self.view = NodeView(role, view.heads if view is not None and look.heads is None else look.heads or {}, look.confirmed)
+            self.view = NodeView(
+                role,
+                view.heads if view is not None and look.heads is None else look.heads or {},
+                look.confirmed,
+            )
             self.told_at_s = self._began_at_s
             self.breaker.succeeded()
             self.why_not = self.refused = None
 
     def refuse(self, reason: str) -> None:
         """The node is another cluster's: it takes no part until its looks say otherwise."""
-        self.is_foreign, self.view, self.why_not, self.refused = True, None, reason, ProtectData(f"node {self.name}: {reason}")
+        self.is_foreign, self.view, self.why_not, self.refused = (
+            True,
+            None,
+            reason,
+            ProtectData(f"node {self.name}: {reason}"),
+        )
 
     def close(self) -> None:
         with self._changed:

@@ -1,8 +1,10 @@
-"""Where each shard is, as far as this process has heard: the shard map, and the clusters that it names.
+"""Where each shard is, as far as this process has heard: the shard map, and the clusters that it
+names.
 
-A shard may move while the process runs (:mod:`cellfeed.store.clusters.moves`). The cluster that it leaves refuses puts and reads of it (:class:`ShardMoving`) from
-before the other one takes any, so an old map leads to a refusal, never to an old answer. :meth:`Placement.settled` makes a call again, with the map read anew,
-until the move is through or ``MOVE_WAIT_S`` is over.
+A shard may move while the process runs (:mod:`cellfeed.store.clusters.moves`). The cluster that it
+leaves refuses puts and reads of it (:class:`ShardMoving`) from before the other one takes any, so
+an old map leads to a refusal, never to an old answer. :meth:`Placement.settled` makes a call again,
+with the map read anew, until the move is through or ``MOVE_WAIT_S`` is over.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from cellfeed.store.clusters.serving.dictionaries import refuse_lost_on_master
 from cellfeed.store.errors import CellfeedError, ProtectData, ShardMoving, StorageUnavailable
 
 MOVE_WAIT_S: Final = 5.0
-"""How long a call waits for a shard that moves, in seconds. The fence of a move is a fraction of a second, and at most one."""
+"""How long a call waits for a shard that moves, in seconds. The fence of a move is a fraction of a
+second, and at most one."""
 
 _PAUSE_S: Final = 0.02
 """Between two looks for a new map."""
@@ -30,30 +33,37 @@ class Placement:
     """See the module. Any number of threads."""
 
     def __init__(self, datastore: str, shards: int, clusters: Mapping[str, Cluster]) -> None:
-        """Raises StorageUnavailable when no cluster tells the map, ProtectData when it is another datastore's or names a cluster that is not given."""
+        """Raises StorageUnavailable when no cluster tells the map, ProtectData when it is another
+        datastore's or names a cluster that is not given."""
         self._clusters = clusters
         self._lock = threading.Lock()
         self._read_at_s = 0.0
         shard_map = self._first_map()
         if (shard_map.datastore, shard_map.shards) != (datastore, shards):
             raise ProtectData(
-                f"the clusters hold datastore {shard_map.datastore!r} with {shard_map.shards} shards; opened as {datastore!r} with {shards} shards"
+                f"the clusters hold datastore {shard_map.datastore!r} with {shard_map.shards}"
+                f" shards; opened as {datastore!r} with {shards} shards"
             )
         self._by_shard = shard_map.by_shard()
         for name in self._by_shard:
             if name not in clusters:
-                raise ProtectData(f"the shard map names a cluster {name!r}, which the configuration does not; it names {', '.join(clusters)}")
+                raise ProtectData(
+                    f"the shard map names a cluster {name!r}, which the configuration does not; it"
+                    f" names {', '.join(clusters)}"
+                )
         self.map = shard_map
         for name, cluster in clusters.items():
             cluster.hold(shard_map.shards_of(name))
 
     def cluster_of(self, shard: int) -> Cluster:
-        """Raises StorageUnavailable for a shard that went to a cluster which this process does not know."""
+        """Raises StorageUnavailable for a shard that went to a cluster which this process does not
+        know."""
         name = self._by_shard[shard]
         if (cluster := self._clusters.get(name)) is None:
             raise StorageUnavailable(
-                f"shard {shard} has moved to cluster {name!r}, which the configuration that this process was started with does not name: "
-                "start the process again with the present one"
+                f"shard {shard} has moved to cluster {name!r}, which the configuration that this"
+                " process was started with does not name: start the process again with the"
+                " present one"
             )
         return cluster
 
@@ -62,7 +72,8 @@ class Placement:
         return self._by_shard[shard]
 
     def settled(self, call: Callable[[], T]) -> T:
-        """What the call returns, made again while a shard that it is about moves. Raises what it raises; ShardMoving when the wait was in vain."""
+        """What the call returns, made again while a shard that it is about moves. Raises what it
+        raises; ShardMoving when the wait was in vain."""
         deadline_s = time.monotonic() + MOVE_WAIT_S
         while True:
             version = self.map.version
@@ -75,7 +86,8 @@ class Placement:
             time.sleep(_PAUSE_S)
 
     def refresh(self) -> None:
-        """Reads the map again, unless that was done a moment ago. A cluster that is away is left out."""
+        """Reads the map again, unless that was done a moment ago. A cluster that is away is left
+        out."""
         with self._lock:
             if time.monotonic() - self._read_at_s < _PAUSE_S:
                 return
@@ -85,7 +97,10 @@ class Placement:
                     found, _ = cluster.read(lambda engine: read_map(engine.state))
                 except CellfeedError:
                     continue
-                if found is not None and (found.datastore, found.shards) == (self.map.datastore, self.map.shards):
+                if found is not None and (found.datastore, found.shards) == (
+                    self.map.datastore,
+                    self.map.shards,
+                ):
                     told.append(found)
             self._take(merged(told))
             self._read_at_s = time.monotonic()
@@ -94,9 +109,15 @@ class Placement:
         by_shard = shard_map.by_shard()
         went = [shard for shard, name in enumerate(by_shard) if name != self._by_shard[shard]]
         if went:
-            # First the cluster that has it now, with what was shown of it; then everybody is sent there; then the other one lets go.
+            # First the cluster that has it now, with what was shown of it; then everybody is sent
+            # there; then the other one lets go.
             for name, cluster in self._clusters.items():
-                arrived = {s: old.told(s) for s in went if by_shard[s] == name and (old := self._clusters.get(self._by_shard[s])) is not None}
+                arrived = {
+                    s: old.told(s)
+                    for s in went
+                    if by_shard[s] == name
+                    and (old := self._clusters.get(self._by_shard[s])) is not None
+                }
                 if arrived:
                     cluster.hold(sorted({*cluster.shards, *arrived}), arrived)
             self._by_shard = by_shard
@@ -116,5 +137,8 @@ class Placement:
             if shard_map is not None:
                 found.append(shard_map)
         if not found:
-            raise StorageUnavailable(f"no cluster tells the shard map (entry {MAP_KEY!r}; made by cellfeed cluster init): {'; '.join(reasons)}")
+            raise StorageUnavailable(
+                f"no cluster tells the shard map (entry {MAP_KEY!r}; made by cellfeed cluster"
+                f" init): {'; '.join(reasons)}"
+            )
         return merged(sorted(found, key=lambda each: each.version, reverse=True))

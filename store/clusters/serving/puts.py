@@ -1,4 +1,5 @@
-"""Puts over clusters: each cluster's cells in one transaction of its own, buffered on others first where that is asked for, and again where a shard moves."""
+"""Puts over clusters: each cluster's cells in one transaction of its own, buffered on others first
+where that is asked for, and again where a shard moves."""
 
 from __future__ import annotations
 
@@ -14,11 +15,18 @@ from cellfeed.store.errors import CellfeedError, ShardMoving
 
 
 class ClusteredPuts:
-    """``buffers``: by cluster, where copies can be kept; ``copies``: on how many other clusters a put is buffered first."""
+    """``buffers``: by cluster, where copies can be kept; ``copies``: on how many other clusters a
+    put is buffered first."""
 
-    def __init__(self, placement: Placement, shards: int, buffers: Mapping[str, BufferTable], copies: int) -> None:
+    def __init__(
+        self, placement: Placement, shards: int, buffers: Mapping[str, BufferTable], copies: int
+    ) -> None:
         self._placement, self._shards = placement, shards
-        self._buffered = BufferedWriter(buffers, self._write, self._shard_of, copies) if copies and buffers else None
+        self._buffered = (
+            BufferedWriter(buffers, self._write, self._shard_of, copies)
+            if copies and buffers
+            else None
+        )
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         groups: dict[str, list[int]] = {}
@@ -40,7 +48,8 @@ class ClusteredPuts:
         return self._buffered.put(cluster, cells) if self._buffered else self._write(cells)
 
     def _write(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        """Puts cells of one cluster, and waits for those whose shard moves meanwhile. Raises when none was written, and one error says why."""
+        """Puts cells of one cluster, and waits for those whose shard moves meanwhile. Raises when
+        none was written, and one error says why."""
         owners = list({self._placement.cluster_of(self._shard_of(cell)): None for cell in cells})
         if len(owners) == 1:
             with suppress(ShardMoving):
@@ -76,13 +85,25 @@ class ClusteredPuts:
             self._placement.settled(put_each)
         except ShardMoving as error:
             errors.append(error)
-            results.update({index: self._failed(cells[index], error) for indexes in waiting.values() for index in indexes})
-        if errors and not any(result.error is None for result in results.values()) and len({str(error) for error in errors}) == 1:
+            results.update(
+                {
+                    index: self._failed(cells[index], error)
+                    for indexes in waiting.values()
+                    for index in indexes
+                }
+            )
+        if (
+            errors
+            and not any(result.error is None for result in results.values())
+            and len({str(error) for error in errors}) == 1
+        ):
             raise errors[0]
         return [results[index] for index in range(len(cells))]
 
     def _failed(self, cell: NewCell, error: CellfeedError) -> PutResult:
-        return PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, self._shard_of(cell), error=error)
+        return PutResult(
+            Outcome.FAILED if error.definite else Outcome.UNKNOWN, self._shard_of(cell), error=error
+        )
 
     def _shard_of(self, cell: NewCell) -> int:
         return shard_of(cell.row_key, self._shards)

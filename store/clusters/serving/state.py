@@ -10,7 +10,8 @@ from cellfeed.store.engines.contract.values import StateEntry
 
 
 class ClusterState:
-    """The state table of a cluster, on its master: leases and offsets must be read where they are written."""
+    """The state table of a cluster, on its master: leases and offsets must be read where they are
+    written."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -21,8 +22,12 @@ class ClusterState:
     def list(self, prefix: str) -> list[StateEntry]:
         return self._cluster.write(lambda engine, _: engine.state.list(prefix), READ_TIMEOUT_S)
 
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
-        return self._cluster.write(lambda engine, role: engine.state.commit(write, expect, role.terms))
+    def commit(
+        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
+        return self._cluster.write(
+            lambda engine, role: engine.state.commit(write, expect, role.terms)
+        )
 
     def now_us(self) -> int:
         return self._cluster.write(lambda engine, _: engine.state.now_us(), READ_TIMEOUT_S)

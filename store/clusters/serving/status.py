@@ -1,4 +1,5 @@
-"""How a cluster stands: who is master, which nodes answer, how far the watermark is behind what is committed. For metrics and for its operator."""
+"""How a cluster stands: who is master, which nodes answer, how far the watermark is behind what is
+committed. For metrics and for its operator."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from cellfeed.store.clusters.serving.node import StorageNode
 from cellfeed.store.errors import CellfeedError
 
 AGED_SHARDS_MAX: Final = 64
-"""Shards that are asked for their oldest cell that no minion has, those with most such cells: one short read on the master each. Where more than these are
-behind at once the age is of the oldest among them."""
+"""Shards that are asked for their oldest cell that no minion has, those with most such cells: one
+short read on the master each. Where more than these are behind at once the age is of the oldest
+among them."""
 
 
 class NodeRole(StrEnum):
@@ -27,9 +29,9 @@ class NodeRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """``up``: it answered when it was last looked at; ``error`` says why not, or which damage a read met in its tables.
-    ``breaker``: ``open`` while it is left alone. ``cells``: what it held when it
-    last told; ``behind``: how many fewer than the node that held most."""
+    """``up``: it answered when it was last looked at; ``error`` says why not, or which damage a
+    read met in its tables. ``breaker``: ``open`` while it is left alone. ``cells``: what it held
+    when it last told; ``behind``: how many fewer than the node that held most."""
 
     name: str
     role: NodeRole
@@ -42,10 +44,12 @@ class NodeStanding:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStanding:
-    """``lag_cells``: cells that the master has committed and no minion holds yet, over all shards; ``lag_cells_max``: of the one shard that has most;
-    ``lag_s``: the age of the oldest of them in seconds by the master's clock, 0 when there is none. All three are None while the master does not tell, and 0
-    in a cluster without minions. ``semi_sync``: a commit waits until a minion has received it. ``error``: why nothing is known of the cluster or of its lag, or
-    why it takes no writes."""
+    """``lag_cells``: cells that the master has committed and no minion holds yet, over all shards;
+    ``lag_cells_max``: of the one shard that has most; ``lag_s``: the age of the oldest of them in
+    seconds by the master's clock, 0 when there is none. All three are None while the master does
+    not tell, and 0 in a cluster without minions. ``semi_sync``: a commit waits until a minion has
+    received it. ``error``: why nothing is known of the cluster or of its lag, or why it takes no
+    writes."""
 
     name: str
     epoch: int
@@ -92,20 +96,33 @@ def standing(cluster: Cluster) -> ClusterStanding:
 
 
 def _lag(cluster: Cluster, master: StorageNode) -> dict[int, int] | None:
-    """Per shard that is behind, by how many cells; None while the master does not tell what it has committed."""
+    """Per shard that is behind, by how many cells; None while the master does not tell what it has
+    committed."""
     if master.why_not is not None or (view := master.view) is None:
         return None
     replicated = cluster.replicated()
-    behind = {shard: view.heads[shard].next_added_id - replicated[shard] for shard in cluster.shards if shard in view.heads}
+    behind = {
+        shard: view.heads[shard].next_added_id - replicated[shard]
+        for shard in cluster.shards
+        if shard in view.heads
+    }
     return {shard: cells for shard, cells in behind.items() if cells > 0}
 
 
-def _age_s(master: StorageNode, lag: Mapping[int, int], replicated: Mapping[int, int]) -> float | None:
+def _age_s(
+    master: StorageNode, lag: Mapping[int, int], replicated: Mapping[int, int]
+) -> float | None:
     most = sorted(lag, key=lambda shard: lag[shard], reverse=True)[:AGED_SHARDS_MAX]
     if not most:
         return 0.0
     try:
-        oldest = master.call(lambda engine: [cell.created_at_us for shard in most for cell in engine.scan(shard, replicated[shard], 1)])
+        oldest = master.call(
+            lambda engine: [
+                cell.created_at_us
+                for shard in most
+                for cell in engine.scan(shard, replicated[shard], 1)
+            ]
+        )
         now_us = master.call(lambda engine: engine.state.now_us())
     except CellfeedError:
         return None
@@ -113,8 +130,14 @@ def _age_s(master: StorageNode, lag: Mapping[int, int], replicated: Mapping[int,
 
 
 def _nodes(cluster: Cluster, role: Role | None) -> list[NodeStanding]:
-    ends = {name: sum(head.next_added_id for head in node.view.heads.values()) if node.view else 0 for name, node in cluster.nodes.items()}
-    trimmed = {name: sum(head.log_start for head in node.view.heads.values()) if node.view else 0 for name, node in cluster.nodes.items()}
+    ends = {
+        name: sum(head.next_added_id for head in node.view.heads.values()) if node.view else 0
+        for name, node in cluster.nodes.items()
+    }
+    trimmed = {
+        name: sum(head.log_start for head in node.view.heads.values()) if node.view else 0
+        for name, node in cluster.nodes.items()
+    }
     most = max(ends.values(), default=0)
     return [
         NodeStanding(
@@ -134,5 +157,10 @@ def _role_of(node: StorageNode, role: Role | None) -> NodeRole:
     if role is not None and node.name == role.master:
         return NodeRole.MASTER
     view = node.view
-    follows = role is not None and view is not None and view.role is not None and view.role.epoch == role.epoch
+    follows = (
+        role is not None
+        and view is not None
+        and view.role is not None
+        and view.role.epoch == role.epoch
+    )
     return NodeRole.MINION if follows else NodeRole.APART

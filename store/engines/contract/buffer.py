@@ -1,4 +1,5 @@
-"""The contract of a buffer table: cells that wait on one cluster until another one, their own, has them on its minions (design §2.8)."""
+"""The contract of a buffer table: cells that wait on one cluster until another one, their own, has
+them on its minions (design §2.8)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from cellfeed.store.engines.contract.values import WriteTerms
 
 @dataclass(frozen=True, slots=True)
 class BufferedCell:
-    """A buffered cell. ``buffer_id`` is its place in the table. ``accepted``: its put was answered ``buffered``, so the buffer answers for it; otherwise it is
-    only a copy of a put that went to the own cluster as well. ``conflict``: why it cannot be written there, once that is known."""
+    """A buffered cell. ``buffer_id`` is its place in the table. ``accepted``: its put was answered
+    ``buffered``, so the buffer answers for it; otherwise it is only a copy of a put that went to
+    the own cluster as well. ``conflict``: why it cannot be written there, once that is known."""
 
     buffer_id: int
     owner: str
@@ -38,16 +40,21 @@ class BufferTable(Protocol):
     """One cluster's table. Every call is one transaction on its master."""
 
     def add(self, owner: str, cells: Sequence[NewCell]) -> None:
-        """Keeps copies, durable when it returns. A triple that waits already keeps its first body and its id."""
+        """Keeps copies, durable when it returns. A triple that waits already keeps its first body
+        and its id."""
         ...
 
     def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
-        """Makes the buffer answer for cells that were added. Per cell whether the body that waits is this one: not when another one waits, nor when nothing
-        does, which the drain may have put."""
+        """Makes the buffer answer for cells that were added. Per cell whether the body that waits
+        is this one: not when another one waits, nor when nothing does, which the drain may have
+        put."""
         ...
 
-    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
-        """Cells without a known conflict, by id; fewer than ``limit`` when their bodies are more than ``BATCH_BYTES_MAX``, but at least one that waits."""
+    def waiting(
+        self, owner: str, after_id: int, limit: int, older_than_s: float
+    ) -> list[BufferedCell]:
+        """Cells without a known conflict, by id; fewer than ``limit`` when their bodies are more
+        than ``BATCH_BYTES_MAX``, but at least one that waits."""
         ...
 
     def remove(self, buffer_ids: Sequence[int]) -> None: ...
@@ -66,21 +73,31 @@ class BufferTable(Protocol):
 
 
 class NodeBufferTable(Protocol):
-    """The same of one node of a cluster, where writes come with terms: under others than the node's own
-    they are refused (StaleWriter, nothing written)."""
+    """The same of one node of a cluster, where writes come with terms: under others than the node's
+    own they are refused (StaleWriter, nothing written)."""
 
-    def add(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> None: ...
+    def add(
+        self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None
+    ) -> None: ...
 
-    def accept(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[bool]: ...
+    def accept(
+        self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None
+    ) -> list[bool]: ...
 
-    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]: ...
+    def waiting(
+        self, owner: str, after_id: int, limit: int, older_than_s: float
+    ) -> list[BufferedCell]: ...
 
     def remove(self, buffer_ids: Sequence[int], terms: WriteTerms | None = None) -> None: ...
 
-    def remove_copies(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> None: ...
+    def remove_copies(
+        self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None
+    ) -> None: ...
 
     def remove_row(self, owner: str, row_key: bytes, terms: WriteTerms | None = None) -> None: ...
 
-    def mark_conflict(self, buffer_id: int, reason: str, terms: WriteTerms | None = None) -> None: ...
+    def mark_conflict(
+        self, buffer_id: int, reason: str, terms: WriteTerms | None = None
+    ) -> None: ...
 
     def counts(self) -> list[BufferCount]: ...

@@ -1,15 +1,21 @@
 """Dictionaries in a storage, beside the cells: what every engine promises.
 
-    C1  ``add`` returns when the content is on every storage of the datastore, and would be there after a promotion. It may be called again. A content whose id
+    C1  ``add`` returns when the content is on every storage of the datastore, and would be there
+    after a promotion. It may be called again. A content whose id
         another one has is refused.
-    C2  ``use`` says that puts of a column take the dictionary from now on; of two that do so at once for the same turn one is told False. It is written to a
+    C2  ``use`` says that puts of a column take the dictionary from now on; of two that do so at
+    once for the same turn one is told False. It is written to a
         storage only after C1, so wherever it is read, the content is there.
-    C3  A put takes only dictionaries that its own storage says are in use, read under the leader epoch of the put. So no body is ever on a storage before its
-        dictionary, whatever was promoted, cloned or killed meanwhile. Of one that is lost by then codec 2 takes the place: a put never fails for a dictionary.
-    C4  Nothing is deleted but what was retired, when no body names it any more (:mod:`cellfeed.store.dictionaries.retiring`). What was in use once is checked whenever
+    C3  A put takes only dictionaries that its own storage says are in use, read under the leader
+    epoch of the put. So no body is ever on a storage before its
+        dictionary, whatever was promoted, cloned or killed meanwhile. Of one that is lost by then
+        codec 2 takes the place: a put never fails for a dictionary.
+    C4  Nothing is deleted but what was retired, when no body names it any more
+    (:mod:`cellfeed.store.dictionaries.retiring`). What was in use once is checked whenever
         a storage is opened: DictionaryLost when it is missing or another content than it was.
 
-Two tables: contents, and the turns of each column (0, 1, 2 …), each with the SHA-256 of its content. The second tells what the first has to have.
+Two tables: contents, and the turns of each column (0, 1, 2 …), each with the SHA-256 of its
+content. The second tells what the first has to have.
 """
 
 from __future__ import annotations
@@ -28,7 +34,8 @@ from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.errors import CellfeedError, DictionaryLost, Unavailable
 
 REFRESH_S: Final = 5.0
-"""How old what a put knows of dictionaries in use may be, in seconds: a small table is read that often, and another process's dictionary taken this soon."""
+"""How old what a put knows of dictionaries in use may be, in seconds: a small table is read that
+often, and another process's dictionary taken this soon."""
 
 _log = logging.getLogger("cellfeed.dictionaries")
 
@@ -51,8 +58,9 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True)
 class KeptDictionary:
-    """A dictionary as one storage has it. ``turns``: of its column, in which it was put to use there; none for one that never was. ``trained_at_us``,
-    ``samples`` and ``content_bytes`` are 0 for a missing one."""
+    """A dictionary as one storage has it. ``turns``: of its column, in which it was put to use
+    there; none for one that never was. ``trained_at_us``, ``samples`` and ``content_bytes`` are 0
+    for a missing one."""
 
     dictionary_id: int
     column_name: str
@@ -76,7 +84,8 @@ class DictionaryStore(Protocol):
         ...
 
     def current(self) -> dict[str, Turn]:
-        """By column name what puts take now, as the master says; only those whose content is there."""
+        """By column name what puts take now, as the master says; only those whose content is
+        there."""
         ...
 
     def count(self) -> int:
@@ -96,7 +105,8 @@ class DictionaryStore(Protocol):
         ...
 
     def complete(self) -> None:
-        """Brings what one storage has to the others: what a kill between them, or a storage that came later, has left to do."""
+        """Brings what one storage has to the others: what a kill between them, or a storage that
+        came later, has left to do."""
         ...
 
 
@@ -104,7 +114,8 @@ class DictionaryTable(DictionaryStore, Protocol):
     """The dictionaries on one storage."""
 
     def restore(self, dictionary: Dictionary) -> None:
-        """Writes a content that was lost here, in place of what is there, on this storage alone: other nodes of its cluster are looked at by themselves."""
+        """Writes a content that was lost here, in place of what is there, on this storage alone:
+        other nodes of its cluster are looked at by themselves."""
         ...
 
     def check(self) -> None:
@@ -113,8 +124,8 @@ class DictionaryTable(DictionaryStore, Protocol):
 
 
 class NodeDictionaryTable(DictionaryTable, Protocol):
-    """The dictionaries on one node of a cluster, where writes come with terms: under others than the
-    node's own they are refused (StaleWriter, nothing written)."""
+    """The dictionaries on one node of a cluster, where writes come with terms: under others than
+    the node's own they are refused (StaleWriter, nothing written)."""
 
     def add(self, dictionary: Dictionary, terms: WriteTerms | None = None) -> None: ...
 
@@ -132,15 +143,17 @@ class _Read(NamedTuple):
 class DictionariesOfPuts:
     """What puts to one storage take (C3). Any number of threads."""
 
-    def __init__(self, table: DictionaryTable, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, table: DictionaryTable, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._table = table
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._last: _Read | None = None
 
     def under(self, epoch: int | None) -> Mapping[str, KnownDictionary]:
-        """By column name the dictionaries for a put under this leader epoch (None: a storage that has none). Raises Unavailable, as the put would: nothing is
-        written then."""
+        """By column name the dictionaries for a put under this leader epoch (None: a storage that
+        has none). Raises Unavailable, as the put would: nothing is written then."""
         last = self._last
         if last is None or not self._is_fresh(last, epoch):
             with self._lock:
@@ -171,12 +184,18 @@ class DictionariesOfPuts:
             return known
         found = self._table.find(turn.dictionary_id)
         if found is None:
-            raise DictionaryLost(f"dictionary {name_of(turn.dictionary_id)} of column {turn.column_name!r} is missing or damaged")
+            raise DictionaryLost(
+                f"dictionary {name_of(turn.dictionary_id)} of column {turn.column_name!r} is"
+                " missing or damaged"
+            )
         return know(found)
 
 
-def with_turns(found: Mapping[int, KeptDictionary], turns: Iterable[tuple[int, str, bytes, int]]) -> list[KeptDictionary]:
-    """The contents found, by id, together with the ``(id, column name, SHA-256, turn)`` of what was put to use: a turn tells what its content has to be."""
+def with_turns(
+    found: Mapping[int, KeptDictionary], turns: Iterable[tuple[int, str, bytes, int]]
+) -> list[KeptDictionary]:
+    """The contents found, by id, together with the ``(id, column name, SHA-256, turn)`` of what was
+    put to use: a turn tells what its content has to be."""
     told: dict[int, list[tuple[int, str, bytes, int]]] = {}
     for row in turns:
         told.setdefault(row[0], []).append(row)
@@ -190,7 +209,9 @@ def with_turns(found: Mapping[int, KeptDictionary], turns: Iterable[tuple[int, s
         _, column, digest, _ = uses[0]
         numbers = tuple(turn for *_, turn in uses)
         if content is None:
-            kept.append(KeptDictionary(dictionary_id, column, Condition.MISSING, digest, numbers, 0, 0, 0))
+            kept.append(
+                KeptDictionary(dictionary_id, column, Condition.MISSING, digest, numbers, 0, 0, 0)
+            )
         else:
             condition = content.condition if content.sha256 == digest else Condition.DAMAGED
             sizes = (content.trained_at_us, content.samples, content.content_bytes)
@@ -199,16 +220,23 @@ def with_turns(found: Mapping[int, KeptDictionary], turns: Iterable[tuple[int, s
 
 
 def refuse_lost(where: object, kept: Iterable[KeptDictionary]) -> None:
-    """Raises DictionaryLost when one that was in use is missing or damaged, naming all of them and the way out."""
+    """Raises DictionaryLost when one that was in use is missing or damaged, naming all of them and
+    the way out."""
     lost = [each for each in kept if each.turns and each.condition is not Condition.WHOLE]
     if lost:
-        told = ", ".join(f"{each.name} of column {each.column_name!r} is {each.condition}" for each in lost)
+        told = ", ".join(
+            f"{each.name} of column {each.column_name!r} is {each.condition}" for each in lost
+        )
         raise DictionaryLost(
-            f"{where}: dictionary {told}: bodies that need it cannot be read. `cellfeed dictionary recover` brings it back from another node or cluster, "
-            "or with --file from an export; on a minion alone `cellfeed cluster rejoin --copy` does as well"
+            f"{where}: dictionary {told}: bodies that need it cannot be read. `cellfeed dictionary"
+            " recover` brings it back from another node or cluster, or with --file from an export;"
+            " on a minion alone `cellfeed cluster rejoin --copy` does as well"
         )
 
 
 def tables_missing(where: object, error: object) -> DictionaryLost:
     """For a storage whose tables of dictionaries are gone altogether."""
-    return DictionaryLost(f"{where}: the tables of dictionaries cannot be read ({error}): restore the storage from a copy or a backup; bodies may need them")
+    return DictionaryLost(
+        f"{where}: the tables of dictionaries cannot be read ({error}): restore the storage from a"
+        " copy or a backup; bodies may need them"
+    )

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 NAMED_MAX: Final = 100
-"""Findings of one kind in one shard of one place that are named; the others are counted. A disk that fails damages thousands of cells."""
+"""Findings of one kind in one shard of one place that are named; the others are counted. A disk
+that fails damages thousands of cells."""
 
 Kind = Literal["identity", "integrity", "gap", "checksum", "counter", "key", "index", "unread"]
-"""``identity``: a part of another history, or none. ``integrity``: the database's own check. ``gap``: ids without a cell. ``checksum``: a cell is not the one
-that was written. ``counter``: a counter does not fit the cells. ``key``: a cell in the wrong shard, or not found by its key. ``index``: an entry does not fit
-the cells. ``unread``: something could not be looked at."""
+"""``identity``: a part of another history, or none. ``integrity``: the database's own check.
+``gap``: ids without a cell. ``checksum``: a cell is not the one that was written. ``counter``: a
+counter does not fit the cells. ``key``: a cell in the wrong shard, or not found by its key.
+``index``: an entry does not fit the cells. ``unread``: something could not be looked at."""
 
 OnCells = Callable[[int], None]
 """Is told how many cells have been looked at, after each piece."""
@@ -21,7 +23,8 @@ OnCells = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``place``: the file, or ``cluster/node``. ``shard`` and ``ids`` where it concerns cells. ``mended``: what a repair replaced; empty when nothing was."""
+    """``place``: the file, or ``cluster/node``. ``shard`` and ``ids`` where it concerns cells.
+    ``mended``: what a repair replaced; empty when nothing was."""
 
     kind: Kind
     place: str
@@ -42,12 +45,15 @@ class Finding:
         return found
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.kind}: {self.text}" + (f"; mended: {self.mended}" if self.mended else "")
+        return f"{self.place}: {self.kind}: {self.text}" + (
+            f"; mended: {self.mended}" if self.mended else ""
+        )
 
 
 @dataclass
 class Findings:
-    """All that a check found. ``without_checksum``: cells of an earlier version, which `cellfeed scrub` gives one."""
+    """All that a check found. ``without_checksum``: cells of an earlier version, which
+    `cellfeed scrub` gives one."""
 
     found: list[Finding] = field(default_factory=list)
     cells: int = 0
@@ -58,7 +64,9 @@ class Findings:
     def __post_init__(self) -> None:
         self._named: Counter[tuple[str, str, int | None]] = Counter()
 
-    def add(self, kind: Kind, place: str, text: str, shard: int | None = None, ids: range | None = None) -> None:
+    def add(
+        self, kind: Kind, place: str, text: str, shard: int | None = None, ids: range | None = None
+    ) -> None:
         """One more."""
         key = kind, place, shard
         self._named[key] += 1

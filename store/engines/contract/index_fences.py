@@ -1,23 +1,31 @@
-"""The fences of an index's writers: a number for each shard of the log, on every storage that holds entries.
+"""The fences of an index's writers: a number for each shard of the log, on every storage that holds
+entries.
 
-Merging entries minds no order and no repetition (X1), so a writer that comes late with an old view does no harm, whoever has overtaken it. What does not go
-with that is **taking away**: once an entry was removed because cells were trimmed or erased, a view of before must not be merged any more. So
+Merging entries minds no order and no repetition (X1), so a writer that comes late with an old view
+does no harm, whoever has overtaken it. What does not go with that is **taking away**: once an entry
+was removed because cells were trimmed or erased, a view of before must not be merged any more. So
 
-    a writer    reads the number of its shard, then the cells, and writes under that number: the transaction looks whether it still holds, and keeps it from
+    a writer    reads the number of its shard, then the cells, and writes under that number: the
+                transaction looks whether it still holds, and keeps it from
                 being raised until it has committed (X6)
-    a remover   has the cells go, raises the number on every storage, then looks at entries and removes them
+    a remover   has the cells go, raises the number on every storage, then looks at entries and
+                removes them
 
-A transaction under the old number is committed before the raise, and the remover sees its entries; or it is refused. One under the new number comes of cells
-that were read after the raise, when those were gone. It makes no difference whether the writer still has its shard, was paused, or sent a packet that the
-server comes to late. Nothing is to be done when shards change hands.
+A transaction under the old number is committed before the raise, and the remover sees its entries;
+or it is refused. One under the new number comes of cells that were read after the raise, when those
+were gone. It makes no difference whether the writer still has its shard, was paused, or sent a
+packet that the server comes to late. Nothing is to be done when shards change hands.
 
-**A new version of an index** has no entries yet, so whoever removes entries need not know of it, if its writers see all that had gone when they began. So the
-first thing that they do is to raise the numbers of all shards: they read of no node that is behind that (X3).
+**A new version of an index** has no entries yet, so whoever removes entries need not know of it, if
+its writers see all that had gone when they began. So the first thing that they do is to raise the
+numbers of all shards: they read of no node that is behind that (X3).
 
-Numbers only need to differ. Two that raise at once take different ones, the higher stays, and the other is refused and raises again. Crash points: a raise that
-died between two storages leaves different numbers, or, on a storage that is new, none: writers are refused there until somebody reads them
-(:meth:`Fences.read`), who brings all to the highest. That was written after those cells had gone, so it is as good as the raise itself. A promotion that falls
-back behind a raise can only take away one that nobody was told of, as with any commit.
+Numbers only need to differ. Two that raise at once take different ones, the higher stays, and the
+other is refused and raises again. Crash points: a raise that died between two storages leaves
+different numbers, or, on a storage that is new, none: writers are refused there until somebody
+reads them (:meth:`Fences.read`), who brings all to the highest. That was written after those cells
+had gone, so it is as good as the raise itself. A promotion that falls back behind a raise can only
+take away one that nobody was told of, as with any commit.
 """
 
 from __future__ import annotations
@@ -27,7 +35,8 @@ from random import randint
 from typing import Final, Protocol
 
 _STEP_MAX: Final = 1 << 20
-"""A raise goes up by a random number to this: two at once hardly take the same. 63 bits are enough for eight million million raises of a shard."""
+"""A raise goes up by a random number to this: two at once hardly take the same. 63 bits are enough
+for eight million million raises of a shard."""
 
 
 class FencedStorage(Protocol):
@@ -38,7 +47,8 @@ class FencedStorage(Protocol):
         ...
 
     def set_fences(self, numbers: Mapping[int, int]) -> None:
-        """Comes back when the numbers, or higher ones, are on disk and every transaction under lower ones has ended. X2."""
+        """Comes back when the numbers, or higher ones, are on disk and every transaction under
+        lower ones has ended. X2."""
         ...
 
 
@@ -49,18 +59,25 @@ class Fences:
         self._storages = storages
 
     def read(self, shards: Sequence[int]) -> dict[int, int]:
-        """The number of each shard, the same everywhere. Raises Unavailable when a storage does not answer."""
+        """The number of each shard, the same everywhere. Raises Unavailable when a storage does not
+        answer."""
         found = [storage.fence_numbers(shards) for storage in self._storages]
         highest = {shard: max(1, *(each.get(shard, 0) for each in found)) for shard in shards}
         for storage, here in zip(self._storages, found, strict=True):
-            if lower := {shard: number for shard, number in highest.items() if here.get(shard) != number}:
+            if lower := {
+                shard: number for shard, number in highest.items() if here.get(shard) != number
+            }:
                 storage.set_fences(lower)
         return highest
 
     def raise_(self, shards: Sequence[int]) -> dict[int, int]:
-        """A new number for each shard, once the cells are gone; what the remover writes under. Raises Unavailable: then it is repeated."""
+        """A new number for each shard, once the cells are gone; what the remover writes under.
+        Raises Unavailable: then it is repeated."""
         found = [storage.fence_numbers(shards) for storage in self._storages]
-        numbers = {shard: max(each.get(shard, 0) for each in found) + randint(1, _STEP_MAX) for shard in shards}
+        numbers = {
+            shard: max(each.get(shard, 0) for each in found) + randint(1, _STEP_MAX)
+            for shard in shards
+        }
         for storage in self._storages:
             storage.set_fences(numbers)
         return numbers

@@ -1,19 +1,31 @@
-"""What an engine keeps for secondary indexes: a table per index version and shard, of entries that are merged, never overwritten.
+"""What an engine keeps for secondary indexes: a table per index version and shard, of entries that
+are merged, never overwritten.
 
-An entry stands under ``(shard value, row key)`` in the shard of the shard value. It is a set of registers, one for each column of cells that the index
-takes fields from: the ref key of a cell, and its fields. ``live`` belongs to the register of the first column: whether that cell names this shard value. An
-entry that is not live is a tombstone: it says that the row was seen to have left, or never was here, as of that ref key.
+An entry stands under ``(shard value, row key)`` in the shard of the shard value. It is a set of
+registers, one for each column of cells that the index takes fields from: the ref key of a cell, and
+its fields. ``live`` belongs to the register of the first column: whether that cell names this shard
+value. An entry that is not live is a tombstone: it says that the row was seen to have left, or
+never was here, as of that ref key.
 
-    X1  ``apply`` merges: of each register the one with the higher ref key stays. So it may be repeated, and come in any order, from any number of writers:
-        the outcome is the same. All entries of a call that lie on one cluster are written in one transaction.
-    X2  ``apply`` and ``remove`` come back when the entries are on disk, and under the leader epoch of their shards (as a put does). They raise
-        StorageUnavailable when nothing was written, OutcomeUnknown when that is not known: then the call is repeated.
-    X3  ``latest_before`` and ``cells_between`` read of a node that has the whole log below the location given, and from which all has gone that had gone when
-        the fence had the number given; or they raise StorageUnavailable. So what a node lacks is never taken for what is not there, nor the other way round.
-    X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come from a minion, and be behind.
-    X5  ``outdated`` names every row of which the node that it asks has other newest cells than those given.
-    X6  What is written under fences (of shards of the log, not of the entries') is there only if none of them was raised before the commit: StaleView is raised
-        otherwise, and nothing was written. A raise waits for such writes that are under way. See :mod:`cellfeed.store.engines.contract.index_fences`.
+    X1  ``apply`` merges: of each register the one with the higher ref key stays. So it may be
+    repeated, and come in any order, from any number of writers:
+        the outcome is the same. All entries of a call that lie on one cluster are written in one
+        transaction.
+    X2  ``apply`` and ``remove`` come back when the entries are on disk, and under the leader epoch
+    of their shards (as a put does). They raise
+        StorageUnavailable when nothing was written, OutcomeUnknown when that is not known: then the
+        call is repeated.
+    X3  ``latest_before`` and ``cells_between`` read of a node that has the whole log below the
+    location given, and from which all has gone that had gone when
+        the fence had the number given; or they raise StorageUnavailable. So what a node lacks is
+        never taken for what is not there, nor the other way round.
+    X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come
+    from a minion, and be behind. X5  ``outdated`` names every row of which the node that it asks
+    has other newest cells than those given. X6  What is written under fences (of shards of the log,
+    not of the entries') is there only if none of them was raised before the commit: StaleView is
+    raised
+        otherwise, and nothing was written. A raise waits for such writes that are under way. See
+        :mod:`cellfeed.store.engines.contract.index_fences`.
 """
 
 from __future__ import annotations
@@ -42,8 +54,9 @@ OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in")
 
 @dataclass(frozen=True, slots=True)
 class IndexTable:
-    """The shape of one index version's tables. ``name`` is a checked identifier; ``columns`` gives for each column of cells the positions of its fields;
-    ``widths`` for each field how many bytes it has at most, None for an integer. Field 0 is the shard field."""
+    """The shape of one index version's tables. ``name`` is a checked identifier; ``columns`` gives
+    for each column of cells the positions of its fields; ``widths`` for each field how many bytes
+    it has at most, None for an integer. Field 0 is the shard field."""
 
     name: str
     columns: tuple[tuple[int, ...], ...]
@@ -51,7 +64,8 @@ class IndexTable:
 
 
 class Entry(NamedTuple):
-    """``refs``: per column, None where the row has no cell there. ``values``: per field, None where it is missing; the first is the shard value, always."""
+    """``refs``: per column, None where the row has no cell there. ``values``: per field, None where
+    it is missing; the first is the shard value, always."""
 
     row_key: bytes
     live: bool
@@ -65,7 +79,8 @@ class Entry(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A filter on a field, by its position. One value, or any number for ``in``. A missing field meets none."""
+    """A filter on a field, by its position. One value, or any number for ``in``. A missing field
+    meets none."""
 
     field: int
     operator: str
@@ -73,7 +88,8 @@ class Condition(NamedTuple):
 
 
 class EntrySelect(NamedTuple):
-    """Live entries of one shard value that meet all conditions, ordered by a field (None: by row key alone) and then by row key.
+    """Live entries of one shard value that meet all conditions, ordered by a field (None: by row
+    key alone) and then by row key.
 
     ``after``: the field's value and the row key of the entry behind which to begin."""
 
@@ -91,7 +107,8 @@ RowRefs = tuple[bytes, tuple[int | None, ...]]
 
 
 class RowsBelow(NamedTuple):
-    """Rows of a shard, the location that their log is looked at below, and the number that the shard's fence had before (or ``ANY_FENCE``)."""
+    """Rows of a shard, the location that their log is looked at below, and the number that the
+    shard's fence had before (or ``ANY_FENCE``)."""
 
     shard: int
     row_keys: Sequence[bytes]
@@ -100,14 +117,16 @@ class RowsBelow(NamedTuple):
 
 
 class Outdated(NamedTuple):
-    """Rows whose newest cells are others than those given. ``stale``: a minion said so, it may know of too few."""
+    """Rows whose newest cells are others than those given. ``stale``: a minion said so, it may know
+    of too few."""
 
     row_keys: set[bytes]
     stale: bool = False
 
 
 class Selected(NamedTuple):
-    """The entries of each selection. ``stale``: a minion gave some of them, it may know of too few."""
+    """The entries of each selection. ``stale``: a minion gave some of them, it may know of too
+    few."""
 
     entries: list[list[Entry]]
     stale: bool = False
@@ -117,8 +136,8 @@ class IndexStore(Protocol):
     """See the module's promises."""
 
     def create(self, table: IndexTable) -> frozenset[int]:
-        """Makes the tables where they are missing; the shards that have one then, which are all. Raises Unavailable when a shard that moves did not get its
-        own in time: to be done again."""
+        """Makes the tables where they are missing; the shards that have one then, which are all.
+        Raises Unavailable when a shard that moves did not get its own in time: to be done again."""
         ...
 
     def drop(self, table: IndexTable) -> frozenset[int]:
@@ -130,52 +149,83 @@ class IndexStore(Protocol):
         ...
 
     def raise_fences(self, shards: Sequence[int]) -> dict[int, int]:
-        """A new number for each shard, once cells of it are gone and before entries are removed. X6."""
+        """A new number for each shard, once cells of it are gone and before entries are removed.
+        X6."""
         ...
 
-    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
-        """Merges entries, by shard. ``fences``: by shard of the log that they come of the number from before its cells were read. X1, X2, X6."""
+    def apply(
+        self,
+        table: IndexTable,
+        entries: Mapping[int, Sequence[Entry]],
+        fences: Mapping[int, int] = UNFENCED,
+    ) -> None:
+        """Merges entries, by shard. ``fences``: by shard of the log that they come of the number
+        from before its cells were read. X1, X2, X6."""
         ...
 
-    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+    def remove(
+        self,
+        table: IndexTable,
+        entries: Mapping[int, Sequence[Entry]],
+        fences: Mapping[int, int] = UNFENCED,
+    ) -> None:
         """Removes entries that are exactly as given; others stay as they are. X2, X6."""
         ...
 
-    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> Selected: ...
+    def select(
+        self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER
+    ) -> Selected: ...
 
-    def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
+    def find(
+        self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]
+    ) -> list[Entry | None]:
         """By shard, shard value and row key."""
         ...
 
-    def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
+    def walk(
+        self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int
+    ) -> list[Entry]:
         """The entries of a shard in the order of their places."""
         ...
 
     def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
-        """Of each row and column the cell with the highest ref key among those with an added_id below its location, and the one that tells that the row was
-        erased, wherever it is. Each shard once. X3."""
+        """Of each row and column the cell with the highest ref key among those with an added_id
+        below its location, and the one that tells that the row was erased, wherever it is. Each
+        shard once. X3."""
         ...
 
-    def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
-        """The cells of these columns with an added_id from ``location`` on and below ``end`` that are still there, in the order of the log. X3."""
+    def cells_between(
+        self, shard: int, columns: Sequence[str], location: int, end: int, fence: int
+    ) -> list[StoredCell]:
+        """The cells of these columns with an added_id from ``location`` on and below ``end`` that
+        are still there, in the order of the log. X3."""
         ...
 
-    def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
-        """Of rows those whose cells with the highest ref keys in these columns are not the ones given. No body is read. X5."""
+    def outdated(
+        self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER
+    ) -> Outdated:
+        """Of rows those whose cells with the highest ref keys in these columns are not the ones
+        given. No body is read. X5."""
         ...
 
     def current(
-        self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
+        self,
+        row_keys: Mapping[int, Sequence[bytes]],
+        columns: Sequence[str] | None,
+        read_from: Replica = Replica.MASTER,
     ) -> dict[bytes, list[LocatedCell]]:
-        """By row key (given by shard) the latest cell of each of the columns, or of all of them; a row without any is left out."""
+        """By row key (given by shard) the latest cell of each of the columns, or of all of them; a
+        row without any is left out."""
         ...
 
 
 class NodeIndexStore(Protocol):
-    """The same of one node of a cluster: writes come with terms, and reads of X3 say None when the node does not have the log, or the fence, that far."""
+    """The same of one node of a cluster: writes come with terms, and reads of X3 say None when the
+    node does not have the log, or the fence, that far."""
 
     def create(self, table: IndexTable, terms: WriteTerms | None = None) -> frozenset[int]:
-        """The shards that have one then: those that the node serves, and none that is behind the fence of a move."""
+        """The shards that have one then: those that the node serves, and none that is behind the
+        fence of a move."""
         ...
 
     def drop(self, table: IndexTable, terms: WriteTerms | None = None) -> frozenset[int]:
@@ -191,31 +241,62 @@ class NodeIndexStore(Protocol):
     def set_fences(self, numbers: Mapping[int, int], terms: WriteTerms | None = None) -> None: ...
 
     def apply(
-        self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: WriteTerms | None = None
+        self,
+        table: IndexTable,
+        entries: Mapping[int, Sequence[Entry]],
+        fences: Mapping[int, int] = UNFENCED,
+        terms: WriteTerms | None = None,
     ) -> None: ...
 
     def remove(
-        self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: WriteTerms | None = None
+        self,
+        table: IndexTable,
+        entries: Mapping[int, Sequence[Entry]],
+        fences: Mapping[int, int] = UNFENCED,
+        terms: WriteTerms | None = None,
     ) -> None: ...
 
-    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> Selected: ...
+    def select(
+        self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER
+    ) -> Selected: ...
 
-    def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]: ...
+    def find(
+        self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]
+    ) -> list[Entry | None]: ...
 
-    def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]: ...
+    def walk(
+        self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int
+    ) -> list[Entry]: ...
 
-    def latest_before_or_none(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell] | None: ...
+    def latest_before_or_none(
+        self, rows: Sequence[RowsBelow], columns: Sequence[str]
+    ) -> list[StoredCell] | None: ...
 
-    def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]: ...
+    def latest_before(
+        self, rows: Sequence[RowsBelow], columns: Sequence[str]
+    ) -> list[StoredCell]: ...
 
-    def cells_between_or_none(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell] | None: ...
+    def cells_between_or_none(
+        self, shard: int, columns: Sequence[str], location: int, end: int, fence: int
+    ) -> list[StoredCell] | None: ...
 
-    def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]: ...
+    def cells_between(
+        self, shard: int, columns: Sequence[str], location: int, end: int, fence: int
+    ) -> list[StoredCell]: ...
 
-    def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER, shards: Sequence[int] | None = None) -> Outdated:
+    def outdated(
+        self,
+        rows: Sequence[RowRefs],
+        columns: Sequence[str],
+        read_from: Replica = Replica.MASTER,
+        shards: Sequence[int] | None = None,
+    ) -> Outdated:
         """``shards``: of the rows, by a caller that knows them."""
         ...
 
     def current(
-        self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
+        self,
+        row_keys: Mapping[int, Sequence[bytes]],
+        columns: Sequence[str] | None,
+        read_from: Replica = Replica.MASTER,
     ) -> dict[bytes, list[LocatedCell]]: ...

@@ -1,7 +1,8 @@
 """The cells of one shard on one storage, looked at in the order of their ids.
 
-Pieces whose checksums fit come as cells, and are looked at together. A piece with damage in it comes as rows, one by one: each is named, or is well. What
-cannot be read at all is named by its ids.
+Pieces whose checksums fit come as cells, and are looked at together. A piece with damage in it
+comes as rows, one by one: each is named, or is well. What cannot be read at all is named by its
+ids.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ class LogStorage(Protocol):
     """One shard's cells on one storage, of one moment."""
 
     def cells(self, ids: range) -> list[StoredCell]:
-        """The cells of these ids, each as its checksum says. Raises DataDamaged, also where one has no checksum."""
+        """The cells of these ids, each as its checksum says. Raises DataDamaged, also where one has
+        no checksum."""
         ...
 
     def rows(self, ids: range) -> list[tuple[Any, ...]]:
-        """The same, unchecked, each with its checksum behind its values. Raises DataDamaged where the storage itself cannot read."""
+        """The same, unchecked, each with its checksum behind its values. Raises DataDamaged where
+        the storage itself cannot read."""
         ...
 
 
@@ -51,7 +54,16 @@ class Counted(Protocol):
     def last_created_at_us(self) -> int: ...
 
 
-def check_log(place: str, shard: int, shards: int, storage: LogStorage, counted: Counted, columns: set[str], into: Findings, on_cells: OnCells) -> None:
+def check_log(
+    place: str,
+    shard: int,
+    shards: int,
+    storage: LogStorage,
+    counted: Counted,
+    columns: set[str],
+    into: Findings,
+    on_cells: OnCells,
+) -> None:
     """Adds what is wrong to ``into``. ``columns``: those that the storage says its cells have."""
     check = _LogCheck(place, shard, shards, counted, columns, into)
     for start in range(counted.log_start, counted.next_added_id, PIECE_CELLS):
@@ -80,8 +92,23 @@ def _readable(check: _LogCheck, storage: LogStorage, ids: range) -> Iterator[tup
 
 
 class _LogCheck:
-    def __init__(self, place: str, shard: int, shards: int, counted: Counted, columns: set[str], into: Findings) -> None:
-        self._place, self._shard, self._shards, self._counted, self._columns, self._into = place, shard, shards, counted, columns, into
+    def __init__(
+        self,
+        place: str,
+        shard: int,
+        shards: int,
+        counted: Counted,
+        columns: set[str],
+        into: Findings,
+    ) -> None:
+        self._place, self._shard, self._shards, self._counted, self._columns, self._into = (
+            place,
+            shard,
+            shards,
+            counted,
+            columns,
+            into,
+        )
         self._gaps = GapCheck(shard, counted.log_start)
         self._last_at_us = 0
 
@@ -90,7 +117,11 @@ class _LogCheck:
         if not cells:
             return
         self._into.cells += len(cells)
-        row_keys, names, times = [cell.row_key for cell in cells], {cell.column_name for cell in cells}, [cell.created_at_us for cell in cells]
+        row_keys, names, times = (
+            [cell.row_key for cell in cells],
+            {cell.column_name for cell in cells},
+            [cell.created_at_us for cell in cells],
+        )
         if cells[-1].added_id - cells[0].added_id + 1 == len(cells):
             self._gaps.add(cells[0].added_id, cells[0].column_name, _body_json(cells[0]))
             self._gaps.skip_to(cells[-1].added_id + 1)
@@ -100,15 +131,25 @@ class _LogCheck:
         if (shards := shards_of(row_keys, self._shards)).count(self._shard) != len(cells):
             for cell, shard in zip(cells, shards, strict=True):
                 if shard != self._shard:
-                    self._add("key", f"the row of this cell belongs to shard {shard}", cell.added_id)
+                    self._add(
+                        "key", f"the row of this cell belongs to shard {shard}", cell.added_id
+                    )
         if times[0] < self._last_at_us or times != sorted(times):
             for one, two in pairwise([self._last_at_us, *times]):
                 if two < one:
-                    self._add("counter", "its created_at is before that of the cell before it", cells[times.index(two)].added_id)
+                    self._add(
+                        "counter",
+                        "its created_at is before that of the cell before it",
+                        cells[times.index(two)].added_id,
+                    )
         self._last_at_us = max(self._last_at_us, *times)
         for name in names - self._columns:
             added_id = next(cell.added_id for cell in cells if cell.column_name == name)
-            self._add("counter", f"column {name!r} is not among the columns that the storage says it has", added_id)
+            self._add(
+                "counter",
+                f"column {name!r} is not among the columns that the storage says it has",
+                added_id,
+            )
             self._columns.add(name)
 
     def add_rows(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -142,27 +183,52 @@ class _LogCheck:
         self._into.cells += 1
         if row[2] != RESTORED_COLUMN:
             self._gaps.add(added_id, "", b"")
-        self._gaps.skip_to(added_id + 1)  # which ids a restore has left out, a damaged cell does not say
+        self._gaps.skip_to(
+            added_id + 1
+        )  # which ids a restore has left out, a damaged cell does not say
         self._add("checksum", f"the cell is damaged: {told}", added_id)
 
     def unreadable(self, ids: range, error: DataDamaged) -> None:
         """The storage cannot read these."""
         self._gaps.add(ids.start, "", b"")
-        self._into.add("unread", self._place, f"shard {self._shard}, added_id {ids.start}: {error}", self._shard, ids)
+        self._into.add(
+            "unread",
+            self._place,
+            f"shard {self._shard}, added_id {ids.start}: {error}",
+            self._shard,
+            ids,
+        )
 
     def end(self) -> None:
         """No further cell comes."""
         self._gaps.end(self._counted.next_added_id)
         for missing in self._gaps.missing:
-            self._into.add("gap", self._place, f"shard {self._shard} lacks cells {missing.start} to {missing.stop - 1}", self._shard, missing)
+            self._into.add(
+                "gap",
+                self._place,
+                f"shard {self._shard} lacks cells {missing.start} to {missing.stop - 1}",
+                self._shard,
+                missing,
+            )
         if self._last_at_us > self._counted.last_created_at_us:
-            text = f"shard {self._shard}: the counter's last created_at, {self._counted.last_created_at_us} µs, is before that of a cell, {self._last_at_us} µs"
+            text = (
+                f"shard {self._shard}: the counter's last created_at,"
+                f" {self._counted.last_created_at_us} µs, is before that of a cell,"
+                f" {self._last_at_us} µs"
+            )
             self._into.add("counter", self._place, text, self._shard)
 
     def _add(self, kind: Kind, text: str, added_id: int) -> None:
-        self._into.add(kind, self._place, f"shard {self._shard}, added_id {added_id}: {text}", self._shard, range(added_id, added_id + 1))
+        self._into.add(
+            kind,
+            self._place,
+            f"shard {self._shard}, added_id {added_id}: {text}",
+            self._shard,
+            range(added_id, added_id + 1),
+        )
 
 
 def _body_json(cell: StoredCell) -> bytes:
-    """The body of a cell that a restore has put behind ids that it left out; only those are asked for."""
+    """The body of a cell that a restore has put behind ids that it left out; only those are asked
+    for."""
     return decode_body(cell.body) if cell.column_name == RESTORED_COLUMN else b""

@@ -1,8 +1,10 @@
 """The start of a shard's log, as scans and trims of every engine see it (E7, E15).
 
-A scan reads its cells first. Cells go away from the front of the log only, so where the first one found is the one at the location asked for, nothing was
-trimmed there before the read, and nothing more has to be asked. Otherwise the log start is read, **after** the cells: it only rises, so if it is at or below
-the location then, it was so when the cells were read, and what was not found was never there.
+A scan reads its cells first. Cells go away from the front of the log only, so where the first one
+found is the one at the location asked for, nothing was trimmed there before the read, and nothing
+more has to be asked. Otherwise the log start is read, **after** the cells: it only rises, so if it
+is at or below the location then, it was so when the cells were read, and what was not found was
+never there.
 """
 
 from __future__ import annotations
@@ -14,20 +16,30 @@ from cellfeed.store.errors import InvalidLocation, Trimmed
 from cellfeed.store.limits import TRIM_STEP_BYTES
 
 
-def check_scan(shard: int, location: int, found: Sequence[StoredCell], log_start: Callable[[], int]) -> None:
-    """Raises Trimmed when the cells at the location asked for are gone. ``found``: what was read there; ``log_start`` reads the shard's log start."""
+def check_scan(
+    shard: int, location: int, found: Sequence[StoredCell], log_start: Callable[[], int]
+) -> None:
+    """Raises Trimmed when the cells at the location asked for are gone. ``found``: what was read
+    there; ``log_start`` reads the shard's log start."""
     if (not found or found[0].added_id != location) and location < (start := log_start()):
-        raise Trimmed(f"location {location} of shard {shard} was trimmed: its log begins at {start}; go on there, or at a time, if what is gone is not needed")
+        raise Trimmed(
+            f"location {location} of shard {shard} was trimmed: its log begins at {start}; go on"
+            " there, or at a time, if what is gone is not needed"
+        )
 
 
 def check_trim(shard: int, below: int, end: int) -> None:
-    """Raises InvalidLocation for a trim beyond ``end``, where the log ends or where it may not be trimmed yet."""
+    """Raises InvalidLocation for a trim beyond ``end``, where the log ends or where it may not be
+    trimmed yet."""
     if below > end:
-        raise InvalidLocation(f"shard {shard} cannot be trimmed below {below}: only what lies below {end} may go now")
+        raise InvalidLocation(
+            f"shard {shard} cannot be trimmed below {below}: only what lies below {end} may go now"
+        )
 
 
 def step_end(start: int, below: int, cells_max: int, sizes: Sequence[tuple[int, int]]) -> int:
-    """Where the log starts after one step of a trim. ``sizes``: added_id and bytes of the first ``cells_max`` cells from ``start`` on, below ``below``."""
+    """Where the log starts after one step of a trim. ``sizes``: added_id and bytes of the first
+    ``cells_max`` cells from ``start`` on, below ``below``."""
     step_bytes = 0
     for index, (added_id, size) in enumerate(sizes):
         step_bytes += size

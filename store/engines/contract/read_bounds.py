@@ -1,7 +1,8 @@
 """How much one answer of a read holds, counted in bytes of decoded bodies.
 
-Bodies that compress well are a thousandth of their size where they are stored, so a bound on stored bytes bounds nothing that a reader's memory knows of. The
-sizes are told by the stored bodies; nothing is decoded to learn them.
+Bodies that compress well are a thousandth of their size where they are stored, so a bound on stored
+bytes bounds nothing that a reader's memory knows of. The sizes are told by the stored bodies;
+nothing is decoded to learn them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from cellfeed.store.engines.contract.values import LocatedCell
 from cellfeed.store.limits import BODY_BYTES_MAX, READ_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
 
-def within_scan(cells: list[StoredCell], bytes_max: int = SCAN_DECODED_BYTES_MAX) -> list[StoredCell]:
+def within_scan(
+    cells: list[StoredCell], bytes_max: int = SCAN_DECODED_BYTES_MAX
+) -> list[StoredCell]:
     """The first of these cells, as many as a piece of a log may hold decoded; at least one."""
     if len(cells) * BODY_BYTES_MAX <= bytes_max or decoded(cells) <= bytes_max:
         return cells
@@ -30,7 +33,8 @@ def within_scan(cells: list[StoredCell], bytes_max: int = SCAN_DECODED_BYTES_MAX
 
 
 class Page:
-    """What a read by key has taken. It is full with the cell that brings it to ``READ_BYTES_MAX``, so what is not full is whole."""
+    """What a read by key has taken. It is full with the cell that brings it to ``READ_BYTES_MAX``,
+    so what is not full is whole."""
 
     __slots__ = ("_bytes",)
 
@@ -56,7 +60,8 @@ class Page:
 
 
 def decoded(cells: Sequence[StoredCell]) -> int:
-    """Bytes that the bodies come to when they are decoded, at most. Found quickly where all of them are of the usual codec."""
+    """Bytes that the bodies come to when they are decoded, at most. Found quickly where all of them
+    are of the usual codec."""
     if {cell.body[:1] for cell in cells} <= {_JSON_ZSTD}:
         try:
             sizes = list(map(zstandard.frame_content_size, [cell.body[1:19] for cell in cells]))

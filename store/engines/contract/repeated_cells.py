@@ -1,4 +1,5 @@
-"""Cells of a put that are not to be written: stored already, or twice in it (E3), or of a row that was erased (E21). The same for every engine."""
+"""Cells of a put that are not to be written: stored already, or twice in it (E3), or of a row that
+was erased (E21). The same for every engine."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cellfeed.store.cells.body_codec import decode_body
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, Triple, conflict_error, refused_as_erased
+from cellfeed.store.cells.cell import (
+    NewCell,
+    Outcome,
+    PutResult,
+    Triple,
+    conflict_error,
+    refused_as_erased,
+)
 from cellfeed.store.errors import DataDamaged, ProtectData
 
 
@@ -19,8 +27,11 @@ class StoredTriple(NamedTuple):
     body: bytes
 
 
-def outcomes_before(cells: Sequence[NewCell], stored: Mapping[Triple, StoredTriple]) -> list[PutResult | int | None]:
-    """Per cell: its outcome when the triple is stored; the index of an earlier cell of this call with the same triple; None when it is new."""
+def outcomes_before(
+    cells: Sequence[NewCell], stored: Mapping[Triple, StoredTriple]
+) -> list[PutResult | int | None]:
+    """Per cell: its outcome when the triple is stored; the index of an earlier cell of this call
+    with the same triple; None when it is new."""
     first: dict[Triple, int] = {}
     known: list[PutResult | int | None] = []
     for index, cell in enumerate(cells):
@@ -34,7 +45,8 @@ def outcomes_before(cells: Sequence[NewCell], stored: Mapping[Triple, StoredTrip
 
 
 def _compared(cell: NewCell, found: StoredTriple) -> PutResult:
-    """What a put of a stored triple comes to. A stored body that does not decode fails this put alone (E24)."""
+    """What a put of a stored triple comes to. A stored body that does not decode fails this put
+    alone (E24)."""
     try:
         stored = decode_body(found.body)
     except (DataDamaged, ProtectData) as error:
@@ -42,22 +54,39 @@ def _compared(cell: NewCell, found: StoredTriple) -> PutResult:
     return seen_before(cell, found.shard, found.added_id, same=stored == cell.body_json)
 
 
-def not_compared(triple: Triple, shard: int, error: DataDamaged | ProtectData, where: str = "") -> PutResult:
+def not_compared(
+    triple: Triple, shard: int, error: DataDamaged | ProtectData, where: str = ""
+) -> PutResult:
     """The outcome of a put whose triple is stored, in a way that nobody can compare (E24)."""
-    cell = f"cell ({UUID(bytes=triple.row_key)}, {triple.column_name!a}, {triple.ref_key}) is stored{where}"
-    return PutResult(Outcome.FAILED, shard, error=type(error)(f"{cell}, and cannot be compared with what is put: {error}"))
+    cell = (
+        f"cell ({UUID(bytes=triple.row_key)}, {triple.column_name!a}, {triple.ref_key}) is"
+        f" stored{where}"
+    )
+    return PutResult(
+        Outcome.FAILED,
+        shard,
+        error=type(error)(f"{cell}, and cannot be compared with what is put: {error}"),
+    )
 
 
 def without_erased(
-    cells: Sequence[NewCell], shards: Sequence[int], known: Sequence[PutResult | int | None], erased: Collection[bytes]
+    cells: Sequence[NewCell],
+    shards: Sequence[int],
+    known: Sequence[PutResult | int | None],
+    erased: Collection[bytes],
 ) -> list[PutResult | int | None]:
     """``known``, with every cell of an erased row refused, whatever else it would come to."""
-    return [refused_as_erased(cell, shard) if cell.row_key in erased else before for cell, shard, before in zip(cells, shards, known, strict=True)]
+    return [
+        refused_as_erased(cell, shard) if cell.row_key in erased else before
+        for cell, shard, before in zip(cells, shards, known, strict=True)
+    ]
 
 
 def repeated(earlier: NewCell, outcome: PutResult, cell: NewCell) -> PutResult:
     """The outcome of a cell whose triple came earlier in the same call, to ``outcome``."""
-    return seen_before(cell, outcome.shard, outcome.added_id, same=earlier.body_json == cell.body_json)
+    return seen_before(
+        cell, outcome.shard, outcome.added_id, same=earlier.body_json == cell.body_json
+    )
 
 
 def seen_before(cell: NewCell, shard: int | None, added_id: int | None, *, same: bool) -> PutResult:

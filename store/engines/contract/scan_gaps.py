@@ -1,4 +1,5 @@
-"""Whether a scan has found every cell that it should have: a log has no gaps (E2), so what is missing inside it is lost, and no shorter answer."""
+"""Whether a scan has found every cell that it should have: a log has no gaps (E2), so what is
+missing inside it is lost, and no shorter answer."""
 
 from __future__ import annotations
 
@@ -9,13 +10,17 @@ from cellfeed.store.errors import DataDamaged
 
 
 def has_gap(location: int, cells: Sequence[StoredCell]) -> bool:
-    """Whether the cells of a scan, in order, are not those from ``location`` on, one after the other."""
-    return bool(cells) and (cells[0].added_id != location or cells[-1].added_id != location + len(cells) - 1)
+    """Whether the cells of a scan, in order, are not those from ``location`` on, one after the
+    other."""
+    return bool(cells) and (
+        cells[0].added_id != location or cells[-1].added_id != location + len(cells) - 1
+    )
 
 
 def refuse_gap(shard: int, location: int, cells: Sequence[StoredCell], end: int, cure: str) -> None:
-    """Raises DataDamaged unless every id from ``location`` up to ``end`` has a cell, or was left out by a restore: then the next cell says so (E23).
-    ``cure``: what the operator does about it."""
+    """Raises DataDamaged unless every id from ``location`` up to ``end`` has a cell, or was left
+    out by a restore: then the next cell says so (E23). ``cure``: what the operator does about it.
+    """
     expected = location
     for cell in cells:
         if cell.added_id != expected and cell.column_name != RESTORED_COLUMN:
@@ -26,4 +31,6 @@ def refuse_gap(shard: int, location: int, cells: Sequence[StoredCell], end: int,
 
 
 def _lost(shard: int, first: int, end: int, cure: str) -> DataDamaged:
-    return DataDamaged(f"shard {shard} has no cells from added_id {first} to {end - 1}: they are lost. {cure}")
+    return DataDamaged(
+        f"shard {shard} has no cells from added_id {first} to {end - 1}: they are lost. {cure}"
+    )

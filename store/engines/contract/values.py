@@ -1,4 +1,5 @@
-"""The values that pass between an engine and those who call it (:mod:`cellfeed.store.engines.contract.engine`)."""
+"""The values that pass between an engine and those who call it
+(:mod:`cellfeed.store.engines.contract.engine`)."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ class Replica(StrEnum):
 
 
 class Head(NamedTuple):
-    """The ends of one shard's log, as added_ids. Readers see ``log_start <= id < watermark``. No id at or above ``next_added_id`` has been given out; while the
-    master is away and nobody can say, it is ``ADDED_ID_MAX``. ``erasures`` is another number when bodies of the shard were erased since, on any node that can
-    be read: what was kept of them must go."""
+    """The ends of one shard's log, as added_ids. Readers see ``log_start <= id < watermark``. No id
+    at or above ``next_added_id`` has been given out; while the master is away and nobody can say,
+    it is ``ADDED_ID_MAX``. ``erasures`` is another number when bodies of the shard were erased
+    since, on any node that can be read: what was kept of them must go."""
 
     log_start: int
     watermark: int
@@ -31,8 +33,9 @@ class Head(NamedTuple):
 
 
 class ErasedStep(NamedTuple):
-    """What one step of an erasure did. ``added_id``: of the cell that tells of it. ``cells``: bodies taken away. ``done``: none is left. ``kept``: with the
-    last step, which copies that nobody reads may still have bodies of the row, each with the command that drops it."""
+    """What one step of an erasure did. ``added_id``: of the cell that tells of it. ``cells``:
+    bodies taken away. ``done``: none is left. ``kept``: with the last step, which copies that
+    nobody reads may still have bodies of the row, each with the command that drops it."""
 
     shard: int
     added_id: int
@@ -42,7 +45,8 @@ class ErasedStep(NamedTuple):
 
 
 class LocatedCell(NamedTuple):
-    """A cell found by key, and the shard whose log it is in. ``stale``: it is not the master's word but a minion's; a later one may be missing."""
+    """A cell found by key, and the shard whose log it is in. ``stale``: it is not the master's word
+    but a minion's; a later one may be missing."""
 
     shard: int
     cell: StoredCell
@@ -51,7 +55,8 @@ class LocatedCell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry of the state table. ``version`` is the table's revision at its last write, never used twice: an entry made anew differs."""
+    """One entry of the state table. ``version`` is the table's revision at its last write, never
+    used twice: an entry made anew differs."""
 
     key: str
     value: bytes
@@ -60,8 +65,8 @@ class StateEntry:
 
 class WriteTerms(NamedTuple):
     """What a write to a master relies on: the leader epoch of the role that its process believes,
-    whether that role is semi-synchronous, and the history that it belongs to (empty: one that was made
-    before histories had an identity). The master compares them with its own role."""
+    whether that role is semi-synchronous, and the history that it belongs to (empty: one that was
+    made before histories had an identity). The master compares them with its own role."""
 
     leader_epoch: int
     semi_sync: bool = False
@@ -77,8 +82,10 @@ class LogRange(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one node of a cluster says of itself in one answer: the value of a state entry that was asked for, a token that is another one when any counter has
-    changed, and the counters, unless the token is the one that the caller had. ``confirmed``: its commits wait for a minion, and one has all of them."""
+    """What one node of a cluster says of itself in one answer: the value of a state entry that was
+    asked for, a token that is another one when any counter has changed, and the counters, unless
+    the token is the one that the caller had. ``confirmed``: its commits wait for a minion, and one
+    has all of them."""
 
     entry: bytes | None
     token: int

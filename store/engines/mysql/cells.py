@@ -1,9 +1,13 @@
-"""Rows of a shard's table of cells on a MySQL server, as they are written and read: each with its checksum. Damage is an error and never another cell.
+"""Rows of a shard's table of cells on a MySQL server, as they are written and read: each with its
+checksum. Damage is an error and never another cell.
 
-A cell from before there were checksums has none (NULL) until a scrub adds it, its row is erased, or its shard is moved.
+A cell from before there were checksums has none (NULL) until a scrub adds it, its row is erased, or
+its shard is moved.
 
-Scans read rows framed: the server joins the fields of a cell, and all cells of a long scan, into one value, which is taken apart here. That is four times as
-fast as fetching rows through a pure-Python driver, and keeps the driver the one that installs everywhere. What the checksum covers is one piece of a frame.
+Scans read rows framed: the server joins the fields of a cell, and all cells of a long scan, into
+one value, which is taken apart here. That is four times as fast as fetching rows through a
+pure-Python driver, and keeps the driver the one that installs everywhere. What the checksum covers
+is one piece of a frame.
 """
 
 from __future__ import annotations
@@ -34,10 +38,14 @@ CELL: Final = f"{KEY}, body, crc"
 INSERT_COLUMNS: Final = "(added_id,row_key,column_name,ref_key,body,created_at,crc)"
 """The order of :func:`row_literal`."""
 
-CURE: Final = "Make this node a copy of another one (cellfeed cluster rejoin CLUSTER NODE --copy), or restore a backup; its disk may be failing"
+CURE: Final = (
+    "Make this node a copy of another one (cellfeed cluster rejoin CLUSTER NODE --copy), or restore"
+    " a backup; its disk may be failing"
+)
 
 ROWS_MAX: Final = 200
-"""Cells up to which a frame per row is quicker than all joined, which costs the server some half a millisecond before the first."""
+"""Cells up to which a frame per row is quicker than all joined, which costs the server some half a
+millisecond before the first."""
 
 _ERASE_ROWS: Final = 500
 
@@ -54,25 +62,29 @@ def _big_endian(expression: str) -> str:
     return f"UNHEX(LPAD(HEX({expression}), 16, '0'))"
 
 
-_LENGTHS: Final = "LENGTH(body) << 41 | ISNULL(crc) << 40 | LENGTH(column_name) << 32 | IFNULL(crc, 0)"
-"""One number for what is not summed: a body is shorter than 8 MiB, a column's name than 256 bytes."""
+_LENGTHS: Final = (
+    "LENGTH(body) << 41 | ISNULL(crc) << 40 | LENGTH(column_name) << 32 | IFNULL(crc, 0)"
+)
+"""One number for what is not summed: a body is shorter than 8 MiB, a column's name than 256
+bytes."""
 
 FRAMED: Final = (
-    f"CONCAT({_big_endian(_LENGTHS)}, {_big_endian('added_id')}, {_big_endian('ref_key')}, {_big_endian(MICROSECONDS.format('created_at'))}, "
-    "row_key, column_name, body)"
+    f"CONCAT({_big_endian(_LENGTHS)}, {_big_endian('added_id')}, {_big_endian('ref_key')},"
+    f" {_big_endian(MICROSECONDS.format('created_at'))}, row_key, column_name, body)"
 )
 
 SMALL_FRAMED: Final = f"IF(LENGTH(body) > {32 << 10}, NULL, {FRAMED})"
-"""The same, and NULL for a large body: what thousands of rows of a few hundred kilobytes come to must not be fetched at once."""
+"""The same, and NULL for a large body: what thousands of rows of a few hundred kilobytes come to
+must not be fetched at once."""
 
 
-# --- writing -----------------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def row_literal(cell: StoredCell) -> str:
     """The row of a cell, for an INSERT of ``INSERT_COLUMNS``."""
     added_id, row_key, column, ref_key, at_us, body = cell
-    return f"({added_id},X'{row_key.hex()}',X'{column.encode().hex()}',{ref_key},X'{body.hex()}',{sql_moment(at_us)},{cell_checksum(*cell)})"
+    return f"({added_id},X'{row_key.hex()}',X'{column.encode().hex()}',{ref_key},X'{body.hex()}',{sql_moment(at_us)},{cell_checksum(*cell)})"  # noqa: E501
 
 
 def erase_bodies(table: str, keys: Sequence[Sequence[Any]]) -> list[str]:
@@ -82,7 +94,10 @@ def erase_bodies(table: str, keys: Sequence[Sequence[Any]]) -> list[str]:
         cells = [_unchecked_cell((*key, ERASED_BODY)) for key in keys[start : start + _ERASE_ROWS]]
         sums = "".join(f" WHEN {cell.added_id} THEN {cell_checksum(*cell)}" for cell in cells)
         ids = ",".join(str(cell.added_id) for cell in cells)
-        statements.append(f"UPDATE {table} SET body = X'{ERASED_BODY.hex()}', crc = CASE added_id{sums} END WHERE added_id IN ({ids})")
+        statements.append(
+            f"UPDATE {table} SET body = X'{ERASED_BODY.hex()}', crc = CASE added_id{sums} END WHERE"
+            f" added_id IN ({ids})"
+        )
     return statements
 
 
@@ -102,16 +117,21 @@ def sql_moment(created_at_us: int) -> str:
     return f"'{moment(created_at_us).strftime('%Y-%m-%d %H:%M:%S.%f')}'"
 
 
-# --- reading -----------------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def stored_cell(shard: int, row: Sequence[Any]) -> StoredCell:
-    """The cell of a row. Raises DataDamaged, with its place, when it is not the one that was written."""
+    """The cell of a row. Raises DataDamaged, with its place, when it is not the one that was
+    written."""
     try:
         cell = _unchecked_cell(row)
         if row[6] is None or cell_checksum(*cell) == int(row[6]):
             return cell
-    except (struct.error, TypeError, ValueError):  # values that no cell has: a name that is no text, a moment that is none
+    except (
+        struct.error,
+        TypeError,
+        ValueError,
+    ):  # values that no cell has: a name that is no text, a moment that is none
         pass
     raise _damaged(shard, row[0])
 
@@ -123,30 +143,48 @@ def _unchecked_cell(row: Sequence[Any]) -> StoredCell:
 
 def plain_cells(connection: Connection[Any], shard: int, table: str, rest: str) -> list[StoredCell]:
     """The cells of a table that the rest of the statement names, as rows. Raises DataDamaged."""
-    return [stored_cell(shard, row) for row in query(connection, f"SELECT {CELL} FROM {table} {rest}")]
+    return [
+        stored_cell(shard, row) for row in query(connection, f"SELECT {CELL} FROM {table} {rest}")
+    ]
 
 
-def read_cells(connection: Connection[Any], shard: int, table: str, location: int, limit: int) -> list[StoredCell]:
-    """The cells from a location on, in order: of many (``ROWS_MAX``) those of the next ``limit`` ids, where there are any. Raises DataDamaged."""
+def read_cells(
+    connection: Connection[Any], shard: int, table: str, location: int, limit: int
+) -> list[StoredCell]:
+    """The cells from a location on, in order: of many (``ROWS_MAX``) those of the next ``limit``
+    ids, where there are any. Raises DataDamaged."""
     rest = from_location(location, limit)
     if limit <= ROWS_MAX:
-        frames = [frame for (frame,) in query(connection, f"SELECT {SMALL_FRAMED} FROM {table} {rest}")]
-        return unframe(shard, frames, lambda: cells_within(connection, shard, table, location, limit))
+        frames = [
+            frame for (frame,) in query(connection, f"SELECT {SMALL_FRAMED} FROM {table} {rest}")
+        ]
+        return unframe(
+            shard, frames, lambda: cells_within(connection, shard, table, location, limit)
+        )
     # Over a range of ids, for a derived table with a LIMIT is written to disk first.
     begin = min(location, ADDED_ID_MAX)
-    sql = f"SELECT COUNT(*), GROUP_CONCAT({FRAMED} SEPARATOR '') FROM {table} WHERE added_id >= {begin} AND added_id < {begin + limit}"
+    sql = (
+        f"SELECT COUNT(*), GROUP_CONCAT({FRAMED} SEPARATOR '') FROM {table} WHERE added_id >="
+        f" {begin} AND added_id < {begin + limit}"
+    )
     [(count, frames)] = query(connection, sql)
     cells = _unframe(shard, frames or b"")
     if cells and len(cells) == int(count):
         return cells
-    # The joined value was cut at its limit (rows of tens of kilobytes), or no id of that range is there: plain rows, then.
+    # The joined value was cut at its limit (rows of tens of kilobytes), or no id of that range is
+    # there: plain rows, then.
     return cells_within(connection, shard, table, location, limit)
 
 
-def cells_within(connection: Connection[Any], shard: int, table: str, location: int, limit: int) -> list[StoredCell]:
-    """The cells from a location on, as rows: as many as come to ``SCAN_BYTES_MAX`` stored, and one more. Raises DataDamaged."""
+def cells_within(
+    connection: Connection[Any], shard: int, table: str, location: int, limit: int
+) -> list[StoredCell]:
+    """The cells from a location on, as rows: as many as come to ``SCAN_BYTES_MAX`` stored, and one
+    more. Raises DataDamaged."""
     count = stored_bytes = 0
-    for (size,) in query(connection, f"SELECT LENGTH(body) FROM {table} {from_location(location, limit)}"):
+    for (size,) in query(
+        connection, f"SELECT LENGTH(body) FROM {table} {from_location(location, limit)}"
+    ):
         count, stored_bytes = count + 1, stored_bytes + int(size or 0)
         if stored_bytes > SCAN_BYTES_MAX:
             break
@@ -158,15 +196,19 @@ def from_location(location: int, limit: int) -> str:
     return f"WHERE added_id >= {min(location, ADDED_ID_MAX)} ORDER BY added_id LIMIT {limit}"
 
 
-def unframe(shard: int, frames: Sequence[bytes | None], plain: Callable[[], list[StoredCell]]) -> list[StoredCell]:
-    """The cells of one frame a row, in the order of their ids. ``plain`` reads them as rows, where one has a value that makes no frame. Raises DataDamaged."""
+def unframe(
+    shard: int, frames: Sequence[bytes | None], plain: Callable[[], list[StoredCell]]
+) -> list[StoredCell]:
+    """The cells of one frame a row, in the order of their ids. ``plain`` reads them as rows, where
+    one has a value that makes no frame. Raises DataDamaged."""
     whole = [frame for frame in frames if frame is not None]
     return _unframe(shard, b"".join(whole)) if len(whole) == len(frames) else plain()
 
 
 def _unframe(shard: int, frames: bytes) -> list[StoredCell]:
-    """The whole cells in a framed answer, in the order of their ids; a cut last one is left out. Raises DataDamaged. Some 0.85 µs a cell, 0.25 of it for the
-    checksum; one for many frames would cost more: to combine those that they have takes longer than a call of C for each."""
+    """The whole cells in a framed answer, in the order of their ids; a cut last one is left out.
+    Raises DataDamaged. Some 0.85 µs a cell, 0.25 of it for the checksum; one for many frames would
+    cost more: to combine those that they have takes longer than a call of C for each."""
     cells: list[StoredCell] = []
     append, unpack, head_bytes, new = cells.append, _HEAD.unpack_from, _HEAD.size, tuple.__new__
     names: dict[bytes, str] = {}  # a log has few of them, again and again
@@ -189,7 +231,12 @@ def _unframe(shard: int, frames: bytes) -> list[StoredCell]:
         if added_id <= last:
             in_order = False
         last = added_id
-        append(new(StoredCell, (added_id, row_key, column_name, ref_key, created_at_us, summed[body_at:])))
+        append(
+            new(
+                StoredCell,
+                (added_id, row_key, column_name, ref_key, created_at_us, summed[body_at:]),
+            )
+        )
     if not in_order:  # the server joins rows in any order it likes
         cells.sort(key=_added_id)
     if cells and cells[-1].added_id > ADDED_ID_MAX:
@@ -198,4 +245,7 @@ def _unframe(shard: int, frames: bytes) -> list[StoredCell]:
 
 
 def _damaged(shard: int, added_id: object) -> DataDamaged:
-    return DataDamaged(f"the cell at added_id {added_id} of shard {shard} is damaged: it is not what its checksum says. {CURE}")
+    return DataDamaged(
+        f"the cell at added_id {added_id} of shard {shard} is damaged: it is not what its checksum"
+        f" says. {CURE}"
+    )

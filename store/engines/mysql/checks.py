@@ -1,9 +1,12 @@
-"""What a MySQL or MariaDB server must be set to before cells are entrusted to it, looked at whenever an engine opens.
+"""What a MySQL or MariaDB server must be set to before cells are entrusted to it, looked at
+whenever an engine opens.
 
-Each rule names the variable, the value wanted, why, and what to write where. Nothing is set from here: a server's settings are its operator's, and one that is
-set at run time is lost with the next restart.
+Each rule names the variable, the value wanted, why, and what to write where. Nothing is set from
+here: a server's settings are its operator's, and one that is set at run time is lost with the next
+restart.
 
-Roles: a ``MASTER`` must take writes, a ``MINION`` must not; ``ANY`` asks only what every node of a cluster needs, since each may become master.
+Roles: a ``MASTER`` must take writes, a ``MINION`` must not; ``ANY`` asks only what every node of a
+cluster needs, since each may become master.
 """
 
 from __future__ import annotations
@@ -21,14 +24,17 @@ from cellfeed.store.engines.mysql.migrations import Layout
 from cellfeed.store.errors import WrongServerSettings
 
 PACKET_BYTES_MIN: Final = 32 << 20
-"""``max_allowed_packet``: the largest statement is a put of 8 MiB of bodies as hexadecimal digits (16 MiB) and their keys; as much again is room."""
+"""``max_allowed_packet``: the largest statement is a put of 8 MiB of bodies as hexadecimal digits
+(16 MiB) and their keys; as much again is room."""
 
 CLOCK_SKEW_MAX_S: Final = 5.0
-"""How far a server's clock may be from ours, in seconds. Its clock stamps cells and ends leases; hosts under NTP are within milliseconds."""
+"""How far a server's clock may be from ours, in seconds. Its clock stamps cells and ends leases;
+hosts under NTP are within milliseconds."""
 
 MARIADB_VERSION_MIN: Final = (10, 6)
 MYSQL_VERSION_MIN: Final = (8, 0)
-"""The oldest releases that their makers still mend, and the first whose data definition statements are atomic."""
+"""The oldest releases that their makers still mend, and the first whose data definition statements
+are atomic."""
 
 
 class ServerRole(StrEnum):
@@ -41,7 +47,8 @@ class ServerRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a server, and the statement or configuration line that mends it."""
+    """One thing that is wrong with a server, and the statement or configuration line that mends
+    it."""
 
     variable: str
     value: str
@@ -50,7 +57,10 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        return f"{self.variable} is {self.value or 'not set'}, wanted {self.wanted}: {self.why}. Fix: {self.fix}"
+        return (
+            f"{self.variable} is {self.value or 'not set'}, wanted {self.wanted}: {self.why}. Fix:"
+            f" {self.fix}"
+        )
 
 
 class _Rule(NamedTuple):
@@ -63,39 +73,81 @@ class _Rule(NamedTuple):
     renamed: str = ""
     """What newer servers call it."""
     setting: str = ""
-    """What to write in the configuration file, where that is not the value that the server shows."""
+    """What to write in the configuration file, where that is not the value that the server
+    shows."""
 
     def problem(self, value: str) -> Problem:
-        line = f"`{self.variable} = {self.setting or self.wanted}` under [mysqld] in the server's configuration file"
-        fix = f"`SET GLOBAL {self.variable} = {self.wanted}`, and {line}" if self.at_run_time else f"{line}, then restart the server"
+        line = (
+            f"`{self.variable} = {self.setting or self.wanted}` under [mysqld] in the server's"
+            " configuration file"
+        )
+        fix = (
+            f"`SET GLOBAL {self.variable} = {self.wanted}`, and {line}"
+            if self.at_run_time
+            else f"{line}, then restart the server"
+        )
         return Problem(self.variable, value, self.wanted, self.why, fix)
 
 
-_LOST: Final = "a crash of the machine would lose commits that were acknowledged, and give their ids to other cells"
+_LOST: Final = (
+    "a crash of the machine would lose commits that were acknowledged, and give their ids to other"
+    " cells"
+)
 _HANDED_ON: Final = "a minion that is promoted must be able to hand on what it received as a minion"
 _EVERYWHERE: Final = (
     _Rule("innodb_flush_log_at_trx_commit", "1", _LOST),
     _Rule("sync_binlog", "1", _LOST),
-    _Rule("log_bin", "ON", "minions follow the binary log; without it rows also become visible before they are on disk", at_run_time=False, setting="binlog"),
-    _Rule("binlog_format", "ROW", "statements may do something else on a minion than on their master"),
-    _Rule("binlog_row_image", "FULL", "a minion must be able to tell the row that a change is about"),
+    _Rule(
+        "log_bin",
+        "ON",
+        "minions follow the binary log; without it rows also become visible before they are on"
+        " disk",
+        at_run_time=False,
+        setting="binlog",
+    ),
+    _Rule(
+        "binlog_format", "ROW", "statements may do something else on a minion than on their master"
+    ),
+    _Rule(
+        "binlog_row_image", "FULL", "a minion must be able to tell the row that a change is about"
+    ),
 )
 _MARIADB: Final = (
     _Rule("gtid_strict_mode", "ON", "a minion must refuse a history that differs from its own"),
     _Rule("log_slave_updates", "ON", _HANDED_ON, at_run_time=False),
 )
 _MYSQL: Final = (
-    _Rule("gtid_mode", "ON", "who has which commits is told by their global transaction ids", at_run_time=False),
-    _Rule("enforce_gtid_consistency", "ON", "a transaction without a global id could not be followed", at_run_time=False),
+    _Rule(
+        "gtid_mode",
+        "ON",
+        "who has which commits is told by their global transaction ids",
+        at_run_time=False,
+    ),
+    _Rule(
+        "enforce_gtid_consistency",
+        "ON",
+        "a transaction without a global id could not be followed",
+        at_run_time=False,
+    ),
     _Rule("log_slave_updates", "ON", _HANDED_ON, at_run_time=False, renamed="log_replica_updates"),
 )
 _ROLE: Final = {
     ServerRole.MASTER: (_Rule("read_only", "OFF", "a master takes writes"),),
-    ServerRole.MINION: (_Rule("read_only", "ON", "a write to a minion would never reach the others, and end its replication"),),
+    ServerRole.MINION: (
+        _Rule(
+            "read_only",
+            "ON",
+            "a write to a minion would never reach the others, and end its replication",
+        ),
+    ),
     ServerRole.ANY: (),
 }
 
-_SESSION_CHARSETS: Final = ("character_set_client", "character_set_connection", "character_set_results")
+_SESSION_CHARSETS: Final = (
+    "character_set_client",
+    "character_set_connection",
+    "character_set_results",
+)
 
 _TOLD_MAX: Final = 5
 """Tables named in one message: a server that was set up wrongly has the same fault in thousands."""
@@ -113,7 +165,8 @@ _CELL_COLUMNS: Final = {
 
 
 def check_server(connection: Connection[Any], role: ServerRole = ServerRole.ANY) -> list[Problem]:
-    """What is wrong with the server's settings, the session's and the clock; empty when all is well."""
+    """What is wrong with the server's settings, the session's and the clock; empty when all is
+    well."""
     rows = query(connection, "SELECT VERSION()")
     version = str(rows[0][0])
     mariadb = "mariadb" in version.lower()
@@ -130,17 +183,27 @@ def check_server(connection: Connection[Any], role: ServerRole = ServerRole.ANY)
 
 
 def check_tables(connection: Connection[Any], layout: Layout) -> list[Problem]:
-    """What is wrong with the cell tables: one that is missing, a type, collation or key under which cells that differ would be one, an engine that loses them.
+    """What is wrong with the cell tables: one that is missing, a type, collation or key under which
+    cells that differ would be one, an engine that loses them.
 
     A few catalogue queries whatever the number of shards.
     """
-    shards = {layout.database(int(shard)) for (shard,) in query(connection, f"SELECT shard FROM {layout.meta}.shard_counter")}
+    shards = {
+        layout.database(int(shard))
+        for (shard,) in query(connection, f"SELECT shard FROM {layout.meta}.shard_counter")
+    }
     ours = f"TABLE_NAME = 'cell' AND TABLE_SCHEMA REGEXP '^{layout.datastore}_[0-9]+$'"
-    engines = query(connection, f"SELECT TABLE_SCHEMA, ENGINE FROM information_schema.TABLES WHERE {ours}")
+    engines = query(
+        connection, f"SELECT TABLE_SCHEMA, ENGINE FROM information_schema.TABLES WHERE {ours}"
+    )
     if missing := sorted(shards - {str(database) for database, _ in engines}):
         return [_missing_tables(missing)]
     return (
-        [problem for database, engine in engines if (problem := _engine_problem(str(database), str(engine)))][:_TOLD_MAX]
+        [
+            problem
+            for database, engine in engines
+            if (problem := _engine_problem(str(database), str(engine)))
+        ][:_TOLD_MAX]
         + _column_problems(connection, ours)
         + _key_problems(connection, ours, len(engines))
     )
@@ -153,12 +216,17 @@ def refuse(server: object, problems: Sequence[Problem]) -> None:
         raise WrongServerSettings(f"{server} is not set up to keep cells safely:{listed}")
 
 
-# --- the parts ---------------------------------------------------------------------------------------------------------------
+# --- the parts ------------------------------------------------------------------------------------
 
 
 def _variables(connection: Connection[Any], scope: str, names: Sequence[str]) -> Mapping[str, str]:
     wanted = ",".join(f"'{name}'" for name in names)
-    return {str(name): str(value) for name, value in query(connection, f"SHOW {scope} VARIABLES WHERE Variable_name IN ({wanted})")}
+    return {
+        str(name): str(value)
+        for name, value in query(
+            connection, f"SHOW {scope} VARIABLES WHERE Variable_name IN ({wanted})"
+        )
+    }
 
 
 def _version_problems(version: str, minimum: tuple[int, int]) -> list[Problem]:
@@ -166,30 +234,56 @@ def _version_problems(version: str, minimum: tuple[int, int]) -> list[Problem]:
     if (major, minor) >= minimum:
         return []
     wanted = f"{minimum[0]}.{minimum[1]} or newer"
-    return [Problem("version", version, wanted, "older servers are not mended any more, and lack statements that are used here", "upgrade the server")]
+    return [
+        Problem(
+            "version",
+            version,
+            wanted,
+            "older servers are not mended any more, and lack statements that are used here",
+            "upgrade the server",
+        )
+    ]
 
 
 def _packet_problems(packet_bytes: int) -> list[Problem]:
     if packet_bytes >= PACKET_BYTES_MIN:
         return []
-    rule = _Rule("max_allowed_packet", str(PACKET_BYTES_MIN), "with fewer bytes a large put would be refused, or its connection cut")
+    rule = _Rule(
+        "max_allowed_packet",
+        str(PACKET_BYTES_MIN),
+        "with fewer bytes a large put would be refused, or its connection cut",
+    )
     return [rule.problem(str(packet_bytes))]
 
 
 def _session_problems(connection: Connection[Any]) -> list[Problem]:
-    """A proxy or an ``init_connect`` may have changed what was asked for when the connection was made."""
+    """A proxy or an ``init_connect`` may have changed what was asked for when the connection was
+    made."""
     isolation = ("tx_isolation", "transaction_isolation")
     found = _variables(connection, "SESSION", [*_SESSION_CHARSETS, *isolation, "sql_log_bin"])
     fix = "let nothing between here and the server, nor its `init_connect`, change the session"
     problems = [
-        Problem(name, found.get(name, ""), "utf8mb4", "text would be changed on its way", fix) for name in _SESSION_CHARSETS if found.get(name) != "utf8mb4"
+        Problem(name, found.get(name, ""), "utf8mb4", "text would be changed on its way", fix)
+        for name in _SESSION_CHARSETS
+        if found.get(name) != "utf8mb4"
     ]
     name = next((each for each in isolation if each in found), isolation[1])
     if found.get(name) != "READ-COMMITTED":
-        why = "duplicates are looked for after the counters are locked, and an older snapshot would not show them"
+        why = (
+            "duplicates are looked for after the counters are locked, and an older snapshot would"
+            " not show them"
+        )
         problems.append(Problem(name, found.get(name, ""), "READ-COMMITTED", why, fix))
     if found.get("sql_log_bin") != "ON":
-        problems.append(Problem("sql_log_bin", found.get("sql_log_bin", ""), "ON", "what this session writes would reach no minion", fix))
+        problems.append(
+            Problem(
+                "sql_log_bin",
+                found.get("sql_log_bin", ""),
+                "ON",
+                "what this session writes would reach no minion",
+                fix,
+            )
+        )
     return problems
 
 
@@ -198,41 +292,68 @@ def _clock_problems(connection: Connection[Any]) -> list[Problem]:
     rows = query(connection, "SELECT UNIX_TIMESTAMP(NOW(6))")
     after_s = time.time()
     server_s = float(rows[0][0])
-    # Somewhere between asking and hearing the server looked at its clock: only what lies outside is a difference.
+    # Somewhere between asking and hearing the server looked at its clock: only what lies outside is
+    # a difference.
     skew_s = server_s - after_s if server_s > after_s else min(0.0, server_s - before_s)
     if abs(skew_s) <= CLOCK_SKEW_MAX_S:
         return []
     told = f"{abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} ours"
     why = "it stamps the cells and ends the leases"
-    return [Problem("clock", told, f"at most {CLOCK_SKEW_MAX_S:.0f} s apart", why, "synchronise both hosts' clocks (chrony or ntpd), or correct ours")]
+    return [
+        Problem(
+            "clock",
+            told,
+            f"at most {CLOCK_SKEW_MAX_S:.0f} s apart",
+            why,
+            "synchronise both hosts' clocks (chrony or ntpd), or correct ours",
+        )
+    ]
 
 
 def _missing_tables(databases: Sequence[str]) -> Problem:
     told = f"missing, and so are {len(databases) - 1} others" if len(databases) > 1 else "missing"
-    return Problem(f"{databases[0]}.cell", told, "a table", "the shard's cells are in it", "restore it from a backup, or make this node a copy of another one")
+    return Problem(
+        f"{databases[0]}.cell",
+        told,
+        "a table",
+        "the shard's cells are in it",
+        "restore it from a backup, or make this node a copy of another one",
+    )
 
 
 def _engine_problem(database: str, engine: str) -> Problem | None:
     if engine == "InnoDB":
         return None
     fix = f"`ALTER TABLE {database}.cell ENGINE = InnoDB`"
-    return Problem(f"{database}.cell ENGINE", engine, "InnoDB", "only its commits are all or nothing, and durable", fix)
+    return Problem(
+        f"{database}.cell ENGINE",
+        engine,
+        "InnoDB",
+        "only its commits are all or nothing, and durable",
+        fix,
+    )
 
 
 def _column_problems(connection: Connection[Any], ours: str) -> list[Problem]:
     rows = query(
         connection,
-        f"SELECT COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, MIN(TABLE_SCHEMA), COUNT(*) FROM information_schema.COLUMNS WHERE {ours} "
-        "GROUP BY COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME",
+        "SELECT COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, MIN(TABLE_SCHEMA), COUNT(*) FROM"
+        f" information_schema.COLUMNS WHERE {ours} GROUP BY COLUMN_NAME, COLUMN_TYPE,"
+        " COLLATION_NAME",
     )
     problems = []
     for name, kind, collation, database, count in rows:
         wanted = _CELL_COLUMNS.get(str(name))
         if wanted is None or _without_width(str(kind)) == wanted:
             continue
-        told = (f"{kind} COLLATE {collation}" if collation else str(kind)) + (f" (in {count} shards)" if int(count) > 1 else "")
+        told = (f"{kind} COLLATE {collation}" if collation else str(kind)) + (
+            f" (in {count} shards)" if int(count) > 1 else ""
+        )
         why = "cells that differ could be taken for one, or come back changed"
-        fix = f"`ALTER TABLE {database}.cell MODIFY {name} {wanted.upper()}{'' if name == 'crc' else ' NOT NULL'}`"
+        fix = (
+            f"`ALTER TABLE {database}.cell MODIFY {name}"
+            f" {wanted.upper()}{'' if name == 'crc' else ' NOT NULL'}`"
+        )
         problems.append(Problem(f"{database}.cell.{name}", told, wanted, why, fix))
     return problems
 
@@ -240,13 +361,20 @@ def _column_problems(connection: Connection[Any], ours: str) -> list[Problem]:
 def _key_problems(connection: Connection[Any], ours: str, tables: int) -> list[Problem]:
     rows = query(
         connection,
-        f"SELECT TABLE_SCHEMA FROM information_schema.STATISTICS WHERE {ours} AND NON_UNIQUE = 0 AND INDEX_NAME = 'triple' "
-        f"AND CONCAT(SEQ_IN_INDEX, COLUMN_NAME) IN ('1row_key', '2column_name', '3ref_key') AND SUB_PART IS NULL GROUP BY TABLE_SCHEMA HAVING COUNT(*) = 3",
+        f"SELECT TABLE_SCHEMA FROM information_schema.STATISTICS WHERE {ours} AND NON_UNIQUE = 0"
+        " AND INDEX_NAME = 'triple' AND CONCAT(SEQ_IN_INDEX, COLUMN_NAME) IN ('1row_key',"
+        " '2column_name', '3ref_key') AND SUB_PART IS NULL GROUP BY TABLE_SCHEMA HAVING"
+        " COUNT(*) = 3",
     )
     if len(rows) == tables:
         return []
     keyed = {str(database) for (database,) in rows}
-    all_of_them = [str(database) for (database,) in query(connection, f"SELECT TABLE_SCHEMA FROM information_schema.TABLES WHERE {ours}")]
+    all_of_them = [
+        str(database)
+        for (database,) in query(
+            connection, f"SELECT TABLE_SCHEMA FROM information_schema.TABLES WHERE {ours}"
+        )
+    ]
     why = "nothing else keeps a cell from being stored twice"
     return [
         Problem(

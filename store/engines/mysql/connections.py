@@ -1,7 +1,9 @@
-"""Connections to one MySQL or MariaDB server: a small pool of PyMySQL connections with the session settings that the engine relies on.
+"""Connections to one MySQL or MariaDB server: a small pool of PyMySQL connections with the session
+settings that the engine relies on.
 
-Every session: UTC, READ COMMITTED, autocommit, strict SQL mode, no name resolution of values. Column values come back undecoded where the engine says so
-(decoding costs twice the fetch itself). Time-outs bound every read and write: no call hangs past ``TIMEOUT_S``.
+Every session: UTC, READ COMMITTED, autocommit, strict SQL mode, no name resolution of values.
+Column values come back undecoded where the engine says so (decoding costs twice the fetch itself).
+Time-outs bound every read and write: no call hangs past ``TIMEOUT_S``.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from cellfeed.store.engines.mysql.errors import StatementFailed, error_code, fai
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 
 TIMEOUT_S: Final = 15.0
-"""Longest wait for one answer of the server: above InnoDB's lock wait (``LOCK_WAIT_S``), so that a lock time-out is told as such."""
+"""Longest wait for one answer of the server: above InnoDB's lock wait (``LOCK_WAIT_S``), so that a
+lock time-out is told as such."""
 
 CONNECT_TIMEOUT_S: Final = 3.0
 GREETING_TIMEOUT_S: Final = 5.0
-"""Longest wait for each answer while a connection is made. A server that is stopped, and whatever else has its port, takes connections and says nothing: no
-statement of anybody's is under way there that would be worth waiting for."""
+"""Longest wait for each answer while a connection is made. A server that is stopped, and whatever
+else has its port, takes connections and says nothing: no statement of anybody's is under way there
+that would be worth waiting for."""
 
 LOCK_WAIT_S: Final = 10
 _KEPT_MAX: Final = 16
@@ -46,12 +50,14 @@ _SESSION: Final = (
 )
 
 PACKET_BYTES_MAX: Final = 16 << 20
-"""Statements that are sent together, in bytes; half of what a server must take (``mysql_checks.PACKET_BYTES_MIN``), for one statement may be as large."""
+"""Statements that are sent together, in bytes; half of what a server must take
+(``mysql_checks.PACKET_BYTES_MIN``), for one statement may be as large."""
 
 
 @dataclass(frozen=True, slots=True)
 class MySqlAddress:
-    """Where a server is. ``replication`` is ``(host, port)`` as the other servers of its cluster reach it. The password is never part of a text."""
+    """Where a server is. ``replication`` is ``(host, port)`` as the other servers of its cluster
+    reach it. The password is never part of a text."""
 
     host: str
     port: int
@@ -64,7 +70,8 @@ class MySqlAddress:
 
 
 def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
-    """``mysql://user:password@host:port``; ``replication`` is ``host:port`` where the servers reach each other otherwise. Raises InvalidRequest."""
+    """``mysql://user:password@host:port``; ``replication`` is ``host:port`` where the servers reach
+    each other otherwise. Raises InvalidRequest."""
     form = "a MySQL server is given as mysql://user:password@host:port"
     try:
         parts = urlsplit(url)
@@ -74,9 +81,21 @@ def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
     except ValueError as error:
         # Without what was given: it may hold a password.
         raise InvalidRequest(f"{form}: {error}") from None
-    if parts.scheme != "mysql" or not parts.hostname or not reached.hostname or parts.path.strip("/") or parts.query:
+    if (
+        parts.scheme != "mysql"
+        or not parts.hostname
+        or not reached.hostname
+        or parts.path.strip("/")
+        or parts.query
+    ):
         raise InvalidRequest(form)
-    return MySqlAddress(parts.hostname, port, unquote(parts.username or "root"), unquote(parts.password or ""), (reached.hostname, replication_port))
+    return MySqlAddress(
+        parts.hostname,
+        port,
+        unquote(parts.username or "root"),
+        unquote(parts.password or ""),
+        (reached.hostname, replication_port),
+    )
 
 
 class MySqlServer:
@@ -91,16 +110,19 @@ class MySqlServer:
         self._in_use = 0
         self._closed = False
         self.opened_at_s = -math.inf
-        """When the youngest connection was begun, by the monotonic clock: the server may have restarted before that."""
+        """When the youngest connection was begun, by the monotonic clock: the server may have
+        restarted before that."""
         self._generation = forks.generation
-        """The connections are those of one process: after a ``fork()`` a child refuses to use them, and does not end the parent's sessions."""
+        """The connections are those of one process: after a ``fork()`` a child refuses to use them,
+        and does not end the parent's sessions."""
 
     def __str__(self) -> str:
         return str(self.address)
 
     @contextmanager
     def connection(self) -> Iterator[Connection[Any]]:
-        """A connection in autocommit mode. One that failed is thrown away. Raises StorageUnavailable (reads and failures before a commit)."""
+        """A connection in autocommit mode. One that failed is thrown away. Raises
+        StorageUnavailable (reads and failures before a commit)."""
         with self._using():
             connection = self._take()
             try:
@@ -111,7 +133,8 @@ class MySqlServer:
                     connection.close()
                 if isinstance(error, (pymysql.err.MySQLError, OSError)):
                     if is_lost(error):
-                        # Those kept from before the server went, or cut its clients off, are dead as well.
+                        # Those kept from before the server went, or cut its clients off, are dead
+                        # as well.
                         self.drop_idle()
                     raise failed(self, error) from error
                 raise
@@ -119,7 +142,8 @@ class MySqlServer:
                 self._give_back(connection)
 
     def close(self) -> None:
-        """Waits for calls under way, then closes all connections; later calls raise StorageUnavailable."""
+        """Waits for calls under way, then closes all connections; later calls raise
+        StorageUnavailable."""
         if self._generation != forks.generation:
             return
         with self._state:
@@ -128,7 +152,8 @@ class MySqlServer:
             self.drop_idle()
 
     def abort(self) -> None:
-        """Cuts the connections off that are in use: calls that wait for an answer fail at once, as when the network does. Later calls make new ones."""
+        """Cuts the connections off that are in use: calls that wait for an answer fail at once, as
+        when the network does. Later calls make new ones."""
         if self._generation != forks.generation:
             return
         with self._state:
@@ -195,7 +220,8 @@ class MySqlServer:
                 conv={},
             )
             _leave_statements_out_of_binlog(connection)
-        except Exception as error:  # of PyMySQL any kind, where what answers is no server or is cut off in its greeting
+        except Exception as error:
+            # of PyMySQL any kind, where what answers is no server or is cut off in its greeting
             raise failed(self, error, "nothing written, no connection") from error
         connection._read_timeout = self.timeout_s  # type: ignore[attr-defined] # noqa: SLF001 - PyMySQL has one for the greeting and all that follows
         return connection
@@ -203,7 +229,10 @@ class MySqlServer:
     @contextmanager
     def _using(self) -> Iterator[None]:
         if self._generation != forks.generation:
-            raise StorageUnavailable(f"{self} was connected to before this process was forked; open the datastore again in the child")
+            raise StorageUnavailable(
+                f"{self} was connected to before this process was forked; open the datastore again"
+                " in the child"
+            )
         with self._state:
             if self._closed:
                 raise StorageUnavailable(f"the connections to {self} are closed")
@@ -217,9 +246,10 @@ class MySqlServer:
 
 
 def _leave_statements_out_of_binlog(connection: Connection[Any]) -> None:
-    """MariaDB writes the text of each statement into the binary log, beside the rows that it changed, for people to read: with bodies as X'..' literals more
-    than twice the rows themselves, on the way of every commit to the disk. Minions take the rows. An account that may not say so (BINLOG ADMIN) goes on with
-    the text."""
+    """MariaDB writes the text of each statement into the binary log, beside the rows that it
+    changed, for people to read: with bodies as X'..' literals more than twice the rows themselves,
+    on the way of every commit to the disk. Minions take the rows. An account that may not say so
+    (BINLOG ADMIN) goes on with the text."""
     if is_mariadb(connection):
         try:
             query(connection, "SET SESSION binlog_annotate_row_events = OFF")
@@ -234,8 +264,9 @@ def is_mariadb(connection: Connection[Any]) -> bool:
 
 
 class _Connection(Connection):
-    """One that takes TLS where the server has it, as PyMySQL does, with one context for all: PyMySQL makes a context for each connection, also where the server
-    has no TLS, and reading the system's certificates for it costs twenty milliseconds of processor time."""
+    """One that takes TLS where the server has it, as PyMySQL does, with one context for all:
+    PyMySQL makes a context for each connection, also where the server has no TLS, and reading the
+    system's certificates for it costs twenty milliseconds of processor time."""
 
     _tls: ClassVar[list[ssl.SSLContext]] = []
 
@@ -258,7 +289,9 @@ def has_database(server: MySqlServer, name: str) -> bool:
         return (name,) in query(connection, "SHOW DATABASES")
 
 
-def query_all(connection: Connection[Any], statements: Sequence[str]) -> list[Sequence[tuple[Any, ...]]]:
+def query_all(
+    connection: Connection[Any], statements: Sequence[str]
+) -> list[Sequence[tuple[Any, ...]]]:
     """As :func:`query` for several statements, in one round trip."""
     answers = [query(connection, ";".join(statements))]
     for _ in statements[1:]:
@@ -268,9 +301,11 @@ def query_all(connection: Connection[Any], statements: Sequence[str]) -> list[Se
 
 
 def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
-    """Sends several statements in one packet and takes every answer. The server stops at the first that fails.
+    """Sends several statements in one packet and takes every answer. The server stops at the first
+    that fails.
 
-    Raises StatementFailed when the server refused one that is not the last: the last, a COMMIT, was then never run.
+    Raises StatementFailed when the server refused one that is not the last: the last, a COMMIT, was
+    then never run.
     """
     answered = 0
     try:
@@ -281,19 +316,25 @@ def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
             connection.next_result()
             answered += 1
     except pymysql.err.MySQLError as error:
-        # Codes from 2000 to 2999 are the client's own: the connection was lost, and nobody knows which statements ran.
+        # Codes from 2000 to 2999 are the client's own: the connection was lost, and nobody knows
+        # which statements ran.
         if error_code(error) < 2000 and answered < len(statements) - 1:
             raise StatementFailed(*error.args) from error
         raise
 
 
-def commit_script(connection: Connection[Any], statements: Sequence[str], *, silent: bool = False) -> None:
-    """The statements of a transaction and its COMMIT, in one packet where it is not too large. ``silent``: none of them begins a transaction or answers with
-    rows, so that they may have one answer (:func:`_block`).
+def commit_script(
+    connection: Connection[Any], statements: Sequence[str], *, silent: bool = False
+) -> None:
+    """The statements of a transaction and its COMMIT, in one packet where it is not too large.
+    ``silent``: none of them begins a transaction or answers with rows, so that they may have one
+    answer (:func:`_block`).
 
     An error is to be judged by :func:`cellfeed.store.engines.mysql.errors.commit_failed`.
     """
-    *packets, last = (_block(connection, packet) if silent else packet for packet in _packets(statements))
+    *packets, last = (
+        _block(connection, packet) if silent else packet for packet in _packets(statements)
+    )
     for packet in packets:
         try:
             run_script(connection, packet)
@@ -303,12 +344,13 @@ def commit_script(connection: Connection[Any], statements: Sequence[str], *, sil
 
 
 def _block(connection: Connection[Any], statements: Sequence[str]) -> Sequence[str]:
-    """Silent statements as one, where the server is MariaDB (MySQL has no such statement outside of a routine): it stops at the first that fails, as a script
-    does, and gives its error.
+    """Silent statements as one, where the server is MariaDB (MySQL has no such statement outside of
+    a routine): it stops at the first that fails, as a script does, and gives its error.
 
-    A group commit writes to some thirty shards, and an answer for each is a packet that the server sends and the driver takes apart: a quarter of the writer's
-    processor time, and a dozen waits in which other threads take the interpreter. Of thousands of cells a block would cost the server a fifth more: those go
-    through :class:`Pipeline`.
+    A group commit writes to some thirty shards, and an answer for each is a packet that the server
+    sends and the driver takes apart: a quarter of the writer's processor time, and a dozen waits in
+    which other threads take the interpreter. Of thousands of cells a block would cost the server a
+    fifth more: those go through :class:`Pipeline`.
     """
     if len(statements) < 2 or not is_mariadb(connection):
         return statements
@@ -316,9 +358,11 @@ def _block(connection: Connection[Any], statements: Sequence[str]) -> Sequence[s
 
 
 class Pipeline:
-    """Statements that are sent without waiting for the answers to those before: the server runs some while the next ones are still being made.
+    """Statements that are sent without waiting for the answers to those before: the server runs
+    some while the next ones are still being made.
 
-    The server runs on past an error, so nothing that ends the transaction may be sent before :meth:`finish` has returned.
+    The server runs on past an error, so nothing that ends the transaction may be sent before
+    :meth:`finish` has returned.
     """
 
     def __init__(self, connection: Connection[Any]) -> None:
@@ -367,7 +411,8 @@ def _packets(statements: Sequence[str]) -> list[list[str]]:
 
 
 def _hung_up(connection: Connection[Any]) -> bool:
-    """Whether the server has closed an idle connection (its ``wait_timeout``, a restart): there is something to read when nothing was asked."""
+    """Whether the server has closed an idle connection (its ``wait_timeout``, a restart): there is
+    something to read when nothing was asked."""
     sock = connection._sock  # type: ignore[attr-defined] # noqa: SLF001 - a ping would cost a round trip per call
     if sock is None:
         return True

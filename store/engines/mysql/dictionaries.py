@@ -1,4 +1,5 @@
-"""Dictionaries on a MySQL server, in the meta database, so they replicate with the cells and are copied with them. Promises C1–C4 for one server.
+"""Dictionaries on a MySQL server, in the meta database, so they replicate with the cells and are
+copied with them. Promises C1–C4 for one server.
 
 Values are X'..' literals made here from bytes and numbers; names are checked.
 """
@@ -13,7 +14,14 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from cellfeed.store.cells.dictionary import Dictionary, id_of
-from cellfeed.store.engines.contract.dictionaries import Condition, KeptDictionary, Turn, refuse_lost, tables_missing, with_turns
+from cellfeed.store.engines.contract.dictionaries import (
+    Condition,
+    KeptDictionary,
+    Turn,
+    refuse_lost,
+    tables_missing,
+    with_turns,
+)
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer, query
 from cellfeed.store.engines.mysql.guard import Guard
@@ -26,7 +34,8 @@ _COLUMNS = "dictionary_id, column_name, content, sha256, trained_at_us, samples"
 
 
 class MySqlDictionaries:
-    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryTable` in the meta database ``meta`` of one server."""
+    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryTable` in the meta database
+    ``meta`` of one server."""
 
     def __init__(self, server: MySqlServer, meta: str) -> None:
         self._server = server
@@ -40,12 +49,16 @@ class MySqlDictionaries:
 
     def current(self) -> dict[str, Turn]:
         sql = (
-            f"SELECT t.column_name, t.turn, t.dictionary_id FROM {self._turns} t JOIN {self._contents} d "
-            "ON d.dictionary_id = t.dictionary_id AND d.sha256 = t.sha256 ORDER BY t.turn"
+            f"SELECT t.column_name, t.turn, t.dictionary_id FROM {self._turns} t JOIN"
+            f" {self._contents} d ON d.dictionary_id = t.dictionary_id AND d.sha256 = t.sha256"
+            " ORDER BY t.turn"
         )
         with self._server.connection() as connection:
             rows = query(connection, sql)
-        return {name.decode(): Turn(name.decode(), int(turn), int(dictionary_id)) for name, turn, dictionary_id in rows}
+        return {
+            name.decode(): Turn(name.decode(), int(turn), int(dictionary_id))
+            for name, turn, dictionary_id in rows
+        }
 
     def count(self) -> int:
         with self._server.connection() as connection:
@@ -54,18 +67,25 @@ class MySqlDictionaries:
 
     def add(self, dictionary: Dictionary, terms: WriteTerms | None = None) -> None:
         failpoint("mysql.dictionary.before_add")
-        self._guard.commit([f"INSERT IGNORE INTO {self._contents} ({_COLUMNS}) VALUES {_literals(dictionary)}"], terms)
+        self._guard.commit(
+            [f"INSERT IGNORE INTO {self._contents} ({_COLUMNS}) VALUES {_literals(dictionary)}"],
+            terms,
+        )
         with self._server.connection() as connection:
             stored = self._dictionary(connection, dictionary.dictionary_id)
         if stored is None or stored.content != dictionary.content:
-            raise ProtectData(f"{self._server}: another dictionary has the id {dictionary.name}: train it again")
+            raise ProtectData(
+                f"{self._server}: another dictionary has the id {dictionary.name}: train it again"
+            )
         failpoint("mysql.dictionary.after_add")
 
     def use(self, dictionary: Dictionary, turn: int, terms: WriteTerms | None = None) -> bool:
         column = f"X'{dictionary.column_name.encode().hex()}'"
         values = f"({column},{int(turn)},{dictionary.dictionary_id},X'{dictionary.sha256.hex()}')"
         # A turn that is there already makes the INSERT fail: another process was first.
-        written = self._guard.commit([f"INSERT INTO {self._turns} VALUES {values}"], terms, unless_there=True)
+        written = self._guard.commit(
+            [f"INSERT INTO {self._turns} VALUES {values}"], terms, unless_there=True
+        )
         failpoint("mysql.dictionary.after_use")
         return written
 
@@ -76,9 +96,16 @@ class MySqlDictionaries:
         found: dict[int, KeptDictionary] = {}
         with self._server.connection() as connection:
             try:
-                turns = query(connection, f"SELECT dictionary_id, column_name, sha256, turn FROM {self._turns} ORDER BY turn")
+                turns = query(
+                    connection,
+                    f"SELECT dictionary_id, column_name, sha256, turn FROM {self._turns} ORDER BY"
+                    " turn",
+                )
                 # The server itself reads every content: only digests are sent.
-                described = "column_name, sha256, SHA2(content, 256), LENGTH(content), trained_at_us, samples"
+                described = (
+                    "column_name, sha256, SHA2(content, 256), LENGTH(content), trained_at_us,"
+                    " samples"
+                )
                 rows = query(connection, f"SELECT dictionary_id, {described} FROM {self._contents}")
             except pymysql.err.ProgrammingError as error:
                 if error.args[0] != ER.NO_SUCH_TABLE:
@@ -88,28 +115,54 @@ class MySqlDictionaries:
             dictionary_id = int(number)
             whole = bytes.fromhex(_text(own)) == digest and id_of(digest) == dictionary_id
             condition = Condition.WHOLE if whole else Condition.DAMAGED
-            found[dictionary_id] = KeptDictionary(dictionary_id, column.decode(), condition, digest, (), int(at_us), int(samples), int(size))
-        return with_turns(found, [(int(number), column.decode(), digest, int(turn)) for number, column, digest, turn in turns])
+            found[dictionary_id] = KeptDictionary(
+                dictionary_id,
+                column.decode(),
+                condition,
+                digest,
+                (),
+                int(at_us),
+                int(samples),
+                int(size),
+            )
+        return with_turns(
+            found,
+            [
+                (int(number), column.decode(), digest, int(turn))
+                for number, column, digest, turn in turns
+            ],
+        )
 
     def restore(self, dictionary: Dictionary) -> None:
         with self._server.connection() as connection:
-            # Not through the log: where another node has it whole, or damaged otherwise, the same change would not fit.
+            # Not through the log: where another node has it whole, or damaged otherwise, the same
+            # change would not fit.
             query(connection, "SET SESSION sql_log_bin = 0")
-            query(connection, f"REPLACE INTO {self._contents} ({_COLUMNS}) VALUES {_literals(dictionary)}")
+            query(
+                connection,
+                f"REPLACE INTO {self._contents} ({_COLUMNS}) VALUES {_literals(dictionary)}",
+            )
             query(connection, "SET SESSION sql_log_bin = 1")
 
     def check(self) -> None:
         refuse_lost(self._server, self.kept())
 
     def _dictionary(self, connection: Connection[Any], dictionary_id: int) -> Dictionary | None:
-        sql = f"SELECT column_name, content, trained_at_us, samples FROM {self._contents} WHERE dictionary_id = {int(dictionary_id)}"
+        sql = (
+            f"SELECT column_name, content, trained_at_us, samples FROM {self._contents} WHERE"
+            f" dictionary_id = {int(dictionary_id)}"
+        )
         rows: Sequence[tuple[Any, ...]] = query(connection, sql)
-        return Dictionary(rows[0][0].decode(), rows[0][1], int(rows[0][2]), int(rows[0][3])) if rows else None
+        return (
+            Dictionary(rows[0][0].decode(), rows[0][1], int(rows[0][2]), int(rows[0][3]))
+            if rows
+            else None
+        )
 
 
 def _literals(dictionary: Dictionary) -> str:
     name, digest = dictionary.column_name.encode().hex(), dictionary.sha256.hex()
-    return f"({dictionary.dictionary_id},X'{name}',X'{dictionary.content.hex()}',X'{digest}',{int(dictionary.trained_at_us)},{int(dictionary.samples)})"
+    return f"({dictionary.dictionary_id},X'{name}',X'{dictionary.content.hex()}',X'{digest}',{int(dictionary.trained_at_us)},{int(dictionary.samples)})"  # noqa: E501
 
 
 def _text(value: bytes | str) -> str:

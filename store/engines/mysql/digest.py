@@ -1,7 +1,9 @@
-"""Digests of pieces of a table of cells, made by the server: what compares two nodes without reading every cell through a client.
+"""Digests of pieces of a table of cells, made by the server: what compares two nodes without
+reading every cell through a client.
 
-The digest covers what a cell is, not its checksum: a cell of an earlier version has none, and gets one on its way to another cluster. The checksums are summed
-beside it. Where two nodes have other ones, their rows are read and held against them.
+The digest covers what a cell is, not its checksum: a cell of an earlier version has none, and gets
+one on its way to another cluster. The checksums are summed beside it. Where two nodes have other
+ones, their rows are read and held against them.
 """
 
 from __future__ import annotations
@@ -16,16 +18,19 @@ from cellfeed.store.engines.mysql.connections import query
 from cellfeed.store.errors import DataDamaged
 
 _CONTENT: Final = (
-    f"CONCAT_WS(',', added_id, ref_key, {MICROSECONDS.format('created_at')}, LENGTH(column_name), LENGTH(body), CONCAT(row_key, column_name, body))"
+    f"CONCAT_WS(',', added_id, ref_key, {MICROSECONDS.format('created_at')}, LENGTH(column_name),"
+    " LENGTH(body), CONCAT(row_key, column_name, body))"
 )
 """All of a cell, in one way only: lengths stand before what has no fixed one."""
 
 _DIGEST: Final = f"SUM(CAST(CONV(LEFT(MD5({_CONTENT}), 15), 16, 10) AS UNSIGNED))"
-"""A sum of 60 bits of each cell's MD5: it does not depend on the order in which the server reads."""
+"""A sum of 60 bits of each cell's MD5: it does not depend on the order in which the server
+reads."""
 
 
 class RangeDigest(NamedTuple):
-    """Of the cells in a range of ids: how many, of their content, of their checksums, and how many have none."""
+    """Of the cells in a range of ids: how many, of their content, of their checksums, and how many
+    have none."""
 
     cells: int
     content: int
@@ -36,13 +41,20 @@ class RangeDigest(NamedTuple):
 def range_digest(connection: Connection[Any], table: str, ids: range) -> RangeDigest:
     """One answer of four numbers. Raises pymysql's errors."""
     where = f"added_id >= {ids.start} AND added_id < {ids.stop}"
-    [row] = query(connection, f"SELECT COUNT(*), COALESCE({_DIGEST}, 0), COALESCE(SUM(crc), 0), COUNT(*) - COUNT(crc) FROM {table} WHERE {where}")
+    [row] = query(
+        connection,
+        f"SELECT COUNT(*), COALESCE({_DIGEST}, 0), COALESCE(SUM(crc), 0), COUNT(*) - COUNT(crc)"
+        f" FROM {table} WHERE {where}",
+    )
     return RangeDigest(*map(int, row))
 
 
 def raw_rows(connection: Connection[Any], table: str, ids: range) -> dict[int, Sequence[Any]]:
     """The rows of a range by added_id, as ``CELL`` names their values: unchecked."""
-    rows = query(connection, f"SELECT {CELL} FROM {table} WHERE added_id >= {ids.start} AND added_id < {ids.stop}")
+    rows = query(
+        connection,
+        f"SELECT {CELL} FROM {table} WHERE added_id >= {ids.start} AND added_id < {ids.stop}",
+    )
     return {int(row[0]): row for row in rows}
 
 

@@ -1,6 +1,8 @@
-"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E24.
+"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the
+counters. Promises E1–E24.
 
-Statements are in a module for each concern: puts, the log's scans, counters, trims, erasures, indexes, state.
+Statements are in a module for each concern: puts, the log's scans, counters, trims, erasures,
+indexes, state.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from cellfeed.store.engines.contract.buffer import NodeBufferTable
 from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts
 from cellfeed.store.engines.contract.engine import NodeStateTable
 from cellfeed.store.engines.contract.read_bounds import Page
-from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Look, Replica, WriteTerms
+from cellfeed.store.engines.contract.values import (
+    ErasedStep,
+    Head,
+    LocatedCell,
+    LogRange,
+    Look,
+    Replica,
+    WriteTerms,
+)
 from cellfeed.store.engines.mysql.buffer import MySqlBuffer
 from cellfeed.store.engines.mysql.cells import KEY, plain_cells, sql_moment, stored_cell
 from cellfeed.store.engines.mysql.checks import check_server, check_tables, refuse
@@ -37,16 +47,20 @@ from cellfeed.store.histories import NO_HISTORY, History
 from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 _LARGE_BODY_BYTES: Final = 4 << 10
-"""Stored bodies up to which a read of many keys fetches all at once: 20 MB with ``READ_KEYS_MAX`` of them. Larger ones are fetched one by one."""
+"""Stored bodies up to which a read of many keys fetches all at once: 20 MB with ``READ_KEYS_MAX``
+of them. Larger ones are fetched one by one."""
 
 _COLUMNS_STEP: Final = 16
-"""Columns of a row that are fetched at once: as many bodies at their limit as an answer holds. Rows have fewer as a rule."""
+"""Columns of a row that are fetched at once: as many bodies at their limit as an answer holds. Rows
+have fewer as a rule."""
 
 
 class MySqlEngine:
-    """See the module. The engine closes ``server``. ``create``: makes the databases where they are missing, for the shards ``held`` (all, when not given).
+    """See the module. The engine closes ``server``. ``create``: makes the databases where they are
+    missing, for the shards ``held`` (all, when not given).
 
-    Raises ProtectData for storage of another shape (E13), or where there is none and ``create`` is not set, and for a server that would lose cells.
+    Raises ProtectData for storage of another shape (E13), or where there is none and ``create`` is
+    not set, and for a server that would lose cells.
     """
 
     def __init__(
@@ -123,40 +137,63 @@ class MySqlEngine:
         return self._buffer
 
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]:
-        """As the contract's; with terms, StaleWriter (nothing written) unless their leader epoch is the shards' own."""
+        """As the contract's; with terms, StaleWriter (nothing written) unless their leader epoch is
+        the shards' own."""
         shards = shards_of([cell.row_key for cell in cells], self._shards)
         return self._put.run(cells, shards, lambda: self._encoding(terms), terms)
 
-    # --- reading ---------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
-    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+    def get(
+        self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
         found: dict[Triple, LocatedCell | None] = {}
         with self._server.connection() as connection:
-            for shard, wanted in self._by_shard([(triple.row_key, triple) for triple in triples]).items():
+            for shard, wanted in self._by_shard(
+                [(triple.row_key, triple) for triple in triples]
+            ).items():
                 # Large bodies stay where they are until their turn has come.
                 columns = f"{KEY}, IF(LENGTH(body) > {_LARGE_BODY_BYTES}, NULL, body), crc"
-                for row in self._rows(connection, shard, columns, f"(row_key, column_name, ref_key) IN ({','.join(map(sql_triple, wanted))})"):
-                    found[Triple(row[1], row[2].decode(), int(row[3]))] = None if row[5] is None else LocatedCell(shard, stored_cell(shard, row))
+                for row in self._rows(
+                    connection,
+                    shard,
+                    columns,
+                    f"(row_key, column_name, ref_key) IN ({','.join(map(sql_triple, wanted))})",
+                ):
+                    found[Triple(row[1], row[2].decode(), int(row[3]))] = (
+                        None if row[5] is None else LocatedCell(shard, stored_cell(shard, row))
+                    )
             results: list[LocatedCell | None] = []
             page = Page()
             for triple in triples:
                 if triple in found and found[triple] is None:
                     shard = shard_of(triple.row_key, self._shards)
-                    cells = self._select(connection, shard, f"(row_key, column_name, ref_key) IN ({sql_triple(triple)})")
-                    found[triple] = LocatedCell(shard, cells[0]) if cells else None  # it was trimmed meanwhile
+                    cells = self._select(
+                        connection,
+                        shard,
+                        f"(row_key, column_name, ref_key) IN ({sql_triple(triple)})",
+                    )
+                    found[triple] = (
+                        LocatedCell(shard, cells[0]) if cells else None
+                    )  # it was trimmed meanwhile
                 results.append(there := found.get(triple))
                 page.take([there.cell.body] if there else ())
                 if page.is_full:
                     break
         return results
 
-    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+    def latest(
+        self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
         with self._server.connection() as connection:
             results: list[LocatedCell | None] = []
             page = Page()
             for row_key, column_name in keys:
                 shard = shard_of(row_key, self._shards)
-                condition = f"row_key = X'{row_key.hex()}' AND column_name = X'{column_name.encode().hex()}' ORDER BY ref_key DESC LIMIT 1"
+                condition = (
+                    f"row_key = X'{row_key.hex()}' AND column_name ="
+                    f" X'{column_name.encode().hex()}' ORDER BY ref_key DESC LIMIT 1"
+                )
                 cells = self._select(connection, shard, condition)
                 results.append(LocatedCell(shard, cells[0]) if cells else None)
                 page.take([cell.body for cell in cells])
@@ -164,7 +201,9 @@ class MySqlEngine:
                     break
         return results
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
+    def row(
+        self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = ""
+    ) -> list[list[LocatedCell]]:
         rows: list[list[LocatedCell]] = []
         page = Page()
         with self._server.connection() as connection:
@@ -181,16 +220,31 @@ class MySqlEngine:
                     after = step[-1].cell.column_name
         return rows
 
-    def _row_step(self, connection: Connection[Any], row_key: bytes, after_column: str) -> list[LocatedCell]:
+    def _row_step(
+        self, connection: Connection[Any], row_key: bytes, after_column: str
+    ) -> list[LocatedCell]:
         """The latest cells of the next ``_COLUMNS_STEP`` columns of a row."""
         shard = shard_of(row_key, self._shards)
-        key = f"row_key = X'{row_key.hex()}'" + (f" AND column_name > X'{after_column.encode().hex()}'" if after_column else "")
-        latest = f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE {key} GROUP BY column_name"
-        condition = f"{key} AND (column_name, ref_key) IN ({latest}) ORDER BY column_name LIMIT {_COLUMNS_STEP}"
+        key = f"row_key = X'{row_key.hex()}'" + (
+            f" AND column_name > X'{after_column.encode().hex()}'" if after_column else ""
+        )
+        latest = (
+            f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE {key} GROUP"
+            " BY column_name"
+        )
+        condition = (
+            f"{key} AND (column_name, ref_key) IN ({latest}) ORDER BY column_name LIMIT"
+            f" {_COLUMNS_STEP}"
+        )
         return [LocatedCell(shard, cell) for cell in self._select(connection, shard, condition)]
 
-    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
-        condition = f"row_key = X'{row_key.hex()}' AND added_id >= {after + 1:d} ORDER BY added_id LIMIT {limit:d}"
+    def row_cells(
+        self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX
+    ) -> list[StoredCell]:
+        condition = (
+            f"row_key = X'{row_key.hex()}' AND added_id >= {after + 1:d} ORDER BY added_id LIMIT"
+            f" {limit:d}"
+        )
         with self._server.connection() as connection:
             return self._select(connection, shard_of(row_key, self._shards), condition)
 
@@ -202,23 +256,33 @@ class MySqlEngine:
             check_shard(each.shard, self._shards)
         return self._log.scan_many(ranges)
 
-    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+    def superseded(
+        self, shard: int, start: int, end: int, log_start: int, watermark: int
+    ) -> set[int]:
         check_shard(shard, self._shards)
         cells = f"{self._database(shard)}.cell"
-        # The index by key is read backwards up to its first entry: as cheap for a row of a million revisions (EXISTS would pass all the lower ref keys).
+        # The index by key is read backwards up to its first entry: as cheap for a row of a million
+        # revisions (EXISTS would pass all the lower ref keys).
         newest = (
-            f"SELECT newer.ref_key FROM {cells} AS newer WHERE newer.row_key = older.row_key AND newer.column_name = older.column_name"
-            f" AND newer.added_id >= {log_start:d} AND newer.added_id < {watermark:d} ORDER BY newer.ref_key DESC LIMIT 1"
+            f"SELECT newer.ref_key FROM {cells} AS newer WHERE newer.row_key = older.row_key AND"
+            f" newer.column_name = older.column_name AND newer.added_id >= {log_start:d} AND"
+            f" newer.added_id < {watermark:d} ORDER BY newer.ref_key DESC LIMIT 1"
         )
-        sql = f"SELECT older.added_id FROM {cells} AS older WHERE older.added_id >= {start:d} AND older.added_id < {end:d} AND older.ref_key < ({newest})"
+        sql = (
+            f"SELECT older.added_id FROM {cells} AS older WHERE older.added_id >= {start:d} AND"
+            f" older.added_id < {end:d} AND older.ref_key < ({newest})"
+        )
         with self._server.connection() as connection:
             return {int(added_id) for (added_id,) in query(connection, sql)}
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
         with self._server.connection() as connection:
-            low, high = map(int, self._counters.fields_of(connection, shard, "log_start, next_added_id"))
-            # created_at never goes back within a shard (E4): a binary search by id needs no index on it.
+            low, high = map(
+                int, self._counters.fields_of(connection, shard, "log_start, next_added_id")
+            )
+            # created_at never goes back within a shard (E4): a binary search by id needs no index
+            # on it.
             while low < high:
                 middle = (low + high) // 2
                 sql = f"SELECT added_id, created_at >= {sql_moment(created_at_us)} FROM {self._database(shard)}.cell WHERE added_id >= {middle} AND added_id < {high} ORDER BY added_id LIMIT 1"  # noqa: E501
@@ -227,11 +291,14 @@ class MySqlEngine:
                     high = middle
                 else:
                     low = int(rows[0][0]) + 1
-            # What was trimmed away during the search was below the place looked for, or was it: then the log begins behind it now.
+            # What was trimmed away during the search was below the place looked for, or was it:
+            # then the log begins behind it now.
             return max(low, self._counters.log_start(connection, shard))
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        return self._counters.heads(shards if shards is None else [check_shard(shard, self._shards) for shard in shards])
+        return self._counters.heads(
+            shards if shards is None else [check_shard(shard, self._shards) for shard in shards]
+        )
 
     @property
     def connected_at_s(self) -> float:
@@ -239,7 +306,8 @@ class MySqlEngine:
         return self._server.opened_at_s
 
     def settle(self, terms: WriteTerms) -> None:
-        """Comes back when a write under these terms would be acknowledged. Raises StorageUnavailable, StaleWriter."""
+        """Comes back when a write under these terms would be acknowledged. Raises
+        StorageUnavailable, StaleWriter."""
         with self._server.connection() as connection:
             self._guard.settle(connection, terms)
 
@@ -253,28 +321,49 @@ class MySqlEngine:
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         return {shard: head.watermark for shard, head in self.heads(shards).items()}
 
-    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS, terms: WriteTerms | None = None) -> int:
-        """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is the shard's own."""
+    def trim(
+        self,
+        shard: int,
+        below: int,
+        cells_max: int = TRIM_STEP_CELLS,
+        terms: WriteTerms | None = None,
+    ) -> int:
+        """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is
+        the shard's own."""
         return self._trim.run(check_shard(shard, self._shards), below, cells_max, terms)
 
-    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None) -> ErasedStep:
-        """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is the shard's own."""
+    def erase(
+        self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None
+    ) -> ErasedStep:
+        """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is
+        the shard's own."""
         return self._erase.run(row_key, shard_of(row_key, self._shards), cells_max, terms)
 
     def kept_shards(self) -> list[int]:
-        """Shards that have left this server's cluster, or are about to, and of which it has rows still."""
+        """Shards that have left this server's cluster, or are about to, and of which it has rows
+        still."""
         with self._server.connection() as connection:
-            return [int(shard) for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_leaving ORDER BY shard")]
+            return [
+                int(shard)
+                for (shard,) in query(
+                    connection, f"SELECT shard FROM {self._meta}.shard_leaving ORDER BY shard"
+                )
+            ]
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
-        sql = f"SELECT leader_epoch, first_added_id FROM {self._meta}.leader_epoch WHERE shard = {shard} ORDER BY leader_epoch"
+        sql = (
+            f"SELECT leader_epoch, first_added_id FROM {self._meta}.leader_epoch WHERE shard ="
+            f" {shard} ORDER BY leader_epoch"
+        )
         with self._server.connection() as connection:
             return [(int(epoch), int(first)) for epoch, first in query(connection, sql)]
 
     def columns(self) -> list[str]:
         with self._server.connection() as connection:
-            rows = query(connection, f"SELECT column_name FROM {self._meta}.column_seen ORDER BY column_name")
+            rows = query(
+                connection, f"SELECT column_name FROM {self._meta}.column_seen ORDER BY column_name"
+            )
         return [name.decode() for (name,) in rows]
 
     def abort(self) -> None:
@@ -285,11 +374,15 @@ class MySqlEngine:
         known_dictionaries.remove_source(self._dictionaries.find)
         self._server.close()
 
-    # --- inside ----------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _encoding(self, terms: WriteTerms | None) -> Encode:
         """How the bodies of a put under these terms are encoded. Raises StorageUnavailable."""
-        dictionaries = self._dictionaries_of_puts.under(terms and terms.leader_epoch) if self._codec == DEFAULT_CODEC else {}
+        dictionaries = (
+            self._dictionaries_of_puts.under(terms and terms.leader_epoch)
+            if self._codec == DEFAULT_CODEC
+            else {}
+        )
         return lambda cells: encode_cells(cells, dictionaries, self._codec)
 
     def _check_server(self) -> None:
@@ -302,12 +395,18 @@ class MySqlEngine:
 
     def _by_shard(self, keyed: Sequence[tuple[bytes, Triple]]) -> dict[int, list[Triple]]:
         grouped: dict[int, list[Triple]] = {}
-        for shard, (_, triple) in zip(shards_of([row_key for row_key, _ in keyed], self._shards), keyed, strict=True):
+        for shard, (_, triple) in zip(
+            shards_of([row_key for row_key, _ in keyed], self._shards), keyed, strict=True
+        ):
             grouped.setdefault(shard, []).append(triple)
         return grouped
 
-    def _rows(self, connection: Connection[Any], shard: int, columns: str, condition: str) -> Sequence[Any]:
-        return query(connection, f"SELECT {columns} FROM {self._database(shard)}.cell WHERE {condition}")
+    def _rows(
+        self, connection: Connection[Any], shard: int, columns: str, condition: str
+    ) -> Sequence[Any]:
+        return query(
+            connection, f"SELECT {columns} FROM {self._database(shard)}.cell WHERE {condition}"
+        )
 
     def _select(self, connection: Connection[Any], shard: int, condition: str) -> list[StoredCell]:
         return plain_cells(connection, shard, f"{self._database(shard)}.cell", f"WHERE {condition}")

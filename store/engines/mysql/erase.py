@@ -1,15 +1,18 @@
 """One step of an erasure on a MySQL master (E20, E21): one transaction, fenced as a put is.
 
-    1. BEGIN; lock the shard's counter row, as a put does: so no put is under way in the shard, and the leader epoch is the one that the erasure came with.
-       The row says as well whether a move copies the shard: then nothing is erased (ShardMoving), for the copy may have the bodies already. A copy whose
-       mover is dead is dropped by the engine over the clusters, which comes here again then.
+    1. BEGIN; lock the shard's counter row, as a put does: so no put is under way in the shard, and
+       the leader epoch is the one that the erasure came with. The row says as well whether a move
+       copies the shard: then nothing is erased (ShardMoving), for the copy may have the bodies
+       already. A copy whose mover is dead is dropped by the engine over the clusters, which comes
+       here again then.
     2. read which cells of the row have bodies, and whether the log tells of the erasure already.
-    3. overwrite those bodies with the mark of erased ones, add the entry, move the counter, COMMIT, all in one packet. The commit waits for a minion where a
-       put's does.
+    3. overwrite those bodies with the mark of erased ones, add the entry, move the counter, COMMIT,
+       all in one packet. The commit waits for a minion where a put's does.
 
-Crash points: before the COMMIT nothing was done; after it the step is there, on minions as well, where the bodies go with the entry. A commit whose fate is not
-known is found out by the next step, which takes what is left. Puts learn of erasures from the counter that they lock anyway, and look for the entry only where
-it says that there are some.
+Crash points: before the COMMIT nothing was done; after it the step is there, on minions as well,
+where the bodies go with the entry. A commit whose fate is not known is found out by the next step,
+which takes what is left. Puts learn of erasures from the counter that they lock anyway, and look
+for the entry only where it says that there are some.
 """
 
 from __future__ import annotations
@@ -23,7 +26,13 @@ import pymysql
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, Triple
 from cellfeed.store.engines.contract.values import ErasedStep, WriteTerms
-from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, KEY, erase_bodies, row_literal, sql_moment
+from cellfeed.store.engines.mysql.cells import (
+    INSERT_COLUMNS,
+    KEY,
+    erase_bodies,
+    row_literal,
+    sql_moment,
+)
 from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
 from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
 from cellfeed.store.engines.mysql.put import ATTEMPTS_MAX, PAUSE_S, PutStatements, sql_triple
@@ -37,16 +46,26 @@ _COLUMN = f"X'{ERASED_COLUMN.encode().hex()}'"
 
 
 class EraseStatements:
-    """Erasures on one server. ``meta`` is the meta database; ``shard_database`` gives a shard's database; both are checked names."""
+    """Erasures on one server. ``meta`` is the meta database; ``shard_database`` gives a shard's
+    database; both are checked names."""
 
-    def __init__(self, server: MySqlServer, meta: str, shard_database: Callable[[int], str], put: PutStatements) -> None:
+    def __init__(
+        self,
+        server: MySqlServer,
+        meta: str,
+        shard_database: Callable[[int], str],
+        put: PutStatements,
+    ) -> None:
         self._server = server
         self._meta = meta
         self._shard_database = shard_database
         self._put = put
 
-    def run(self, row_key: bytes, shard: int, cells_max: int, terms: WriteTerms | None) -> ErasedStep:
-        """Raises StorageUnavailable (nothing done; ShardMoving while the shard is moved), OutcomeUnknown, StaleWriter (nothing done)."""
+    def run(
+        self, row_key: bytes, shard: int, cells_max: int, terms: WriteTerms | None
+    ) -> ErasedStep:
+        """Raises StorageUnavailable (nothing done; ShardMoving while the shard is moved),
+        OutcomeUnknown, StaleWriter (nothing done)."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 step = self._run_once(row_key, shard, cells_max, terms)
@@ -58,31 +77,52 @@ class EraseStatements:
         failpoint("mysql.erase.after_commit")
         return step
 
-    def _run_once(self, row_key: bytes, shard: int, cells_max: int, terms: WriteTerms | None) -> ErasedStep:
+    def _run_once(
+        self, row_key: bytes, shard: int, cells_max: int, terms: WriteTerms | None
+    ) -> ErasedStep:
         table, counters = f"{self._shard_database(shard)}.cell", f"{self._meta}.shard_counter"
         triple = sql_triple(Triple(row_key, ERASED_COLUMN, 0))
         with self._server.connection() as connection:
             counter = self._put.lock_counters(connection, [shard], terms)[shard]
-            [(copied_to,)] = query(connection, f"SELECT copied_to FROM {counters} WHERE shard = {shard} FOR UPDATE")
+            [(copied_to,)] = query(
+                connection, f"SELECT copied_to FROM {counters} WHERE shard = {shard} FOR UPDATE"
+            )
             if copied_to:
                 query(connection, "ROLLBACK")
                 raise ShardMoving(
-                    f"{self._server}: nothing erased: shard {shard} is being moved to cluster {copied_to.decode()}; try again when it has come "
-                    f"there, or take the move back: cellfeed shard rollback --shard {shard}"
+                    f"{self._server}: nothing erased: shard {shard} is being moved to cluster"
+                    f" {copied_to.decode()}; try again when it has come there, or take the move"
+                    f" back: cellfeed shard rollback --shard {shard}"
                 )
-            left = query(connection, f"SELECT {KEY} FROM {table} WHERE row_key = X'{row_key.hex()}' AND body <> {_MARK} LIMIT {cells_max + 1}")
-            entry = query(connection, f"SELECT added_id FROM {table} WHERE (row_key, column_name, ref_key) IN ({triple})")
+            left = query(
+                connection,
+                f"SELECT {KEY} FROM {table} WHERE row_key = X'{row_key.hex()}' AND body <> {_MARK}"
+                f" LIMIT {cells_max + 1}",
+            )
+            entry = query(
+                connection,
+                f"SELECT added_id FROM {table} WHERE (row_key, column_name, ref_key) IN ({triple})",
+            )
             taken = left[:cells_max]
             added_id = int(entry[0][0]) if entry else counter.next_added_id
             statements = erase_bodies(table, taken)
             if not entry:
                 created_at = sql_moment(counter.created_at_us)
-                told = StoredCell(added_id, row_key, ERASED_COLUMN, 0, counter.created_at_us, ERASED_BODY)
-                statements.append(f"INSERT INTO {table} {INSERT_COLUMNS} VALUES {row_literal(told)}")
-                statements.append(f"UPDATE {counters} SET next_added_id = {added_id + 1}, last_created_at = {created_at} WHERE shard = {shard}")
+                told = StoredCell(
+                    added_id, row_key, ERASED_COLUMN, 0, counter.created_at_us, ERASED_BODY
+                )
+                statements.append(
+                    f"INSERT INTO {table} {INSERT_COLUMNS} VALUES {row_literal(told)}"
+                )
+                statements.append(
+                    f"UPDATE {counters} SET next_added_id = {added_id + 1}, last_created_at ="
+                    f" {created_at} WHERE shard = {shard}"
+                )
                 statements.append(f"INSERT IGNORE INTO {self._meta}.column_seen VALUES ({_COLUMN})")
             if statements:
-                statements.append(f"UPDATE {counters} SET erasures = erasures + 1 WHERE shard = {shard}")
+                statements.append(
+                    f"UPDATE {counters} SET erasures = erasures + 1 WHERE shard = {shard}"
+                )
                 try:
                     failpoint("mysql.erase.before_commit")
                     commit_script(connection, statements)

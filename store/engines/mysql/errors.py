@@ -1,14 +1,19 @@
-"""What an error of a MySQL server, or of the connection to it, says about the cells of a call: the one place that decides.
+"""What an error of a MySQL server, or of the connection to it, says about the cells of a call: the
+one place that decides.
 
-    before the COMMIT was sent      StorageUnavailable: nothing was written. The connection is thrown away, and the server rolls back what was open on it
-    answer to the COMMIT            an error by which the server says that it rolled back: StorageUnavailable
-                                    any other error, or none because the connection was lost: OutcomeUnknown
+    before the COMMIT was sent      StorageUnavailable: nothing was written. The connection is
+                                    thrown away, and the server rolls back what was open on it
+    answer to the COMMIT            an error by which the server says that it rolled back:
+                                    StorageUnavailable
+                                    any other error, or none because the connection was lost:
+                                    OutcomeUnknown
     a page or an index is damaged   DataDamaged, wherever it comes up
-    a shard's database, or a table  ShardMoving: the shard has left the server (a move takes the tables' names away before another cluster takes puts)
-    of it, is not there
+    a shard's database, or a table  ShardMoving: the shard has left the server (a move takes the
+    tables' names away before another cluster takes puts) of it, is not there
 
-A COMMIT travels behind the statements of its transaction in one packet, so the position of the answer that failed tells which of them it was
-(:class:`StatementFailed`). A packet that could not be handed to the network whole never reached the server whole, and was not run.
+A COMMIT travels behind the statements of its transaction in one packet, so the position of the
+answer that failed tells which of them it was (:class:`StatementFailed`). A packet that could not be
+handed to the network whole never reached the server whole, and was not run.
 """
 
 from __future__ import annotations
@@ -19,7 +24,13 @@ from typing import Final
 import pymysql
 from pymysql.constants import CR, ER
 
-from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ShardMoving, StorageUnavailable
+from cellfeed.store.errors import (
+    CellfeedError,
+    DataDamaged,
+    OutcomeUnknown,
+    ShardMoving,
+    StorageUnavailable,
+)
 
 _INNODB_READ_ONLY: Final = 1836
 _TOO_MANY_USER_CONNECTIONS: Final = 1203
@@ -28,23 +39,43 @@ _INDEX_CORRUPT: Final = 1712
 _CONNECTION_IDLE: Final = 4031
 """MySQL's own words before it closes a connection that was idle for too long."""
 
-_ROLLED_BACK: Final = frozenset({ER.OPTION_PREVENTS_STATEMENT, _INNODB_READ_ONLY, ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT})
+_ROLLED_BACK: Final = frozenset(
+    {ER.OPTION_PREVENTS_STATEMENT, _INNODB_READ_ONLY, ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
+)
 """Said of a COMMIT itself: the server is read-only, or chose this transaction to give way."""
 
-_LOST: Final = frozenset({CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, ER.SERVER_SHUTDOWN, 1927, _CONNECTION_IDLE})
-"""The connection is of no use any more (1927: MariaDB's "connection was killed"), and others that are as old may be dead as well."""
+_LOST: Final = frozenset(
+    {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, ER.SERVER_SHUTDOWN, 1927, _CONNECTION_IDLE}
+)
+"""The connection is of no use any more (1927: MariaDB's "connection was killed"), and others that
+are as old may be dead as well."""
 
 _TABLE_CORRUPT: Final = 1877
 _NO_TABLESPACE: Final = 1812
 _NOT_IN_ENGINE: Final = 1932
 """The catalogue has the table, and its file is lost."""
 
-_DAMAGED: Final = frozenset({ER.CRASHED_ON_USAGE, ER.CRASHED_ON_REPAIR, ER.NOT_KEYFILE, _INDEX_CORRUPT, _TABLE_CORRUPT, _NO_TABLESPACE, _NOT_IN_ENGINE})
-_OF_THE_ENGINE: Final = re.compile(rf"Got error ({_TABLE_CORRUPT}|{_INDEX_CORRUPT}|126|127|144|145|180|194)\b", re.ASCII)
-"""In the text of error 1030, what InnoDB says where the server has no words for it: crashed (126 to 145), an index is damaged (180), a file is lost (194)."""
+_DAMAGED: Final = frozenset(
+    {
+        ER.CRASHED_ON_USAGE,
+        ER.CRASHED_ON_REPAIR,
+        ER.NOT_KEYFILE,
+        _INDEX_CORRUPT,
+        _TABLE_CORRUPT,
+        _NO_TABLESPACE,
+        _NOT_IN_ENGINE,
+    }
+)
+_OF_THE_ENGINE: Final = re.compile(
+    rf"Got error ({_TABLE_CORRUPT}|{_INDEX_CORRUPT}|126|127|144|145|180|194)\b", re.ASCII
+)
+"""In the text of error 1030, what InnoDB says where the server has no words for it: crashed (126 to
+145), an index is damaged (180), a file is lost (194)."""
 
 _ADVICE: Final = {
-    ER.OPTION_PREVENTS_STATEMENT: "the server is read-only: another one is master, or it was fenced",
+    ER.OPTION_PREVENTS_STATEMENT: (
+        "the server is read-only: another one is master, or it was fenced"
+    ),
     _INNODB_READ_ONLY: "the server was started read-only (innodb_read_only, or a damaged disk)",
     ER.DISK_FULL: "the disk of the server is full",
     ER.RECORD_FILE_FULL: "the disk of the server is full, or a tablespace has reached its limit",
@@ -52,7 +83,9 @@ _ADVICE: Final = {
     _TOO_MANY_USER_CONNECTIONS: "the user has no connection left: raise its limit",
     _USER_LIMIT_REACHED: "the user has used up what it is granted: raise its limit",
     ER.LOCK_DEADLOCK: "the transaction gave way to another one",
-    ER.LOCK_WAIT_TIMEOUT: "another transaction holds the shard's counter: look for one that was left open",
+    ER.LOCK_WAIT_TIMEOUT: (
+        "another transaction holds the shard's counter: look for one that was left open"
+    ),
     ER.NET_PACKET_TOO_LARGE: "raise the server's max_allowed_packet",
     ER.ACCESS_DENIED_ERROR: "the user or the password of the configuration is not the server's",
     ER.DBACCESS_DENIED_ERROR: "the user lacks rights on the datastore's databases",
@@ -65,7 +98,8 @@ _OF_A_SHARD: Final = re.compile(r"'\w+_\d{4,}('|\.)", re.ASCII)
 
 
 class StatementFailed(pymysql.err.MySQLError):
-    """A statement of a script failed, and it was not the COMMIT, which therefore was never run; ``args`` are those of the server's or client's error."""
+    """A statement of a script failed, and it was not the COMMIT, which therefore was never run;
+    ``args`` are those of the server's or client's error."""
 
 
 def error_code(error: BaseException) -> int:
@@ -75,9 +109,12 @@ def error_code(error: BaseException) -> int:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether a page, an index or the file of a table is damaged or lost: the server is well, and so are its other tables."""
+    """Whether a page, an index or the file of a table is damaged or lost: the server is well, and
+    so are its other tables."""
     code = error_code(error)
-    return code in _DAMAGED or (code == ER.GET_ERRNO and _OF_THE_ENGINE.search(str(error)) is not None)
+    return code in _DAMAGED or (
+        code == ER.GET_ERRNO and _OF_THE_ENGINE.search(str(error)) is not None
+    )
 
 
 def is_lost(error: BaseException) -> bool:
@@ -88,9 +125,15 @@ def is_lost(error: BaseException) -> bool:
 def failed(server: object, error: BaseException, when: str = "nothing written") -> CellfeedError:
     """The error to raise for one that came before any COMMIT, or in a read."""
     if is_damage(error):
-        return DataDamaged(f"{server}: {_told(error)}: restore the table from a backup, or make this node a copy of another one")
+        return DataDamaged(
+            f"{server}: {_told(error)}: restore the table from a backup, or make this node a copy"
+            " of another one"
+        )
     if error_code(error) in _NOT_THERE and _OF_A_SHARD.search(str(error)):
-        return ShardMoving(f"{server}: {when}: {_told(error)}: the shard moves to another cluster, or has moved there")
+        return ShardMoving(
+            f"{server}: {when}: {_told(error)}: the shard moves to another cluster, or has moved"
+            " there"
+        )
     return StorageUnavailable(f"{server}: {when}: {_told(error)}")
 
 
@@ -101,11 +144,15 @@ def commit_failed(server: object, error: BaseException) -> CellfeedError:
         return failed(server, error)
     if code in _ROLLED_BACK or code == CR.CR_SERVER_GONE_ERROR:
         return failed(server, error)
-    return OutcomeUnknown(f"{server}: the commit's fate is not known ({_told(error)}); put the same cells again to learn it")
+    return OutcomeUnknown(
+        f"{server}: the commit's fate is not known ({_told(error)}); put the same cells again to"
+        " learn it"
+    )
 
 
 def worth_another_try(failure: StorageUnavailable) -> bool:
-    """Whether the same transaction may well succeed at once: it gave way to another one, or its connection turned out to be dead.
+    """Whether the same transaction may well succeed at once: it gave way to another one, or its
+    connection turned out to be dead.
 
     Not after a time-out: the caller has waited as long as it may.
     """

@@ -73,18 +73,30 @@ class Guard:
 
     def condition(self, terms: WriteTerms | None) -> str:
         """The SQL expression that is true where a write under these terms is allowed."""
-        server = ["@@GLOBAL.read_only = 0", *(f"@@GLOBAL.{name} = {value}" for name, value in DURABLE_SETTINGS.items())]
+        server = [
+            "@@GLOBAL.read_only = 0",
+            *(f"@@GLOBAL.{name} = {value}" for name, value in DURABLE_SETTINGS.items()),
+        ]
         if terms is None:
             return " AND ".join([*server, f"NOT EXISTS ({self._role})"])
-        wanted = f'"epoch":{terms.leader_epoch:d},"semi_sync":{"true" if terms.semi_sync else "false"}'
+        wanted = (
+            f'"epoch":{terms.leader_epoch:d},"semi_sync":{"true" if terms.semi_sync else "false"}'
+        )
         if terms.history_id:
             wanted += f',"history_id":"{terms.history_id}"'
-        same = self._role.replace("value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{{{wanted}}}')", 1)
-        waits = [f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()] if terms.semi_sync else []
+        same = self._role.replace(
+            "value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{{{wanted}}}')", 1
+        )
+        waits = (
+            [f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()]
+            if terms.semi_sync
+            else []
+        )
         return " AND ".join([*server, f"({same}) = 1", *waits])
 
     def statement(self, terms: WriteTerms | None, more: Sequence[str] = ()) -> str:
-        """The SELECT that fails unless the condition holds, and the ``more`` that the caller asks."""
+        """The SELECT that fails unless the condition holds, and the ``more`` that the caller
+        asks."""
         rows = f"SELECT 1 FROM {self._meta}.state_revision UNION ALL SELECT 2 UNION ALL SELECT 3"
         return f"SELECT IF({' AND '.join([self.condition(terms), *more])}, 1, ({rows}))"
 
@@ -92,38 +104,59 @@ class Guard:
         """Raises what the guard found: StorageUnavailable, StaleWriter or ProtectData, nothing
         written. Returns where that has passed, or was mended: then the write is tried again."""
         durable = [f"@@GLOBAL.{name} + 0" for name in DURABLE_SETTINGS]
-        [(read_only, value, *found)] = query(connection, f"SELECT @@GLOBAL.read_only + 0, ({self._role}), {', '.join(durable)}")
+        [(read_only, value, *found)] = query(
+            connection, f"SELECT @@GLOBAL.read_only + 0, ({self._role}), {', '.join(durable)}"
+        )
         if int(read_only):
             raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
         for (name, wanted), each in zip(DURABLE_SETTINGS.items(), found, strict=True):
             if int(each) != wanted:
                 raise StorageUnavailable(
-                    f"{self._server}: nothing written: {name} is {int(each)}, so a crash of the machine would lose commits; "
-                    f"`SET GLOBAL {name} = {wanted}`, and set it in the server's configuration file"
+                    f"{self._server}: nothing written: {name} is {int(each)}, so a crash of the"
+                    f" machine would lose commits; `SET GLOBAL {name} = {wanted}`, and set it in"
+                    " the server's configuration file"
                 )
         role = self._decoded(value)
         if terms is None:
             if role is not None:
-                raise ProtectData(f"{self._server}: nothing written: it serves a cluster, and the write has no leader epoch; write through the cluster")
+                raise ProtectData(
+                    f"{self._server}: nothing written: it serves a cluster, and the write has no"
+                    " leader epoch; write through the cluster"
+                )
             return
         if role is None:
-            raise StorageUnavailable(f"{self._server}: nothing written: it has no role: a restore or a copy to it is under way")
-        refuse_other_history(f"{self._server}: nothing written: it", role.history_id, "the write", terms.history_id)
+            raise StorageUnavailable(
+                f"{self._server}: nothing written: it has no role: a restore or a copy to it is"
+                " under way"
+            )
+        refuse_other_history(
+            f"{self._server}: nothing written: it", role.history_id, "the write", terms.history_id
+        )
         if (role.epoch, role.semi_sync) != terms[:2]:
             raise StaleWriter(
-                f"{self._server}: nothing written: its cluster is in leader epoch {role.epoch} ({_mode(role.semi_sync)}), "
-                f"the write came with {terms.leader_epoch} ({_mode(terms.semi_sync)})"
+                f"{self._server}: nothing written: its cluster is in leader epoch {role.epoch}"
+                f" ({_mode(role.semi_sync)}), the write came with {terms.leader_epoch}"
+                f" ({_mode(terms.semi_sync)})"
             )
         if terms.semi_sync:
             try:
-                # A row of its own: it is locked until a minion has it, and nobody should wait for that.
-                confirm_by_minion(connection, f"REPLACE INTO {self._meta}.state_entry VALUES ('{CONFIRMED_KEY}', UUID(), 0)")
+                # A row of its own: it is locked until a minion has it, and nobody should wait for
+                # that.
+                confirm_by_minion(
+                    connection,
+                    f"REPLACE INTO {self._meta}.state_entry VALUES ('{CONFIRMED_KEY}', UUID(), 0)",
+                )
             except (pymysql.err.MySQLError, OSError) as error:
-                raise failed(self._server, error, "nothing written, no minion has confirmed the master since its restart or promotion") from error
+                raise failed(
+                    self._server,
+                    error,
+                    "nothing written, no minion has confirmed the master since its restart or"
+                    " promotion",
+                ) from error
 
     def settle(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
-        """Comes back when a write under these terms is allowed, for a caller that begins a long one.
-        Raises as :meth:`explain`."""
+        """Comes back when a write under these terms is allowed, for a caller that begins a long
+        one. Raises as :meth:`explain`."""
         for _ in range(ATTEMPTS_MAX):
             [(holds,)] = query(connection, f"SELECT IF({self.condition(terms)}, 1, 0)")
             if int(holds):
@@ -168,8 +201,8 @@ class Guard:
         return bool(written)
 
     def alter(self, connection: Connection[Any], statement: str, terms: WriteTerms | None) -> None:
-        """A statement about tables, which is a transaction by itself, behind the guard in its packet.
-        Raises StorageUnavailable and StaleWriter, nothing done, or the driver's errors."""
+        """A statement about tables, which is a transaction by itself, behind the guard in its
+        packet. Raises StorageUnavailable and StaleWriter, nothing done, or the driver's errors."""
 
         def run(connection: Connection[Any]) -> bool:
             try:
@@ -202,13 +235,18 @@ class Guard:
         raise self._never_held()
 
     def _never_held(self) -> StorageUnavailable:
-        return StorageUnavailable(f"{self._server}: nothing written: its role or its settings change all the time; try again")
+        return StorageUnavailable(
+            f"{self._server}: nothing written: its role or its settings change all the time; try"
+            " again"
+        )
 
     def _decoded(self, value: bytes | None) -> _RoleTerms | None:
         try:
             return None if value is None else msgspec.json.decode(value, type=_RoleTerms)
         except msgspec.MsgspecError as error:
-            raise DataDamaged(f"{self._server}: the state entry {ROLE_KEY!r} is no role: {error}") from error
+            raise DataDamaged(
+                f"{self._server}: the state entry {ROLE_KEY!r} is no role: {error}"
+            ) from error
 
 
 def _mode(semi_sync: bool) -> str:

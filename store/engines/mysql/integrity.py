@@ -1,7 +1,9 @@
-"""What one server of a cluster says of itself: MariaDB's own check of its tables, keys, counters, and the cells as they lie there. Nothing is written.
+"""What one server of a cluster says of itself: MariaDB's own check of its tables, keys, counters,
+and the cells as they lie there. Nothing is written.
 
-Each shard is read in one transaction of one moment: its cells, its counter, its keys. So puts, trims and erasures meanwhile make no findings, and a minion is
-held against its own counters, however far behind it is.
+Each shard is read in one transaction of one moment: its cells, its counter, its keys. So puts,
+trims and erasures meanwhile make no findings, and a minion is held against its own counters,
+however far behind it is.
 """
 
 from __future__ import annotations
@@ -30,29 +32,54 @@ ANSWER_TIMEOUT_S: Final = 3_600.0
 """Longest wait for one statement, in seconds: CHECK TABLE reads a table of any size as a whole."""
 
 _META_TABLES: Final = (
-    "datastore", "shard_counter", "leader_epoch", "state_entry", "state_revision", "column_seen", "buffered_cell", "dictionary", "dictionary_turn",
+    "datastore", "shard_counter", "leader_epoch", "state_entry", "state_revision", "column_seen", "buffered_cell", "dictionary", "dictionary_turn",  # noqa: E501
     "shard_arriving", "shard_leaving",
 )  # fmt: skip
 
 _KEY_SUM: Final = "SUM(CRC32(CONCAT(row_key, column_name, ref_key, ',', added_id)))"
 
 
-def check_node(place: str, server: MySqlServer, layout: Layout, into: Findings, on_cells: OnCells = lambda _: None) -> None:
-    """Looks at every shard that the node serves, and at the cluster's own tables. Raises StorageUnavailable when it does not answer."""
+def check_node(
+    place: str,
+    server: MySqlServer,
+    layout: Layout,
+    into: Findings,
+    on_cells: OnCells = lambda _: None,
+) -> None:
+    """Looks at every shard that the node serves, and at the cluster's own tables. Raises
+    StorageUnavailable when it does not answer."""
     patient = MySqlServer(server.address, ANSWER_TIMEOUT_S)
     try:
         _check_tables(place, patient, [f"{layout.meta}.{name}" for name in _META_TABLES], into)
         with patient.connection() as connection:
-            counters = {int(shard): range(int(start), int(end)) for shard, start, end in _counters(connection, layout)}
-            columns = {name.decode(errors="replace") for (name,) in query(connection, f"SELECT column_name FROM {layout.meta}.column_seen")}
+            counters = {
+                int(shard): range(int(start), int(end))
+                for shard, start, end in _counters(connection, layout)
+            }
+            columns = {
+                name.decode(errors="replace")
+                for (name,) in query(
+                    connection, f"SELECT column_name FROM {layout.meta}.column_seen"
+                )
+            }
         own = Findings()
         with (
             known_dictionaries.source(MySqlDictionaries(patient, layout.meta).find),
             ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside,
         ):  # the server has more to do with a shard than this process has
-            checked = [beside.submit(_check_table, place, patient, layout, shard, own) for shard in sorted(counters)]
+            checked = [
+                beside.submit(_check_table, place, patient, layout, shard, own)
+                for shard in sorted(counters)
+            ]
             for shard in sorted(counters):
-                _each(place, shard, into, lambda shard=shard: _check_cells(place, patient, layout, shard, set(columns), into, on_cells))  # type: ignore[misc]
+                _each(
+                    place,
+                    shard,
+                    into,
+                    lambda shard=shard: _check_cells(  # type: ignore[misc]
+                        place, patient, layout, shard, set(columns), into, on_cells
+                    ),
+                )
             for each in checked:
                 each.result()
         into.take(own)
@@ -76,44 +103,90 @@ def ids_of(server: MySqlServer, layout: Layout) -> int:
 
 
 def _counters(connection: Connection[Any], layout: Layout) -> Sequence[tuple[Any, ...]]:
-    return query(connection, f"SELECT shard, log_start, next_added_id FROM {layout.meta}.shard_counter")
+    return query(
+        connection, f"SELECT shard, log_start, next_added_id FROM {layout.meta}.shard_counter"
+    )
 
 
-def _check_cells(place: str, server: MySqlServer, layout: Layout, shard: int, columns: set[str], into: Findings, on_cells: OnCells) -> None:
+def _check_cells(
+    place: str,
+    server: MySqlServer,
+    layout: Layout,
+    shard: int,
+    columns: set[str],
+    into: Findings,
+    on_cells: OnCells,
+) -> None:
     with _moment(server) as connection:
         _check_shard(place, connection, layout, shard, columns, into, on_cells)
 
 
-def _check_table(place: str, server: MySqlServer, layout: Layout, shard: int, into: Findings) -> None:
-    """The server's own check of the shard's cells, and whether its keys name the same cells as its places do."""
+def _check_table(
+    place: str, server: MySqlServer, layout: Layout, shard: int, into: Findings
+) -> None:
+    """The server's own check of the shard's cells, and whether its keys name the same cells as its
+    places do."""
 
     def check() -> None:
         table = f"{layout.database(shard)}.cell"
         _check_tables(place, server, [table], into)
         with _moment(server) as connection:
-            by_place, by_key = (query(connection, f"SELECT COUNT(*), {_KEY_SUM} FROM {table} FORCE INDEX ({index})")[0] for index in ("PRIMARY", "triple"))
+            by_place, by_key = (
+                query(
+                    connection, f"SELECT COUNT(*), {_KEY_SUM} FROM {table} FORCE INDEX ({index})"
+                )[0]
+                for index in ("PRIMARY", "triple")
+            )
         if by_place != by_key:
-            text = f"shard {shard}: its cells are not found by their keys: {by_place[0]} cells, {by_key[0]} keys, and their sums differ"
+            text = (
+                f"shard {shard}: its cells are not found by their keys: {by_place[0]} cells,"
+                f" {by_key[0]} keys, and their sums differ"
+            )
             into.add("key", place, text, shard)
 
     _each(place, shard, into, check)
 
 
-def _check_shard(place: str, connection: Connection[Any], layout: Layout, shard: int, columns: set[str], into: Findings, on_cells: OnCells) -> None:
+def _check_shard(
+    place: str,
+    connection: Connection[Any],
+    layout: Layout,
+    shard: int,
+    columns: set[str],
+    into: Findings,
+    on_cells: OnCells,
+) -> None:
     moment = MICROSECONDS.format("last_created_at")
     fields = f"log_start, next_added_id, next_added_id, leader_epoch, {moment}, erasures"
-    rows = query(connection, f"SELECT {fields} FROM {layout.meta}.shard_counter WHERE shard = {shard}")
+    rows = query(
+        connection, f"SELECT {fields} FROM {layout.meta}.shard_counter WHERE shard = {shard}"
+    )
     if not rows:
         return  # as for one that has left
     head = Head(*map(int, rows[0]))
     table = f"{layout.database(shard)}.cell"
     new = query(connection, f"SELECT column_name FROM {layout.meta}.column_seen")
     columns |= {name.decode(errors="replace") for (name,) in new}
-    check_log(place, shard, layout.shards, _MySqlLog(connection, table, shard), head, columns, into, on_cells)
-    outside = f"SELECT COUNT(*), MIN(added_id), MAX(added_id) FROM {table} WHERE added_id < {head.log_start} OR added_id >= {head.next_added_id}"
+    check_log(
+        place,
+        shard,
+        layout.shards,
+        _MySqlLog(connection, table, shard),
+        head,
+        columns,
+        into,
+        on_cells,
+    )
+    outside = (
+        f"SELECT COUNT(*), MIN(added_id), MAX(added_id) FROM {table} WHERE added_id <"
+        f" {head.log_start} OR added_id >= {head.next_added_id}"
+    )
     [(count, least, most)] = query(connection, outside)
     if int(count):
-        text = f"shard {shard} has {count} cells outside of its log, which goes from {head.log_start} to {head.next_added_id - 1}: from {least} to {most}"
+        text = (
+            f"shard {shard} has {count} cells outside of its log, which goes from {head.log_start}"
+            f" to {head.next_added_id - 1}: from {least} to {most}"
+        )
         into.add("counter", place, text, shard, range(int(least), int(most) + 1))
 
 
@@ -127,12 +200,21 @@ class _MySqlLog:
 
     def cells(self, ids: range) -> list[StoredCell]:
         if not self._all_have:
-            raise DataDamaged("cells of an earlier version have no checksum: their bodies are decoded")
+            raise DataDamaged(
+                "cells of an earlier version have no checksum: their bodies are decoded"
+            )
         cells = read_cells(self._connection, self._shard, self._table, ids.start, len(ids))
-        return cells if not cells or cells[-1].added_id < ids.stop else [cell for cell in cells if cell.added_id < ids.stop]
+        return (
+            cells
+            if not cells or cells[-1].added_id < ids.stop
+            else [cell for cell in cells if cell.added_id < ids.stop]
+        )
 
     def rows(self, ids: range) -> list[tuple[Any, ...]]:
-        sql = f"SELECT {CELL} FROM {self._table} WHERE added_id >= {ids.start} AND added_id < {ids.stop} ORDER BY added_id"
+        sql = (
+            f"SELECT {CELL} FROM {self._table} WHERE added_id >= {ids.start} AND added_id <"
+            f" {ids.stop} ORDER BY added_id"
+        )
         try:
             return [_values(row) for row in query(self._connection, sql)]
         except pymysql.err.MySQLError as error:
@@ -147,7 +229,15 @@ def _values(row: Sequence[Any]) -> tuple[Any, ...]:
     added_id, row_key, name, ref_key, at_us, body, crc = row
     with suppress(UnicodeDecodeError):  # bytes that are no name: a value that no cell has
         name = name.decode()
-    return int(added_id), row_key, name, int(ref_key), None if at_us is None else int(at_us), body, None if crc is None else int(crc)
+    return (
+        int(added_id),
+        row_key,
+        name,
+        int(ref_key),
+        None if at_us is None else int(at_us),
+        body,
+        None if crc is None else int(crc),
+    )
 
 
 def _check_tables(place: str, server: MySqlServer, tables: Sequence[str], into: Findings) -> None:

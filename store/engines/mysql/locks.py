@@ -1,9 +1,12 @@
-"""User locks of a server (``GET_LOCK``): one process at a time promotes, copies, moves or scrubs. A lock ends with its connection.
+"""User locks of a server (``GET_LOCK``): one process at a time promotes, copies, moves or scrubs. A
+lock ends with its connection.
 
-With its connection, but not at the same moment: a server frees the lock when its thread has noticed that the client is gone, which is after ``close`` has
-returned, and after a killed process has been reaped. So whoever asks waits a little before the lock counts as somebody else's; asking at once, a tool that is
-run again right after it failed would be told that it is in its own way. For the same reason a lock that is not needed any more is freed by a statement, which
-is answered when it is done.
+With its connection, but not at the same moment: a server frees the lock when its thread has noticed
+that the client is gone, which is after ``close`` has returned, and after a killed process has been
+reaped. So whoever asks waits a little before the lock counts as somebody else's; asking at once, a
+tool that is run again right after it failed would be told that it is in its own way. For the same
+reason a lock that is not needed any more is freed by a statement, which is answered when it is
+done.
 """
 
 from __future__ import annotations
@@ -16,22 +19,26 @@ from pymysql.connections import Connection
 from cellfeed.store.engines.mysql.connections import query
 
 LOCK_FREED_S: Final = 2
-"""Longest wait for a server to notice that a lock's connection has ended. Shorter than the answer time-out of everybody who asks for one."""
+"""Longest wait for a server to notice that a lock's connection has ended. Shorter than the answer
+time-out of everybody who asks for one."""
 
 LOCK_IDLE_MAX_S: Final = 7 * 86_400
-"""A connection that holds a lock says nothing else for as long as a copy lasts; the server's own limit for that is eight hours."""
+"""A connection that holds a lock says nothing else for as long as a copy lasts; the server's own
+limit for that is eight hours."""
 
 
 def take_lock(connection: Connection[Any], name: str) -> bool:
-    """Whether the connection has the lock now; it keeps it until it is closed. Raises the driver's errors."""
+    """Whether the connection has the lock now; it keeps it until it is closed. Raises the driver's
+    errors."""
     query(connection, f"SET SESSION wait_timeout = {LOCK_IDLE_MAX_S}")
     [(got,)] = query(connection, f"SELECT GET_LOCK({connection.escape(name)}, {LOCK_FREED_S})")
     return got is not None and int(got) == 1
 
 
 def free_locks(connection: Connection[Any]) -> None:
-    """Undoes what the connection has not committed, frees its locks and closes it. Never raises: where the server does not answer it closes the connection, and
-    the server frees the locks when it notices."""
+    """Undoes what the connection has not committed, frees its locks and closes it. Never raises:
+    where the server does not answer it closes the connection, and the server frees the locks when
+    it notices."""
     with suppress(Exception):
         query(connection, "ROLLBACK")
         query(connection, "SELECT RELEASE_ALL_LOCKS()")

@@ -1,8 +1,10 @@
-"""Scans of a shard's log on one server; the rows themselves are :mod:`cellfeed.store.engines.mysql.cells`'s.
+"""Scans of a shard's log on one server; the rows themselves are
+:mod:`cellfeed.store.engines.mysql.cells`'s.
 
-A log has no gaps (E2), so what a scan lacks between its cells is damage. What it lacks behind them may be cells that are not there yet: the counter, read then,
-tells which ids are given out, and one more look from there on finds cells that have come meanwhile, or that a restore left ids out (E23). Whoever asks for no
-more than was shown to them pays nothing for it.
+A log has no gaps (E2), so what a scan lacks between its cells is damage. What it lacks behind them
+may be cells that are not there yet: the counter, read then, tells which ids are given out, and one
+more look from there on finds cells that have come meanwhile, or that a restore left ids out (E23).
+Whoever asks for no more than was shown to them pays nothing for it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from cellfeed.store.engines.contract.log_start import check_scan
 from cellfeed.store.engines.contract.read_bounds import decoded, within_scan
 from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
 from cellfeed.store.engines.contract.values import LogRange
-from cellfeed.store.engines.mysql.cells import CURE, ROWS_MAX, SMALL_FRAMED, cells_within, from_location, read_cells, unframe
+from cellfeed.store.engines.mysql.cells import (
+    CURE,
+    ROWS_MAX,
+    SMALL_FRAMED,
+    cells_within,
+    from_location,
+    read_cells,
+    unframe,
+)
 from cellfeed.store.engines.mysql.connections import MySqlServer, query
 from cellfeed.store.engines.mysql.counters import MySqlCounters
 from cellfeed.store.errors import Trimmed
@@ -28,13 +38,17 @@ from cellfeed.store.limits import SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 _body = itemgetter(5)
 
 _SCAN_STEP: Final = 2_000
-"""Rows in one framed answer: its 64 MB (``group_concat_max_len``) hold them at 32 kB each; larger ones are fetched row by row."""
+"""Rows in one framed answer: its 64 MB (``group_concat_max_len``) hold them at 32 kB each; larger
+ones are fetched row by row."""
 
 
 class MySqlLog:
-    """Of the shards of one server. Raises DataDamaged for a cell that is not the one that was written, and for a gap; Trimmed; ShardMoving."""
+    """Of the shards of one server. Raises DataDamaged for a cell that is not the one that was
+    written, and for a gap; Trimmed; ShardMoving."""
 
-    def __init__(self, server: MySqlServer, shard_database: Callable[[int], str], counters: MySqlCounters) -> None:
+    def __init__(
+        self, server: MySqlServer, shard_database: Callable[[int], str], counters: MySqlCounters
+    ) -> None:
         self._server = server
         self._database = shard_database
         self._counters = counters
@@ -51,7 +65,8 @@ class MySqlLog:
                     self._check(connection, LogRange(shard, begin, wanted), step)
                 except Trimmed:
                     if cells:
-                        return within_scan(cells)  # they were there when they were read; whoever goes on behind them is told
+                        # they were there when they were read; whoever goes on behind them is told
+                        return within_scan(cells)
                     raise
                 step_bytes = sum(map(len, map(_body, step)))
                 if scanned_bytes + step_bytes > SCAN_BYTES_MAX:
@@ -83,11 +98,17 @@ class MySqlLog:
             decoded_bytes += decoded(found[index])
         return [found[index] for index in range(len(ranges))]
 
-    def _scan_together(self, ranges: Sequence[LogRange], indexes: Sequence[int]) -> dict[int, list[StoredCell]]:
+    def _scan_together(
+        self, ranges: Sequence[LogRange], indexes: Sequence[int]
+    ) -> dict[int, list[StoredCell]]:
         """The ranges of these indexes in one answer, a row per cell."""
         if not indexes:
             return {}
-        selects = [f"(SELECT {index}, {SMALL_FRAMED} FROM {self._table(ranges[index].shard)} {from_location(*ranges[index][1:])})" for index in indexes]
+        selects = [
+            f"(SELECT {index}, {SMALL_FRAMED} FROM {self._table(ranges[index].shard)}"
+            f" {from_location(*ranges[index][1:])})"
+            for index in indexes
+        ]
         frames: dict[int, list[bytes | None]] = {index: [] for index in indexes}
         cells = {}
         with self._server.connection() as connection:
@@ -101,16 +122,23 @@ class MySqlLog:
         return {index: within_scan(_within_scan_bytes(found)) for index, found in cells.items()}
 
     def _plain(self, connection: Connection[Any], wanted: LogRange) -> list[StoredCell]:
-        return cells_within(connection, wanted.shard, self._table(wanted.shard), wanted.location, wanted.limit)
+        return cells_within(
+            connection, wanted.shard, self._table(wanted.shard), wanted.location, wanted.limit
+        )
 
-    def _check(self, connection: Connection[Any], wanted: LogRange, found: Sequence[StoredCell]) -> None:
-        """Raises Trimmed, DataDamaged unless these are the cells of that range, as far as the log goes."""
+    def _check(
+        self, connection: Connection[Any], wanted: LogRange, found: Sequence[StoredCell]
+    ) -> None:
+        """Raises Trimmed, DataDamaged unless these are the cells of that range, as far as the log
+        goes."""
         shard, location, limit = wanted
         check_scan(shard, location, found, lambda: self._counters.log_start(connection, shard))
         if has_gap(location, found):
             refuse_gap(shard, location, found, location, CURE)
         expected = found[-1].added_id + 1 if found else location
-        if expected < location + limit and expected < (end := self._counters.next_added_id(connection, shard)):
+        if expected < location + limit and expected < (
+            end := self._counters.next_added_id(connection, shard)
+        ):
             rest = read_cells(connection, shard, self._table(shard), expected, 1)
             check_scan(shard, expected, rest, lambda: self._counters.log_start(connection, shard))
             refuse_gap(shard, expected, rest, expected if rest else end, CURE)
@@ -120,7 +148,8 @@ class MySqlLog:
 
 
 def _within_scan_bytes(cells: list[StoredCell], before_bytes: int = 0) -> list[StoredCell]:
-    """The first of them, as many as one scan may give behind others of so many bytes; without others one at least."""
+    """The first of them, as many as one scan may give behind others of so many bytes; without
+    others one at least."""
     scanned_bytes = before_bytes
     for index, cell in enumerate(cells):
         scanned_bytes += len(cell.body)

@@ -1,7 +1,9 @@
-"""Replaces cells on one server of a cluster that a check has found damaged or lost there, and reads verified copies on another one.
+"""Replaces cells on one server of a cluster that a check has found damaged or lost there, and reads
+verified copies on another one.
 
-A replacement is written on that server alone, out of the binary log: it makes the node what the cluster's history says that it is. It locks the shard's counter
-first, so a minion applies no erasure, and a master takes none, between the look at the row's erasure and the write.
+A replacement is written on that server alone, out of the binary log: it makes the node what the
+cluster's history says that it is. It locks the shard's counter first, so a minion applies no
+erasure, and a master takes none, between the look at the row's erasure and the write.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
 
 class NodeCopies:
-    """:class:`cellfeed.store.backups.repair.Source`: cells of another node of the same cluster whose checksums fit."""
+    """:class:`cellfeed.store.backups.repair.Source`: cells of another node of the same cluster
+    whose checksums fit."""
 
     def __init__(self, name: str, server: MySqlServer, layout: Layout) -> None:
         self.name = name
@@ -33,7 +36,11 @@ class NodeCopies:
     def _cell(self, shard: int, added_id: int) -> StoredCell | None:
         try:
             with self._server.connection() as connection:
-                row = raw_rows(connection, f"{self._layout.database(shard)}.cell", range(added_id, added_id + 1)).get(added_id)
+                row = raw_rows(
+                    connection,
+                    f"{self._layout.database(shard)}.cell",
+                    range(added_id, added_id + 1),
+                ).get(added_id)
         except DataDamaged:
             return None  # a page that cannot be read
         return stored_cell(shard, row) if row is not None and is_fit(shard, row) is True else None
@@ -51,13 +58,31 @@ class NodeMender:
             table = f"{self._layout.database(shard)}.cell"
             query(connection, "SET SESSION sql_log_bin = 0")
             query(connection, "BEGIN")
-            counter = query(connection, f"SELECT log_start, next_added_id FROM {self._layout.meta}.shard_counter WHERE shard = {shard} FOR UPDATE")
-            if not counter or not all(int(counter[0][0]) <= cell.added_id < int(counter[0][1]) for cell in cells):
-                raise StorageUnavailable(f"shard {shard} was trimmed meanwhile, or has left the node")
+            counter = query(
+                connection,
+                f"SELECT log_start, next_added_id FROM {self._layout.meta}.shard_counter WHERE"
+                f" shard = {shard} FOR UPDATE",
+            )
+            if not counter or not all(
+                int(counter[0][0]) <= cell.added_id < int(counter[0][1]) for cell in cells
+            ):
+                raise StorageUnavailable(
+                    f"shard {shard} was trimmed meanwhile, or has left the node"
+                )
             keys = ",".join(f"X'{each.hex()}'" for each in {cell.row_key for cell in cells})
-            told = query(connection, f"SELECT row_key FROM {table} WHERE row_key IN ({keys}) AND column_name = '{ERASED_COLUMN}'")
-            erased = {bytes(row_key) for (row_key,) in told} | {cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN}
-            query(connection, f"DELETE FROM {table} WHERE added_id IN ({','.join(str(cell.added_id) for cell in cells)})")
+            told = query(
+                connection,
+                f"SELECT row_key FROM {table} WHERE row_key IN ({keys}) AND column_name ="
+                f" '{ERASED_COLUMN}'",
+            )
+            erased = {bytes(row_key) for (row_key,) in told} | {
+                cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN
+            }
+            query(
+                connection,
+                f"DELETE FROM {table} WHERE added_id IN"
+                f" ({','.join(str(cell.added_id) for cell in cells)})",
+            )
             for part in parts([row_literal(without_body(cell, erased)) for cell in cells]):
                 query(connection, f"INSERT INTO {table} {INSERT_COLUMNS} VALUES {','.join(part)}")
             query(connection, "COMMIT")

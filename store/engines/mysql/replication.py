@@ -1,7 +1,9 @@
-"""Replication between MariaDB servers by GTID: the statements, one function each, on a server given as a :class:`MySqlServer`.
+"""Replication between MariaDB servers by GTID: the statements, one function each, on a server given
+as a :class:`MySqlServer`.
 
-MariaDB only: MySQL says the same in other words (``CHANGE REPLICATION SOURCE``), and is refused where it comes to these.
-Source: MariaDB's documentation of GTIDs, ``CHANGE MASTER TO`` and semi-synchronous replication.
+MariaDB only: MySQL says the same in other words (``CHANGE REPLICATION SOURCE``), and is refused
+where it comes to these. Source: MariaDB's documentation of GTIDs, ``CHANGE MASTER TO`` and
+semi-synchronous replication.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import marked
 
 HEARTBEAT_S: Final = 0.5
-"""A master with nothing to send says so this often; a minion that hears nothing for ``NET_TIMEOUT_S`` connects anew (and so notices a paused master)."""
+"""A master with nothing to send says so this often; a minion that hears nothing for
+``NET_TIMEOUT_S`` connects anew (and so notices a paused master)."""
 
 NET_TIMEOUT_S: Final = 2
 CONNECT_RETRY_S: Final = 1
@@ -59,7 +62,8 @@ _SETTINGS_LOCK: Final = "cellfeed-semi-sync"
 
 @dataclass(frozen=True, slots=True)
 class Gtid:
-    """A position in the one replication domain that is used: ``domain-server-sequence``. Sequences only rise along a history."""
+    """A position in the one replication domain that is used: ``domain-server-sequence``. Sequences
+    only rise along a history."""
 
     text: str
 
@@ -86,7 +90,8 @@ class MinionStatus:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether an error, or somebody, has ended its receiving or applying: it does not begin again by itself."""
+        """Whether an error, or somebody, has ended its receiving or applying: it does not begin
+        again by itself."""
         return self.io_running == "No" or not self.sql_running
 
 
@@ -95,8 +100,9 @@ def check_mariadb(server: MySqlServer) -> None:
     [(version,)] = _rows(server, "SELECT VERSION()")
     if "MariaDB" not in version:
         raise ProtectData(
-            f"{server} is MySQL {version}: replication, promotion and copies are made with MariaDB's statements, so a cluster of several nodes needs MariaDB; "
-            "nothing was changed. A cluster of one node may be a MySQL server"
+            f"{server} is MySQL {version}: replication, promotion and copies are made with"
+            " MariaDB's statements, so a cluster of several nodes needs MariaDB; nothing was"
+            " changed. A cluster of one node may be a MySQL server"
         )
 
 
@@ -115,7 +121,14 @@ def minion_status(server: MySqlServer) -> MinionStatus | None:
         return None
     error = told["Last_IO_Error"] or told["Last_SQL_Error"]
     received = Gtid(told["Gtid_IO_Pos"])
-    return MinionStatus(told["Master_Host"], int(told["Master_Port"]), told["Slave_IO_Running"], told["Slave_SQL_Running"] == "Yes", error, received)
+    return MinionStatus(
+        told["Master_Host"],
+        int(told["Master_Port"]),
+        told["Slave_IO_Running"],
+        told["Slave_SQL_Running"] == "Yes",
+        error,
+        received,
+    )
 
 
 def is_read_only(server: MySqlServer) -> bool:
@@ -130,10 +143,12 @@ def open_for_writes(server: MySqlServer) -> None:
 
 @marked("fence.server")
 def make_read_only(server: MySqlServer) -> None:
-    """No client's commit is acknowledged after this: every other client is cut off, and the server is read-only. Raises StorageUnavailable.
+    """No client's commit is acknowledged after this: every other client is cut off, and the server
+    is read-only. Raises StorageUnavailable.
 
-    Cut off first: a commit that waits for a minion (semi-synchronous, and none is left) holds the lock that read-only needs; killed, it ends without an answer
-    to its client. And once more at the end: read-only does not bind privileged users, and one may have come in between.
+    Cut off first: a commit that waits for a minion (semi-synchronous, and none is left) holds the
+    lock that read-only needs; killed, it ends without an answer to its client. And once more at the
+    end: read-only does not bind privileged users, and one may have come in between.
     """
     with server.connection() as connection:
         query(connection, "SET SESSION lock_wait_timeout = 0")
@@ -151,24 +166,38 @@ def make_read_only(server: MySqlServer) -> None:
 
 
 _LOCKING: Final[set[tuple[MySqlAddress, int]]] = set()
-"""This process's connections that hold locks: a promotion that fences a server, or points it to another master, keeps its own lock there."""
+"""This process's connections that hold locks: a promotion that fences a server, or points it to
+another master, keeps its own lock there."""
 
 
 def _cut_off_clients(connection: Connection[Any], server: MySqlServer) -> None:
-    for thread, command, user in query(connection, "SELECT ID, COMMAND, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"):
-        if command not in ("Binlog Dump", "Daemon") and user != "system user" and (server.address, int(thread)) not in _LOCKING:
+    for thread, command, user in query(
+        connection,
+        "SELECT ID, COMMAND, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()",
+    ):
+        if (
+            command not in ("Binlog Dump", "Daemon")
+            and user != "system user"
+            and (server.address, int(thread)) not in _LOCKING
+        ):
             with suppress(pymysql.err.MySQLError):  # it may have ended by itself
                 query(connection, f"KILL CONNECTION {int(thread)}")
 
 
 def stop_receiving(server: MySqlServer) -> Gtid:
-    """Ends the minion's receiving and waits until all that it has received is applied. Returns its position. Raises StorageUnavailable."""
+    """Ends the minion's receiving and waits until all that it has received is applied. Returns its
+    position. Raises StorageUnavailable."""
     _run(server, "STOP SLAVE IO_THREAD")
     status = minion_status(server)
     if status is not None and status.received.text:
-        [(result,)] = _rows(server, f"SELECT MASTER_GTID_WAIT('{status.received.text}', {APPLY_TIMEOUT_S})")
+        [(result,)] = _rows(
+            server, f"SELECT MASTER_GTID_WAIT('{status.received.text}', {APPLY_TIMEOUT_S})"
+        )
         if int(result) != 0:
-            raise StorageUnavailable(f"{server} has not applied what it received within {APPLY_TIMEOUT_S:.0f} s: {status.error or 'it is still at it'}")
+            raise StorageUnavailable(
+                f"{server} has not applied what it received within {APPLY_TIMEOUT_S:.0f} s:"
+                f" {status.error or 'it is still at it'}"
+            )
     return position(server)
 
 
@@ -178,7 +207,8 @@ def stop_following(server: MySqlServer) -> None:
 
 
 def follow(server: MySqlServer, master: MySqlServer) -> None:
-    """Makes the server a read-only minion of ``master``, from its own GTID position on. Starting over when it follows somebody already."""
+    """Makes the server a read-only minion of ``master``, from its own GTID position on. Starting
+    over when it follows somebody already."""
     _run(server, "STOP SLAVE")
     make_read_only(server)
     (host, port), address = master.address.replication, master.address
@@ -188,9 +218,9 @@ def follow(server: MySqlServer, master: MySqlServer) -> None:
     _run(server, "SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_current_pos")
     _run(
         server,
-        f"CHANGE MASTER TO MASTER_HOST = {_literal(host)}, MASTER_PORT = {port}, MASTER_USER = {user}, MASTER_PASSWORD = {password}, "
-        f"MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = {CONNECT_RETRY_S}, "
-        f"MASTER_HEARTBEAT_PERIOD = {HEARTBEAT_S}",
+        f"CHANGE MASTER TO MASTER_HOST = {_literal(host)}, MASTER_PORT = {port}, MASTER_USER ="
+        f" {user}, MASTER_PASSWORD = {password}, MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY"
+        f" = {CONNECT_RETRY_S}, MASTER_HEARTBEAT_PERIOD = {HEARTBEAT_S}",
     )
     _run(server, "START SLAVE")
 
@@ -201,7 +231,8 @@ def start_receiving(server: MySqlServer) -> None:
 
 
 def set_semi_sync(server: MySqlServer, *, master: bool, wanted: bool) -> None:
-    """Semi-synchronous replication as master, or as minion; for the connection of a minion it counts from the next START SLAVE on."""
+    """Semi-synchronous replication as master, or as minion; for the connection of a minion it
+    counts from the next START SLAVE on."""
     if wanted and master:
         with server.connection() as connection:
             wait_for_minions(connection)
@@ -213,7 +244,8 @@ def set_semi_sync(server: MySqlServer, *, master: bool, wanted: bool) -> None:
 
 def wait_for_minions(connection: Connection[Any]) -> None:
     """From now on this server acknowledges a commit, and shows it, only once a minion has received
-    it; it never falls back to less. Raises StorageUnavailable while another connection sets this."""
+    it; it never falls back to less. Raises StorageUnavailable while another connection sets this.
+    """
     with _settings_lock(connection):
         _begin_to_wait(connection)
 
@@ -241,14 +273,17 @@ def _settings_lock(connection: Connection[Any]) -> Iterator[None]:
     """One connection at a time: switching off lets commits go that wait for a minion."""
     [(got,)] = query(connection, f"SELECT GET_LOCK('{_SETTINGS_LOCK}', {LOCK_FREED_S})")
     if got is None or not int(got):
-        raise StorageUnavailable("nothing written: after a restart or a promotion the master still waits for a minion; try again when one follows it")
+        raise StorageUnavailable(
+            "nothing written: after a restart or a promotion the master still waits for a minion;"
+            " try again when one follows it"
+        )
     yield
     query(connection, f"SELECT RELEASE_LOCK('{_SETTINGS_LOCK}')")
 
 
 def _begin_to_wait(connection: Connection[Any]) -> None:
-    """A server that waits by other settings may have fallen back, or may do so during a commit that is
-    under way: switching off and on again ends both. No guard has let such a commit through."""
+    """A server that waits by other settings may have fallen back, or may do so during a commit that
+    is under way: switching off and on again ends both. No guard has let such a commit through."""
     waiting = {**SEMI_SYNC_SETTINGS, "rpl_semi_sync_master_timeout": SEMI_SYNC_TIMEOUT_MS}
     if _has(connection, waiting) or _has(connection, SEMI_SYNC_SETTINGS):
         return
@@ -258,21 +293,31 @@ def _begin_to_wait(connection: Connection[Any]) -> None:
 
 
 def _has(connection: Connection[Any], settings: Mapping[str, object]) -> bool:
-    [found] = query(connection, "SELECT " + ", ".join(f"@@GLOBAL.{name} = {value}" for name, value in settings.items()))
+    [found] = query(
+        connection,
+        "SELECT " + ", ".join(f"@@GLOBAL.{name} = {value}" for name, value in settings.items()),
+    )
     return all(int(each) for each in found)
 
 
 @contextmanager
 def copy_lock(master: MySqlServer, node: str) -> Iterator[None]:
-    """A user lock on the master: one copy to a node at a time. Raises StorageUnavailable when it is taken; ends with its connection."""
+    """A user lock on the master: one copy to a node at a time. Raises StorageUnavailable when it is
+    taken; ends with its connection."""
     with ExitStack() as held:
-        _lock(held, master, f"cellfeed-copy-{node}", f"{node} is being made a copy of {master} already")
+        _lock(
+            held,
+            master,
+            f"cellfeed-copy-{node}",
+            f"{node} is being made a copy of {master} already",
+        )
         yield
 
 
 @contextmanager
 def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
-    """A user lock on every server given: with a majority of a cluster's nodes, only one promotion can hold it. Raises StorageUnavailable when it is taken.
+    """A user lock on every server given: with a majority of a cluster's nodes, only one promotion
+    can hold it. Raises StorageUnavailable when it is taken.
 
     It ends with its connections, so a promotion that is killed leaves none behind.
     """
@@ -282,7 +327,8 @@ def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
                 held,
                 server,
                 f"cellfeed-promotion-{name}",
-                f"a promotion of {name}, or the return of one of its nodes, is under way elsewhere ({server} is locked)",
+                f"a promotion of {name}, or the return of one of its nodes, is under way elsewhere"
+                f" ({server} is locked)",
             )
         yield
 

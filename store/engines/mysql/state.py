@@ -1,8 +1,10 @@
-"""The state table on a MySQL master (E11): one row holds the revision and is the lock of every write.
+"""The state table on a MySQL master (E11): one row holds the revision and is the lock of every
+write.
 
-A commit is one guarded transaction of two round trips (:mod:`cellfeed.store.engines.mysql.guard`): lock the
-revision, ask the guard and read the expected versions; then write and COMMIT. So an offset or a
-lease that was acknowledged is on a minion where a cell would be, and no fenced master takes one.
+A commit is one guarded transaction of two round trips (:mod:`cellfeed.store.engines.mysql.guard`):
+lock the revision, ask the guard and read the expected versions; then write and COMMIT. So an offset
+or a lease that was acknowledged is on a minion where a cell would be, and no fenced master takes
+one.
 
 No version is given twice. Within a history the revision only rises. A promotion and a restore begin
 another history, and skip more revisions than lost commits can have used
@@ -27,8 +29,8 @@ from cellfeed.store.failpoints import marked
 
 
 class MySqlState:
-    """:class:`cellfeed.store.engines.contract.engine.NodeStateTable`. Keys are compared as UTF-8 bytes. ``terms``:
-    of the commits that bring none of their own."""
+    """:class:`cellfeed.store.engines.contract.engine.NodeStateTable`. Keys are compared as UTF-8
+    bytes. ``terms``: of the commits that bring none of their own."""
 
     def __init__(self, server: MySqlServer, meta: str, terms: WriteTerms | None = None) -> None:
         self._server = server
@@ -38,7 +40,11 @@ class MySqlState:
 
     def get(self, key: str) -> StateEntry | None:
         with self._server.connection() as connection:
-            rows = query(connection, f"SELECT value, version FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")
+            rows = query(
+                connection,
+                f"SELECT value, version FROM {self._meta}.state_entry WHERE entry_key ="
+                f" {_literal(key)}",
+            )
         return StateEntry(key, rows[0][0], int(rows[0][1])) if rows else None
 
     def select_value(self, key: str) -> str:
@@ -47,12 +53,23 @@ class MySqlState:
 
     def list(self, prefix: str) -> list[StateEntry]:
         low = _literal(prefix)
-        sql = f"SELECT entry_key, value, version FROM {self._meta}.state_entry WHERE entry_key >= {low} AND entry_key < CONCAT({low}, X'FF') ORDER BY entry_key"
+        sql = (
+            f"SELECT entry_key, value, version FROM {self._meta}.state_entry WHERE entry_key >="
+            f" {low} AND entry_key < CONCAT({low}, X'FF') ORDER BY entry_key"
+        )
         with self._server.connection() as connection:
-            return [StateEntry(key.decode(), value, int(version)) for key, value, version in query(connection, sql)]
+            return [
+                StateEntry(key.decode(), value, int(version))
+                for key, value, version in query(connection, sql)
+            ]
 
     @marked("cas.state")
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None, terms: WriteTerms | None = None) -> int | None:
+    def commit(
+        self,
+        write: Mapping[str, bytes | None],
+        expect: Mapping[str, int | None] | None = None,
+        terms: WriteTerms | None = None,
+    ) -> int | None:
         check_state_write(write)
         terms = terms if terms is not None else self._terms
         revisions: list[int] = []
@@ -69,9 +86,15 @@ class MySqlState:
         self._guard.until_it_holds(once)
         return revisions[0] if revisions else None
 
-    def _begin(self, connection: Connection[Any], expect: Mapping[str, int | None], terms: WriteTerms | None) -> tuple[int, bool | None]:
-        """Begins a transaction, in one round trip: the revision that it would write, and whether the
-        expected versions hold. Where they do not, or the guard does not (None), it has ended."""
+    def _begin(
+        self,
+        connection: Connection[Any],
+        expect: Mapping[str, int | None],
+        terms: WriteTerms | None,
+    ) -> tuple[int, bool | None]:
+        """Begins a transaction, in one round trip: the revision that it would write, and whether
+        the expected versions hold. Where they do not, or the guard does not (None), it has ended.
+        """
         keys = ",".join(map(_literal, expect)) or "NULL"
         statements = [
             "BEGIN",
@@ -93,13 +116,20 @@ class MySqlState:
             query(connection, "ROLLBACK")
         return int(revision), held
 
-    def _write(self, connection: Connection[Any], write: Mapping[str, bytes | None], revision: int) -> None:
+    def _write(
+        self, connection: Connection[Any], write: Mapping[str, bytes | None], revision: int
+    ) -> None:
         statements = [f"UPDATE {self._meta}.state_revision SET revision = {revision}"]
         for key, value in write.items():
             if value is None:
-                statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")
+                statements.append(
+                    f"DELETE FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}"
+                )
             else:
-                statements.append(f"REPLACE INTO {self._meta}.state_entry VALUES ({_literal(key)}, X'{value.hex()}', {revision})")
+                statements.append(
+                    f"REPLACE INTO {self._meta}.state_entry VALUES ({_literal(key)},"
+                    f" X'{value.hex()}', {revision})"
+                )
         try:
             commit_script(connection, statements, silent=True)
         except (pymysql.err.MySQLError, OSError) as error:
@@ -107,7 +137,9 @@ class MySqlState:
 
     def now_us(self) -> int:
         with self._server.connection() as connection:
-            [(now_us,)] = query(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
+            [(now_us,)] = query(
+                connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)"
+            )
         return int(now_us)
 
 

@@ -1,11 +1,14 @@
 """One step of a trim on a MySQL master: one transaction, fenced as a put is.
 
-    1. BEGIN; lock the shard's counter row, as a put does: so no put is under way in the shard, and the leader epoch is the one that the trim came with.
+    1. BEGIN; lock the shard's counter row, as a put does: so no put is under way in the shard, and
+       the leader epoch is the one that the trim came with.
     2. read where the log starts, and how large its first cells are.
-    3. raise ``log_start``, delete the cells below it, COMMIT, all in one packet. The commit waits for a minion where a put's does.
+    3. raise ``log_start``, delete the cells below it, COMMIT, all in one packet. The commit waits
+       for a minion where a put's does.
 
-Crash points: before the COMMIT nothing was done; after it the log starts where the counter says. Minions run the same transaction, so on each of them the log
-is whole from its start on. A commit whose fate is not known is found out by the next step, which goes on from the counter.
+Crash points: before the COMMIT nothing was done; after it the log starts where the counter says.
+Minions run the same transaction, so on each of them the log is whole from its start on. A commit
+whose fate is not known is found out by the next step, which goes on from the counter.
 """
 
 from __future__ import annotations
@@ -28,16 +31,24 @@ declare("mysql.trim.before_delete", "mysql.trim.before_commit", "mysql.trim.afte
 
 
 class TrimStatements:
-    """Trims on one server. ``meta`` is the meta database; ``shard_database`` gives a shard's database; both are checked names."""
+    """Trims on one server. ``meta`` is the meta database; ``shard_database`` gives a shard's
+    database; both are checked names."""
 
-    def __init__(self, server: MySqlServer, meta: str, shard_database: Callable[[int], str], put: PutStatements) -> None:
+    def __init__(
+        self,
+        server: MySqlServer,
+        meta: str,
+        shard_database: Callable[[int], str],
+        put: PutStatements,
+    ) -> None:
         self._server = server
         self._meta = meta
         self._shard_database = shard_database
         self._put = put
 
     def run(self, shard: int, below: int, cells_max: int, terms: WriteTerms | None) -> int:
-        """Where the log starts then. Raises StorageUnavailable (nothing done), OutcomeUnknown, InvalidLocation, StaleWriter (nothing done)."""
+        """Where the log starts then. Raises StorageUnavailable (nothing done), OutcomeUnknown,
+        InvalidLocation, StaleWriter (nothing done)."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 start = self._run_once(shard, below, cells_max, terms)
@@ -58,12 +69,27 @@ class TrimStatements:
             except InvalidLocation:
                 query(connection, "ROLLBACK")
                 raise
-            [(first,)] = query(connection, f"SELECT log_start FROM {self._meta}.shard_counter WHERE shard = {shard}")
-            first_cells = f"added_id >= {int(first)} AND added_id < {below} ORDER BY added_id LIMIT {cells_max}"
-            rows = query(connection, f"SELECT added_id, LENGTH(body) FROM {cell_table} WHERE {first_cells}")
-            start = step_end(int(first), below, cells_max, [(int(added_id), int(size)) for added_id, size in rows])
+            [(first,)] = query(
+                connection,
+                f"SELECT log_start FROM {self._meta}.shard_counter WHERE shard = {shard}",
+            )
+            first_cells = (
+                f"added_id >= {int(first)} AND added_id < {below} ORDER BY added_id LIMIT"
+                f" {cells_max}"
+            )
+            rows = query(
+                connection, f"SELECT added_id, LENGTH(body) FROM {cell_table} WHERE {first_cells}"
+            )
+            start = step_end(
+                int(first),
+                below,
+                cells_max,
+                [(int(added_id), int(size)) for added_id, size in rows],
+            )
             failpoint("mysql.trim.before_delete")
-            raised = f"UPDATE {self._meta}.shard_counter SET log_start = {start} WHERE shard = {shard}"
+            raised = (
+                f"UPDATE {self._meta}.shard_counter SET log_start = {start} WHERE shard = {shard}"
+            )
             deleted = f"DELETE FROM {cell_table} WHERE added_id < {start}"
             try:
                 failpoint("mysql.trim.before_commit")

@@ -1,4 +1,5 @@
-"""Dictionaries of the embedded engine, in the file with the cells: a copy of that file has all that its bodies need. Promises C1–C4."""
+"""Dictionaries of the embedded engine, in the file with the cells: a copy of that file has all that
+its bodies need. Promises C1–C4."""
 
 from __future__ import annotations
 
@@ -8,14 +9,26 @@ from contextlib import contextmanager
 from hashlib import sha256
 
 from cellfeed.store.cells.dictionary import Dictionary, id_of
-from cellfeed.store.engines.contract.dictionaries import Condition, KeptDictionary, Turn, refuse_lost, tables_missing, with_turns
+from cellfeed.store.engines.contract.dictionaries import (
+    Condition,
+    KeptDictionary,
+    Turn,
+    refuse_lost,
+    tables_missing,
+    with_turns,
+)
 from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("sqlite.dictionary.before_add", "sqlite.dictionary.after_add", "sqlite.dictionary.after_use")
+declare(
+    "sqlite.dictionary.before_add", "sqlite.dictionary.after_add", "sqlite.dictionary.after_use"
+)
 
-_INSERT = "INTO dictionary (dictionary_id, column_name, content, sha256, trained_at_us, samples) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT = (
+    "INTO dictionary (dictionary_id, column_name, content, sha256, trained_at_us, samples) VALUES"
+    " (?, ?, ?, ?, ?, ?)"
+)
 
 
 class SqliteDictionaries:
@@ -26,15 +39,24 @@ class SqliteDictionaries:
 
     def find(self, dictionary_id: int) -> Dictionary | None:
         with self._file.read() as connection:
-            sql = "SELECT column_name, content, trained_at_us, samples FROM dictionary WHERE dictionary_id = ?"
+            sql = (
+                "SELECT column_name, content, trained_at_us, samples FROM dictionary WHERE"
+                " dictionary_id = ?"
+            )
             row = connection.execute(sql, (dictionary_id,)).fetchone()
         found = Dictionary(*row) if row else None
         return found if found is not None and found.dictionary_id == dictionary_id else None
 
     def current(self) -> dict[str, Turn]:
-        sql = "SELECT t.column_name, t.turn, t.dictionary_id FROM dictionary_turn t JOIN dictionary d USING (dictionary_id, sha256) ORDER BY t.turn"
+        sql = (
+            "SELECT t.column_name, t.turn, t.dictionary_id FROM dictionary_turn t JOIN dictionary d"
+            " USING (dictionary_id, sha256) ORDER BY t.turn"
+        )
         with self._file.read() as connection:
-            return {name: Turn(name, turn, dictionary_id) for name, turn, dictionary_id in connection.execute(sql)}
+            return {
+                name: Turn(name, turn, dictionary_id)
+                for name, turn, dictionary_id in connection.execute(sql)
+            }
 
     def count(self) -> int:
         with self._file.read() as connection:
@@ -45,27 +67,43 @@ class SqliteDictionaries:
         failpoint("sqlite.dictionary.before_add")
         with self._file.write(len(dictionary.content)) as connection:
             connection.execute(f"INSERT OR IGNORE {_INSERT}", _values(dictionary))
-            [(content,)] = connection.execute("SELECT content FROM dictionary WHERE dictionary_id = ?", (dictionary.dictionary_id,)).fetchall()
+            [(content,)] = connection.execute(
+                "SELECT content FROM dictionary WHERE dictionary_id = ?",
+                (dictionary.dictionary_id,),
+            ).fetchall()
             if content != dictionary.content:
-                raise ProtectData(f"another dictionary has the id {dictionary.name}: train it again")
+                raise ProtectData(
+                    f"another dictionary has the id {dictionary.name}: train it again"
+                )
         failpoint("sqlite.dictionary.after_add")
 
     def use(self, dictionary: Dictionary, turn: int) -> bool:
         values = (dictionary.column_name, turn, dictionary.dictionary_id, dictionary.sha256)
         with self._file.write() as connection:
-            written = connection.execute("INSERT OR IGNORE INTO dictionary_turn VALUES (?, ?, ?, ?)", values).rowcount == 1
+            written = (
+                connection.execute(
+                    "INSERT OR IGNORE INTO dictionary_turn VALUES (?, ?, ?, ?)", values
+                ).rowcount
+                == 1
+            )
         failpoint("sqlite.dictionary.after_use")
         return written
 
     def stop_using(self, dictionary_id: int) -> None:
         """No put takes it from this commit on (:meth:`are_in_use`)."""
         with self._file.write() as connection:
-            connection.execute("DELETE FROM dictionary_turn WHERE dictionary_id = ?", (dictionary_id,))
+            connection.execute(
+                "DELETE FROM dictionary_turn WHERE dictionary_id = ?", (dictionary_id,)
+            )
 
     def remove(self, dictionary_id: int) -> None:
-        """Takes away a content that no body names and no turn has. Its bytes in the file are overwritten."""
+        """Takes away a content that no body names and no turn has. Its bytes in the file are
+        overwritten."""
         with self._file.write() as connection:
-            sql = "DELETE FROM dictionary WHERE dictionary_id = ?1 AND NOT EXISTS (SELECT 1 FROM dictionary_turn WHERE dictionary_id = ?1)"
+            sql = (
+                "DELETE FROM dictionary WHERE dictionary_id = ?1 AND NOT EXISTS (SELECT 1 FROM"
+                " dictionary_turn WHERE dictionary_id = ?1)"
+            )
             connection.execute(sql, (dictionary_id,))
 
     def complete(self) -> None:
@@ -74,14 +112,19 @@ class SqliteDictionaries:
     def kept(self) -> list[KeptDictionary]:
         found: dict[int, KeptDictionary] = {}
         with self._tables() as connection:
-            turns = connection.execute("SELECT dictionary_id, column_name, sha256, turn FROM dictionary_turn ORDER BY turn").fetchall()
+            turns = connection.execute(
+                "SELECT dictionary_id, column_name, sha256, turn FROM dictionary_turn ORDER BY turn"
+            ).fetchall()
             for dictionary_id, column, content, digest, at_us, samples in connection.execute(
-                "SELECT dictionary_id, column_name, content, sha256, trained_at_us, samples FROM dictionary"
+                "SELECT dictionary_id, column_name, content, sha256, trained_at_us, samples FROM"
+                " dictionary"
             ):
                 own = sha256(content).digest()
                 whole = own == digest and id_of(own) == dictionary_id
                 condition = Condition.WHOLE if whole else Condition.DAMAGED
-                found[dictionary_id] = KeptDictionary(dictionary_id, column, condition, digest, (), at_us, samples, len(content))
+                found[dictionary_id] = KeptDictionary(
+                    dictionary_id, column, condition, digest, (), at_us, samples, len(content)
+                )
         return with_turns(found, turns)
 
     def restore(self, dictionary: Dictionary) -> None:
@@ -102,9 +145,18 @@ class SqliteDictionaries:
 
 def are_in_use(connection: sqlite3.Connection, dictionary_ids: Collection[int]) -> bool:
     """Whether a put may take them, asked in its transaction."""
-    return set(dictionary_ids) <= {dictionary_id for (dictionary_id,) in connection.execute("SELECT dictionary_id FROM dictionary_turn")}
+    return set(dictionary_ids) <= {
+        dictionary_id
+        for (dictionary_id,) in connection.execute("SELECT dictionary_id FROM dictionary_turn")
+    }
 
 
 def _values(dictionary: Dictionary) -> tuple[object, ...]:
     described = (dictionary.trained_at_us, dictionary.samples)
-    return (dictionary.dictionary_id, dictionary.column_name, dictionary.content, dictionary.sha256, *described)
+    return (
+        dictionary.dictionary_id,
+        dictionary.column_name,
+        dictionary.content,
+        dictionary.sha256,
+        *described,
+    )

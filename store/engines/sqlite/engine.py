@@ -1,12 +1,16 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E24 of :mod:`cellfeed.store.engines.contract.engine`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E24 of
+:mod:`cellfeed.store.engines.contract.engine`.
 
-SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
-the shard counters (E2), and it holds between processes too.
+SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is
+read and holds it to the commit: it is the lock on the shard counters (E2), and it holds between
+processes too.
 
-Crash points of a put: before the commit nothing of it is there, and the counter is where it was; the commit is one synced append to the WAL, so after
-it everything is there. A process that dies between the commit and its answer leaves cells that a retry finds (``exists``, the same id). Of a step of a trim
-likewise: before its commit the log is as it was, after it the log starts where the counter says; a trim that is run again goes on there. Of a step of an
-erasure too: see :mod:`cellfeed.store.engines.sqlite.erase`.
+Crash points of a put: before the commit nothing of it is there, and the counter is where it was;
+the commit is one synced append to the WAL, so after it everything is there. A process that dies
+between the commit and its answer leaves cells that a retry finds (``exists``, the same id). Of a
+step of a trim likewise: before its commit the log is as it was, after it the log starts where the
+counter says; a trim that is run again goes on there. Of a step of an erasure too: see
+:mod:`cellfeed.store.engines.sqlite.erase`.
 """
 
 from __future__ import annotations
@@ -30,10 +34,26 @@ from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.log_start import check_scan, check_trim, step_end
 from cellfeed.store.engines.contract.read_bounds import Page, decoded, within_scan
-from cellfeed.store.engines.contract.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
+from cellfeed.store.engines.contract.repeated_cells import (
+    StoredTriple,
+    not_compared,
+    outcomes_before,
+    repeated,
+    without_erased,
+)
 from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
 from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica
-from cellfeed.store.engines.sqlite.cells import ADDED_ID_BITS, CELL, CURE, INSERT_CELL, counter_of, position_of, replace_body, stored_cell, stored_cells
+from cellfeed.store.engines.sqlite.cells import (
+    ADDED_ID_BITS,
+    CELL,
+    CURE,
+    INSERT_CELL,
+    counter_of,
+    position_of,
+    replace_body,
+    stored_cell,
+    stored_cells,
+)
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries, are_in_use
 from cellfeed.store.engines.sqlite.erase import erase_step, erased_among
 from cellfeed.store.engines.sqlite.files import SqliteFile, sqlite_error
@@ -41,14 +61,33 @@ from cellfeed.store.engines.sqlite.index import SqliteIndexes
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
 from cellfeed.store.engines.sqlite.keys import Key, around_row, behind_latest, refuse_hidden
 from cellfeed.store.engines.sqlite.left import remove_left
-from cellfeed.store.engines.sqlite.open import INDEX_FILE, STATE_FILE, history_of, open_cells, open_other, renew_index
+from cellfeed.store.engines.sqlite.open import (
+    INDEX_FILE,
+    STATE_FILE,
+    history_of,
+    open_cells,
+    open_other,
+    renew_index,
+)
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import DataDamaged
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import History
-from cellfeed.store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX, TRIM_STEP_CELLS
+from cellfeed.store.limits import (
+    ADDED_ID_MAX,
+    ERASE_STEP_CELLS,
+    READ_KEYS_MAX,
+    SCAN_BYTES_MAX,
+    SCAN_DECODED_BYTES_MAX,
+    TRIM_STEP_CELLS,
+)
 
-declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.before_commit", "sqlite.put.after_commit")
+declare(
+    "sqlite.put.before_insert",
+    "sqlite.put.before_counter",
+    "sqlite.put.before_commit",
+    "sqlite.put.after_commit",
+)
 declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
 declare("sqlite.erase.before_commit", "sqlite.erase.after_commit")
 
@@ -61,13 +100,23 @@ _ROW_BYTES: Final = 150
 
 
 class SqliteEngine:
-    """See the module. ``directory`` holds the files; they are made where the store is new (:mod:`cellfeed.store.engines.sqlite.open`).
+    """See the module. ``directory`` holds the files; they are made where the store is new
+    (:mod:`cellfeed.store.engines.sqlite.open`).
 
-    Raises ProtectData when the files belong to another datastore, shard count or schema version (E13), when one is lost, or of another history;
-    StorageUnavailable while the store is being restored or scrubbed.
+    Raises ProtectData when the files belong to another datastore, shard count or schema version
+    (E13), when one is lost, or of another history; StorageUnavailable while the store is being
+    restored or scrubbed.
     """
 
-    def __init__(self, directory: Path, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        datastore: str,
+        shards: int,
+        *,
+        codec: int = DEFAULT_CODEC,
+        clock_us: Callable[[], int] | None = None,
+    ) -> None:
         self._datastore = datastore
         self._shards = check_shard_count(shards)
         self._codec = codec
@@ -114,11 +163,12 @@ class SqliteEngine:
     def dictionaries(self) -> SqliteDictionaries:
         return self._dictionaries
 
-    # --- writing ---------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     @property
     def indexes(self) -> SqliteIndexes:
-        """Made with the first index that is looked at. Raises ProtectData where its file is lost."""
+        """Made with the first index that is looked at. Raises ProtectData where its file is
+        lost."""
         with self._index_lock:
             if self._indexes is None:
                 self._index_file = open_other(self._file, INDEX_FILE)
@@ -126,7 +176,8 @@ class SqliteEngine:
             return self._indexes
 
     def renew_indexes(self) -> None:
-        """Puts an empty file in the place of that with the entries of indexes, whatever became of it. Every version is to be dropped in the catalog before."""
+        """Puts an empty file in the place of that with the entries of indexes, whatever became of
+        it. Every version is to be dropped in the catalog before."""
         with self._index_lock:
             if self._index_file is not None:
                 self._index_file.close()
@@ -145,34 +196,52 @@ class SqliteEngine:
 
     def _put(self, cells: Sequence[NewCell], shards: Sequence[int]) -> list[PutResult] | None:
         """None, nothing written, where a dictionary was retired since this process looked."""
-        dictionaries = self._dictionaries_of_puts.under(None) if self._codec == DEFAULT_CODEC else {}
+        dictionaries = (
+            self._dictionaries_of_puts.under(None) if self._codec == DEFAULT_CODEC else {}
+        )
         bodies = encode_cells(cells, dictionaries, self._codec)
         new_columns = {cell.column_name for cell in cells} - self._columns_seen
-        taken = {dictionaries[cell.column_name].dictionary.dictionary_id for cell in cells if cell.column_name in dictionaries}
+        taken = {
+            dictionaries[cell.column_name].dictionary.dictionary_id
+            for cell in cells
+            if cell.column_name in dictionaries
+        }
         with self._file.write(sum(map(len, bodies)) + _ROW_BYTES * len(cells)) as connection:
             if taken and not are_in_use(connection, taken):
                 return None
             results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)
-            connection.executemany("INSERT OR IGNORE INTO column_seen VALUES (?)", [(name,) for name in new_columns])
+            connection.executemany(
+                "INSERT OR IGNORE INTO column_seen VALUES (?)", [(name,) for name in new_columns]
+            )
             failpoint("sqlite.put.before_commit")
         self._columns_seen |= new_columns
         failpoint("sqlite.put.after_commit")
         return results
 
-    # --- reading ---------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
-    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+    def get(
+        self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
         with self._file.snapshot() as connection:
             return _page(_found(connection, triple) for triple in triples)
 
-    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
-        sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
+    def latest(
+        self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER
+    ) -> list[LocatedCell | None]:
+        sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: E501, S608
         with self._file.snapshot() as connection:
-            return _page(_first_sure(connection, connection.execute(sql, key), behind_latest(*key)) for key in keys)
+            return _page(
+                _first_sure(connection, connection.execute(sql, key), behind_latest(*key))
+                for key in keys
+            )
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
-        # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
-        sql = f"SELECT position, {CELL}, max(ref_key) FROM cell WHERE row_key = ? AND column_name > ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
+    def row(
+        self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = ""
+    ) -> list[list[LocatedCell]]:
+        # With max() as the only aggregate SQLite takes the other columns from the row that holds
+        # the maximum.
+        sql = f"SELECT position, {CELL}, max(ref_key) FROM cell WHERE row_key = ? AND column_name > ? GROUP BY column_name ORDER BY column_name"  # noqa: E501, S608
         rows: list[list[LocatedCell]] = []
         page = Page()
         with self._file.snapshot() as connection:
@@ -188,13 +257,21 @@ class SqliteEngine:
                         return rows
         return rows
 
-    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+    def row_cells(
+        self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX
+    ) -> list[StoredCell]:
         shard = shard_of(row_key, self._shards)
-        # The plus keeps SQLite from walking through the shard's positions: the row's own cells are found by its key.
-        sql = f"SELECT {CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
+        # The plus keeps SQLite from walking through the shard's positions: the row's own cells are
+        # found by its key.
+        sql = (
+            f"SELECT {CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
+        )
         with self._file.read() as connection:
             refuse_hidden(connection, *around_row(row_key))
-            return stored_cells(shard, connection.execute(sql, (row_key, position_of(shard, 0) + after, limit)).fetchall())
+            return stored_cells(
+                shard,
+                connection.execute(sql, (row_key, position_of(shard, 0) + after, limit)).fetchall(),
+            )
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
@@ -205,7 +282,8 @@ class SqliteEngine:
             start, end = counter_of(connection, shard, "log_start, next_added_id")
             check_scan(shard, location, cells, lambda: start)
             if has_gap(location, cells) or (ended and location + len(cells) < end):
-                # Cells may have been put, or trimmed, between these statements: the same again, of one moment.
+                # Cells may have been put, or trimmed, between these statements: the same again, of
+                # one moment.
                 connection.execute("BEGIN")
                 start, end = counter_of(connection, shard, "log_start, next_added_id")
                 cells, ended = _scanned(connection, shard, location, limit)
@@ -217,17 +295,28 @@ class SqliteEngine:
         found: list[list[StoredCell]] = []
         decoded_bytes = 0
         for each in ranges:
-            found.append(self.scan(*each if decoded_bytes < SCAN_DECODED_BYTES_MAX else each._replace(limit=min(each.limit, 1))))
+            found.append(
+                self.scan(
+                    *(
+                        each
+                        if decoded_bytes < SCAN_DECODED_BYTES_MAX
+                        else each._replace(limit=min(each.limit, 1))
+                    )
+                )
+            )
             decoded_bytes += decoded(found[-1])
         return found
 
-    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+    def superseded(
+        self, shard: int, start: int, end: int, log_start: int, watermark: int
+    ) -> set[int]:
         check_shard(shard, self._shards)
         first = position_of(shard, 0)
         sql = (
-            "SELECT older.position FROM cell AS older WHERE older.position >= ? AND older.position < ? AND EXISTS ("
-            " SELECT 1 FROM cell AS newer WHERE newer.row_key = older.row_key AND newer.column_name = older.column_name"
-            " AND newer.ref_key > older.ref_key AND newer.position >= ? AND newer.position < ?)"
+            "SELECT older.position FROM cell AS older WHERE older.position >= ? AND older.position"
+            " < ? AND EXISTS ( SELECT 1 FROM cell AS newer WHERE newer.row_key = older.row_key AND"
+            " newer.column_name = older.column_name AND newer.ref_key > older.ref_key AND"
+            " newer.position >= ? AND newer.position < ?)"
         )
         bounds = (first + start, first + end, first + log_start, first + watermark)
         with self._file.read() as connection:
@@ -237,11 +326,17 @@ class SqliteEngine:
         check_shard(shard, self._shards)
         with self._file.snapshot() as connection:
             low, high = counter_of(connection, shard, "log_start, next_added_id")
-            # created_at never goes back within a shard (E4), so a binary search by id finds the moment without an index on it.
+            # created_at never goes back within a shard (E4), so a binary search by id finds the
+            # moment without an index on it.
             while low < high:
                 middle = (low + high) // 2
-                sql = "SELECT position, created_at_us FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT 1"
-                row = connection.execute(sql, (position_of(shard, middle), position_of(shard, high - 1))).fetchone()
+                sql = (
+                    "SELECT position, created_at_us FROM cell WHERE position BETWEEN ? AND ? ORDER"
+                    " BY position LIMIT 1"
+                )
+                row = connection.execute(
+                    sql, (position_of(shard, middle), position_of(shard, high - 1))
+                ).fetchone()
                 if row is None or row[1] >= created_at_us:
                     high = middle
                 else:
@@ -249,17 +344,30 @@ class SqliteEngine:
         return low
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        sql = "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us, erasures FROM shard_counter"
-        for file in (self._state_file, self._index_file):  # who asks for the heads, health among them, is told of any file that was replaced
+        sql = (
+            "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch,"
+            " last_created_at_us, erasures FROM shard_counter"
+        )
+        for file in (
+            self._state_file,
+            self._index_file,
+        ):  # who asks for the heads, health among them, is told of any file that was replaced
             if file is not None:
                 file.look()
         with self._file.snapshot() as connection:
             if shards is None:
                 rows = connection.execute(sql).fetchall()
             else:
-                rows = [connection.execute(f"{sql} WHERE shard = ?", (check_shard(shard, self._shards),)).fetchone() for shard in shards]
+                rows = [
+                    connection.execute(
+                        f"{sql} WHERE shard = ?", (check_shard(shard, self._shards),)
+                    ).fetchone()
+                    for shard in shards
+                ]
             if None in rows or (shards is None and len(rows) != self._shards):
-                raise DataDamaged(f"{self._file.path} has lost counters of shards: restore it from a backup")
+                raise DataDamaged(
+                    f"{self._file.path} has lost counters of shards: restore it from a backup"
+                )
         return {shard: Head(*ends) for shard, *ends in rows}
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
@@ -270,13 +378,24 @@ class SqliteEngine:
         with self._file.write(_ROW_BYTES * cells_max) as connection:
             start, end = counter_of(connection, shard, "log_start, next_added_id")
             check_trim(shard, below, end)
-            sql = "SELECT position, length(body) FROM cell WHERE position >= ? AND position < ? ORDER BY position LIMIT ?"
+            sql = (
+                "SELECT position, length(body) FROM cell WHERE position >= ? AND position < ? ORDER"
+                " BY position LIMIT ?"
+            )
             bounds = (position_of(shard, start), position_of(shard, below), cells_max)
-            sizes = [(position & ADDED_ID_MAX, size) for position, size in connection.execute(sql, bounds)]
+            sizes = [
+                (position & ADDED_ID_MAX, size)
+                for position, size in connection.execute(sql, bounds)
+            ]
             start = step_end(start, below, cells_max, sizes)
-            connection.execute("UPDATE shard_counter SET log_start = ? WHERE shard = ?", (start, shard))
+            connection.execute(
+                "UPDATE shard_counter SET log_start = ? WHERE shard = ?", (start, shard)
+            )
             failpoint("sqlite.trim.before_delete")
-            connection.execute("DELETE FROM cell WHERE position >= ? AND position < ?", (position_of(shard, 0), position_of(shard, start)))
+            connection.execute(
+                "DELETE FROM cell WHERE position >= ? AND position < ?",
+                (position_of(shard, 0), position_of(shard, start)),
+            )
             failpoint("sqlite.trim.before_commit")
         failpoint("sqlite.trim.after_commit")
         return start
@@ -292,7 +411,8 @@ class SqliteEngine:
         return step
 
     def replace_bodies(self, shard: int, cells: Sequence[tuple[StoredCell, bytes]]) -> int:
-        """Stores bodies in another encoding, each read back; how many. One that is no longer as given (it was erased, or trimmed) is left as it is."""
+        """Stores bodies in another encoding, each read back; how many. One that is no longer as
+        given (it was erased, or trimmed) is left as it is."""
         with self._file.write(sum(len(body) for _, body in cells)) as connection:
             return sum(replace_body(connection, shard, cell, body) for cell, body in cells)
 
@@ -305,13 +425,18 @@ class SqliteEngine:
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
-        sql = "SELECT leader_epoch, first_added_id FROM leader_epoch WHERE shard = ? ORDER BY leader_epoch"
+        sql = (
+            "SELECT leader_epoch, first_added_id FROM leader_epoch WHERE shard = ? ORDER BY"
+            " leader_epoch"
+        )
         with self._file.read() as connection:
             return connection.execute(sql, (shard,)).fetchall()
 
     def columns(self) -> list[str]:
         with self._file.read() as connection:
-            return [name for (name,) in connection.execute("SELECT name FROM column_seen ORDER BY name")]
+            return [
+                name for (name,) in connection.execute("SELECT name FROM column_seen ORDER BY name")
+            ]
 
     def change_token(self) -> int:
         self._file.check_process()
@@ -344,9 +469,12 @@ class _PutTransaction:
         self._connection = connection
         self._now_us = now_us
 
-    def run(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes]) -> list[PutResult]:
+    def run(
+        self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes]
+    ) -> list[PutResult]:
         """Outcomes in the order of ``cells``."""
-        # First without looking for duplicates: the unique key complains when there is one, and only then is each cell looked up (a third cheaper).
+        # First without looking for duplicates: the unique key complains when there is one, and only
+        # then is each cell looked up (a third cheaper).
         self._connection.execute("SAVEPOINT optimistic")
         try:
             results = self._insert(cells, shards, bodies, [None] * len(cells))
@@ -356,10 +484,23 @@ class _PutTransaction:
         self._connection.execute("RELEASE optimistic")
         return results
 
-    def _insert(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], known: Sequence[PutResult | int | None]) -> list[PutResult]:
+    def _insert(
+        self,
+        cells: Sequence[NewCell],
+        shards: Sequence[int],
+        bodies: Sequence[bytes],
+        known: Sequence[PutResult | int | None],
+    ) -> list[PutResult]:
         counters = {shard: self._counter(shard) for shard in sorted(set(shards))}
         if any(counter.erasures for counter in counters.values()):
-            erased = erased_among(self._connection, {cell.row_key for cell, shard in zip(cells, shards, strict=True) if counters[shard].erasures})
+            erased = erased_among(
+                self._connection,
+                {
+                    cell.row_key
+                    for cell, shard in zip(cells, shards, strict=True)
+                    if counters[shard].erasures
+                },
+            )
             known = without_erased(cells, shards, known, erased)
         results: list[PutResult] = []
         rows: list[tuple[object, ...]] = []
@@ -371,9 +512,18 @@ class _PutTransaction:
             else:
                 counter = counters[shard]
                 added_id = counter.next_added_id
-                row_key, column, ref_key, at_us = cell.row_key, cell.column_name, cell.ref_key, counter.created_at_us
-                crc = crc32c(pack_key(added_id, ref_key, at_us, row_key) + column.encode() + body)  # cell_checksum, written out
-                rows.append((position_of(shard, added_id), row_key, column, ref_key, at_us, body, crc))
+                row_key, column, ref_key, at_us = (
+                    cell.row_key,
+                    cell.column_name,
+                    cell.ref_key,
+                    counter.created_at_us,
+                )
+                crc = crc32c(
+                    pack_key(added_id, ref_key, at_us, row_key) + column.encode() + body
+                )  # cell_checksum, written out
+                rows.append(
+                    (position_of(shard, added_id), row_key, column, ref_key, at_us, body, crc)
+                )
                 results.append(PutResult(Outcome.STORED, shard, added_id))
                 counter.next_added_id += 1
         failpoint("sqlite.put.before_insert")
@@ -381,23 +531,38 @@ class _PutTransaction:
         failpoint("sqlite.put.before_counter")
         self._connection.executemany(
             "UPDATE shard_counter SET next_added_id = ?, last_created_at_us = ? WHERE shard = ?",
-            [(counter.next_added_id, counter.created_at_us, shard) for shard, counter in counters.items() if counter.moved],
+            [
+                (counter.next_added_id, counter.created_at_us, shard)
+                for shard, counter in counters.items()
+                if counter.moved
+            ],
         )
         return results
 
     def _counter(self, shard: int) -> _Counter:
-        next_added_id, last_created_at_us, erasures = counter_of(self._connection, shard, "next_added_id, last_created_at_us, erasures")
+        next_added_id, last_created_at_us, erasures = counter_of(
+            self._connection, shard, "next_added_id, last_created_at_us, erasures"
+        )
         return _Counter(next_added_id, max(self._now_us, last_created_at_us), erasures)
 
-    def _known(self, cells: Sequence[NewCell], shards: Sequence[int]) -> list[PutResult | int | None]:
+    def _known(
+        self, cells: Sequence[NewCell], shards: Sequence[int]
+    ) -> list[PutResult | int | None]:
         stored, damaged = {}, {}
-        for triple, shard in {cell.triple: shard for cell, shard in zip(cells, shards, strict=True)}.items():
+        for triple, shard in {
+            cell.triple: shard for cell, shard in zip(cells, shards, strict=True)
+        }.items():
             try:
                 if (found := _first(_find(self._connection, triple))) is not None:
                     stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
-            except DataDamaged as error:  # it fails the puts of this cell, not those of the others in the group
+            except (
+                DataDamaged
+            ) as error:  # it fails the puts of this cell, not those of the others in the group
                 damaged[triple] = not_compared(triple, shard, error)
-        return [damaged.get(cell.triple, before) for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)]
+        return [
+            damaged.get(cell.triple, before)
+            for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)
+        ]
 
 
 class _Counter:
@@ -425,7 +590,9 @@ def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
     for row in cursor:
         rows.append(row)
         body = row[_BODY]
-        stored_bytes += len(body) if type(body) is bytes else 0  # damage turns a value into one of another type, and is told of later
+        stored_bytes += (
+            len(body) if type(body) is bytes else 0
+        )  # damage turns a value into one of another type, and is told of later
         if len(rows) == _SCAN_STEP or stored_bytes > SCAN_BYTES_MAX:
             break
     return rows
@@ -449,8 +616,11 @@ def _found(connection: sqlite3.Connection, triple: Triple) -> LocatedCell | None
     return _first(_find(connection, triple)) or _first_sure(connection, iter(()), triple)
 
 
-def _first_sure(connection: sqlite3.Connection, rows: Iterator[tuple[Any, ...]], searched: Key) -> LocatedCell | None:
-    """The first cell, where the search that ended at ``searched`` hides none. Raises DataDamaged."""
+def _first_sure(
+    connection: sqlite3.Connection, rows: Iterator[tuple[Any, ...]], searched: Key
+) -> LocatedCell | None:
+    """The first cell, where the search that ended at ``searched`` hides none. Raises
+    DataDamaged."""
     found = _first(rows)
     refuse_hidden(connection, searched, searched)
     return found
@@ -466,10 +636,15 @@ def _located(row: tuple[Any, ...]) -> LocatedCell:
     return LocatedCell(shard, stored_cell(shard, row[1:]))
 
 
-def _scanned(connection: sqlite3.Connection, shard: int, location: int, limit: int) -> tuple[list[StoredCell], bool]:
-    """The first cells from a location on, as many as one scan may give; and whether there are no more."""
+def _scanned(
+    connection: sqlite3.Connection, shard: int, location: int, limit: int
+) -> tuple[list[StoredCell], bool]:
+    """The first cells from a location on, as many as one scan may give; and whether there are no
+    more."""
     sql = f"SELECT {CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
-    cursor = connection.execute(sql, (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit))
+    cursor = connection.execute(
+        sql, (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit)
+    )
     cells: list[StoredCell] = []
     scanned_bytes = 0
     while rows := stored_cells(shard, _fetched(cursor)):

@@ -1,18 +1,25 @@
-"""SQLite connections as the engine and the state table use them: WAL, fsync at every commit, short fair waits for the one write lock.
+"""SQLite connections as the engine and the state table use them: WAL, fsync at every commit, short
+fair waits for the one write lock.
 
-``synchronous=FULL`` syncs the WAL before the commit becomes visible to any other connection, so nothing can be read that a power cut could take
-back (E5). NORMAL would let ids that readers have seen be given to other cells after a power cut.
+``synchronous=FULL`` syncs the WAL before the commit becomes visible to any other connection, so
+nothing can be read that a power cut could take back (E5). NORMAL would let ids that readers have
+seen be given to other cells after a power cut.
 
-Checkpoints never run beside a commit, in any process. SQLite 3.7.0 to 3.51.2 has a race there ("the WAL-reset bug" in its documentation of WAL): a
-checkpoint that overlaps a commit which starts the WAL anew may skip that commit's pages later, so a committed transaction is lost. Python brings whatever
-SQLite it was built with, so no connection checkpoints by itself; a writer does it from time to time, on a second connection, while it holds the write lock.
+Checkpoints never run beside a commit, in any process. SQLite 3.7.0 to 3.51.2 has a race there ("the
+WAL-reset bug" in its documentation of WAL): a checkpoint that overlaps a commit which starts the
+WAL anew may skip that commit's pages later, so a committed transaction is lost. Python brings
+whatever SQLite it was built with, so no connection checkpoints by itself; a writer does it from
+time to time, on a second connection, while it holds the write lock.
 
-**Open files stay the same files.** A path may lead elsewhere while a process has the file open: somebody deletes it, replaces it, or moves its folder. What is
-written then is gone with the process. So every commit compares device and inode of the file, its WAL and its shared memory with those that were opened, before
-(then nothing is written) and after (then the outcome is unknown). Reads compare them ``_LOOKS_PER_S`` times a second. An inode cannot be used again while the
-file is open.
+**Open files stay the same files.** A path may lead elsewhere while a process has the file open:
+somebody deletes it, replaces it, or moves its folder. What is written then is gone with the
+process. So every commit compares device and inode of the file, its WAL and its shared memory with
+those that were opened, before (then nothing is written) and after (then the outcome is unknown).
+Reads compare them ``_LOOKS_PER_S`` times a second. An inode cannot be used again while the file is
+open.
 
-**Nothing behind a commit makes it fail.** A checkpoint needs descriptors and room; one that fails is logged, and is tried again after the next commit.
+**Nothing behind a commit makes it fail.** A checkpoint needs descriptors and room; one that fails
+is logged, and is tried again after the next commit.
 """
 
 from __future__ import annotations
@@ -37,44 +44,64 @@ declare("sqlite.file.before_commit", "sqlite.file.after_commit", "sqlite.checkpo
 _log = logging.getLogger("cellfeed.sqlite")
 
 WRITE_LOCK_TIMEOUT_S: Final = 10.0
-"""How long a writer waits for another process's transaction. Longer than any transaction of ``GROUP_CELLS_MAX`` cells takes on a busy disk."""
+"""How long a writer waits for another process's transaction. Longer than any transaction of
+``GROUP_CELLS_MAX`` cells takes on a busy disk."""
 
 _CHECKPOINT_BYTES: Final = 16 << 20
 """What a process writes, about, before it checkpoints: rare under load, and the WAL stays small."""
 
 _COMMIT_BYTES: Final = 20 << 10
-"""What the smallest commit adds to the WAL: the pages of a row, of its indexes, and of a counter."""
+"""What the smallest commit adds to the WAL: the pages of a row, of its indexes, and of a
+counter."""
 
 _READERS_KEPT_MAX: Final = 16
 """Idle reader connections kept open; each holds a few file handles and its page cache."""
 
 
 _LOOKS_PER_S: Final = 20
-"""How often readers look whether the files are still those that were opened: a look takes some three microseconds."""
+"""How often readers look whether the files are still those that were opened: a look takes some
+three microseconds."""
 
 _PARTS: Final = ("", "-wal", "-shm")
-"""What SQLite has open of a database in WAL mode. Processes that share the file without sharing one of these do not see each other's locks and commits."""
+"""What SQLite has open of a database in WAL mode. Processes that share the file without sharing one
+of these do not see each other's locks and commits."""
 
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """A connection in autocommit mode for use by one thread at a time. Raises StorageUnavailable, also where there is no file and ``create`` is not set;
-    DataDamaged."""
+    """A connection in autocommit mode for use by one thread at a time. Raises StorageUnavailable,
+    also where there is no file and ``create`` is not set; DataDamaged."""
     uri = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
     try:
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=WRITE_LOCK_TIMEOUT_S, cached_statements=64)
+        connection = sqlite3.connect(
+            uri,
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=WRITE_LOCK_TIMEOUT_S,
+            cached_statements=64,
+        )
     except sqlite3.Error as error:
         raise sqlite_error(path, "", error) from error
     try:
-        _retry_busy(lambda: connection.execute("PRAGMA journal_mode=WAL"), time.monotonic() + WRITE_LOCK_TIMEOUT_S)
+        _retry_busy(
+            lambda: connection.execute("PRAGMA journal_mode=WAL"),
+            time.monotonic() + WRITE_LOCK_TIMEOUT_S,
+        )
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("PRAGMA cache_size=-32768")
-        connection.execute("PRAGMA mmap_size=0")  # a failing disk under a memory map ends the process; a read call gives an error
+        connection.execute(
+            "PRAGMA mmap_size=0"
+        )  # a failing disk under a memory map ends the process; a read call gives an error
         connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute("PRAGMA secure_delete=ON")  # what is erased or trimmed leaves no bytes in free space; puts free nothing
-        connection.execute("PRAGMA cell_size_check=ON")  # damage in a page is noticed when the page is read
+        connection.execute(
+            "PRAGMA secure_delete=ON"
+        )  # what is erased or trimmed leaves no bytes in free space; puts free nothing
+        connection.execute(
+            "PRAGMA cell_size_check=ON"
+        )  # damage in a page is noticed when the page is read
     except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
         raise sqlite_error(path, "", error) from error
@@ -82,35 +109,52 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
 
 def sqlite_error(path: Path, what: str, error: sqlite3.Error | UnicodeDecodeError) -> CellfeedError:
-    """The error of ours for one of SQLite's, where nothing was written. ``what``: what that means for the caller, ``"nothing written: "``."""
+    """The error of ours for one of SQLite's, where nothing was written. ``what``: what that means
+    for the caller, ``"nothing written: "``."""
     code = getattr(error, "sqlite_errorcode", None)
     # Text that is not UTF-8 has no code of SQLite's: Python decodes it.
-    damaged = code & 0xFF in _DAMAGED if code is not None else isinstance(error, sqlite3.OperationalError | UnicodeDecodeError)
+    damaged = (
+        code & 0xFF in _DAMAGED
+        if code is not None
+        else isinstance(error, sqlite3.OperationalError | UnicodeDecodeError)
+    )
     if damaged:
-        return DataDamaged(f"{path}: {what}the file is damaged: {error}. Restore it from a backup; do not repair it in place while anything runs")
+        return DataDamaged(
+            f"{path}: {what}the file is damaged: {error}. Restore it from a backup; do not repair"
+            " it in place while anything runs"
+        )
     return StorageUnavailable(f"{path}: {what}{error}")
 
 
 @contextmanager
-def write_transaction(connection: sqlite3.Connection, path: Path, check: Callable[[], None]) -> Iterator[None]:
-    """BEGIN IMMEDIATE … COMMIT. The write lock of the file is held from the first statement to the commit, against every process (E2). ``check`` raises
-    StorageUnavailable when the path leads to another file than the connection.
+def write_transaction(
+    connection: sqlite3.Connection, path: Path, check: Callable[[], None]
+) -> Iterator[None]:
+    """BEGIN IMMEDIATE … COMMIT. The write lock of the file is held from the first statement to the
+    commit, against every process (E2). ``check`` raises StorageUnavailable when the path leads to
+    another file than the connection.
 
-    Raises StorageUnavailable when nothing was written: also where the commit found no room (the frame that commits is the last one to be written, and was not),
-    or was refused and taken back. Raises OutcomeUnknown for every other failure of the commit (after an I/O error in the sync, the WAL may or may not hold the
-    transaction once the file is opened again), and for files that were replaced meanwhile.
+    Raises StorageUnavailable when nothing was written: also where the commit found no room (the
+    frame that commits is the last one to be written, and was not), or was refused and taken back.
+    Raises OutcomeUnknown for every other failure of the commit (after an I/O error in the sync, the
+    WAL may or may not hold the transaction once the file is opened again), and for files that were
+    replaced meanwhile.
     """
     try:
         if connection.in_transaction:
             connection.rollback()  # one whose rollback failed
-        _retry_busy(lambda: connection.execute("BEGIN IMMEDIATE"), time.monotonic() + WRITE_LOCK_TIMEOUT_S)
+        _retry_busy(
+            lambda: connection.execute("BEGIN IMMEDIATE"), time.monotonic() + WRITE_LOCK_TIMEOUT_S
+        )
     except sqlite3.Error as error:
         raise sqlite_error(path, "nothing written: ", error) from error
     try:
         yield
         check()
     except BaseException as error:
-        with suppress(sqlite3.Error):  # tried again before the next transaction; without its commit nothing of this one counts
+        with suppress(
+            sqlite3.Error
+        ):  # tried again before the next transaction; without its commit nothing of this one counts
             connection.rollback()
         if isinstance(error, sqlite3.Error | UnicodeDecodeError):
             raise sqlite_error(path, "nothing written: ", error) from error
@@ -121,12 +165,17 @@ def write_transaction(connection: sqlite3.Connection, path: Path, check: Callabl
     except sqlite3.Error as error:
         if _not_committed(connection, error):
             raise StorageUnavailable(f"{path}: nothing written: {error}") from error
-        raise OutcomeUnknown(f"{path}: the commit failed: {error}; put the same cells again to learn whether they were written") from error
+        raise OutcomeUnknown(
+            f"{path}: the commit failed: {error}; put the same cells again to learn whether they"
+            " were written"
+        ) from error
     failpoint("sqlite.file.after_commit")
     try:
         check()
     except StorageUnavailable as error:
-        raise OutcomeUnknown(f"committed, perhaps to files that nobody will open: {error}") from error
+        raise OutcomeUnknown(
+            f"committed, perhaps to files that nobody will open: {error}"
+        ) from error
 
 
 def _not_committed(connection: sqlite3.Connection, error: sqlite3.Error) -> bool:
@@ -142,12 +191,16 @@ def _not_committed(connection: sqlite3.Connection, error: sqlite3.Error) -> bool
 
 
 def _retry_busy(attempt: Callable[[], object], deadline_s: float) -> None:
-    # SQLite's own busy handler sleeps up to 100 ms between attempts; two busy processes wait far less with short random pauses.
+    # SQLite's own busy handler sleeps up to 100 ms between attempts; two busy processes wait far
+    # less with short random pauses.
     while True:
         try:
             attempt()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline_s:
+            if (
+                error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                or time.monotonic() > deadline_s
+            ):
                 raise
             time.sleep(uniform(0.0002, 0.002))
         else:
@@ -155,9 +208,10 @@ def _retry_busy(attempt: Callable[[], object], deadline_s: float) -> None:
 
 
 def _make_folder(path: Path) -> None:
-    """Makes a folder whose name is on disk, as are those of the folders that it lies in: SQLite syncs the names in it,
-    and a power cut that takes the folder takes every commit. Another process may have made it a moment ago, so an
-    existing one is synced too, where its parent can be read."""
+    """Makes a folder whose name is on disk, as are those of the folders that it lies in: SQLite
+    syncs the names in it, and a power cut that takes the folder takes every commit. Another process
+    may have made it a moment ago, so an existing one is synced too, where its parent can be read.
+    """
     if not path.is_dir():
         _make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -170,7 +224,8 @@ def _make_folder(path: Path) -> None:
 
 
 class SqliteFile:
-    """One file: a writer connection, a stack of reader connections, and an orderly end (E12). ``create``: whether it is made when it is not there."""
+    """One file: a writer connection, a stack of reader connections, and an orderly end (E12).
+    ``create``: whether it is made when it is not there."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
@@ -180,9 +235,13 @@ class SqliteFile:
         before = self._inodes(self._parts[:1])
         self._writer = connect(path, create=create)
         try:
-            # BEGIN IMMEDIATE must return at once when the lock is taken: _retry_busy does the waiting.
+            # BEGIN IMMEDIATE must return at once when the lock is taken: _retry_busy does the
+            # waiting.
             self._writer.execute("PRAGMA busy_timeout=0")
-            _retry_busy(lambda: self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall(), time.monotonic() + WRITE_LOCK_TIMEOUT_S)
+            _retry_busy(
+                lambda: self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall(),
+                time.monotonic() + WRITE_LOCK_TIMEOUT_S,
+            )
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self._writer.close()
             raise sqlite_error(path, "", error) from error
@@ -210,11 +269,13 @@ class SqliteFile:
             return None
 
     def check(self) -> None:
-        """Raises StorageUnavailable when the path leads to another file than the one that is open, or to none."""
+        """Raises StorageUnavailable when the path leads to another file than the one that is open,
+        or to none."""
         if self._inodes(self._parts) != self._opened:
             raise StorageUnavailable(
-                f"{self.path} is not the file any more that this process has open: it was deleted, replaced or moved away, or its -wal or -shm was. End every "
-                "process of the datastore, put the files back (or restore a backup), and start them again"
+                f"{self.path} is not the file any more that this process has open: it was deleted,"
+                " replaced or moved away, or its -wal or -shm was. End every process of the"
+                " datastore, put the files back (or restore a backup), and start them again"
             )
 
     def look(self) -> None:
@@ -236,7 +297,8 @@ class SqliteFile:
 
     @contextmanager
     def write(self, size_bytes: int = 0) -> Iterator[sqlite3.Connection]:
-        """The writer connection inside a transaction; commits at the end (see :func:`write_transaction`). ``size_bytes``: about what it writes."""
+        """The writer connection inside a transaction; commits at the end (see
+        :func:`write_transaction`). ``size_bytes``: about what it writes."""
         with self._using(), self._writer_lock:
             with write_transaction(self._writer, self.path, self.check):
                 yield self._writer
@@ -245,13 +307,16 @@ class SqliteFile:
                 self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Moves the WAL into the file while nobody can commit; see the module. Raises nothing: the caller's transaction is committed."""
+        """Moves the WAL into the file while nobody can commit; see the module. Raises nothing: the
+        caller's transaction is committed."""
         try:
             if self._checkpointer is None:
                 self._checkpointer = self.another()
             self._writer.execute("BEGIN IMMEDIATE")
         except Exception as error:
-            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY:  # another process writes just now
+            if (
+                getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY
+            ):  # another process writes just now
                 _log.warning("%s: no checkpoint just now: %s", self.path, error)
             return
         try:
@@ -266,7 +331,8 @@ class SqliteFile:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """A reader connection. Each statement sees one consistent state; use :meth:`snapshot` for several."""
+        """A reader connection. Each statement sees one consistent state; use :meth:`snapshot` for
+        several."""
         with self._using():
             try:
                 connection = self._readers.pop()
@@ -300,8 +366,9 @@ class SqliteFile:
             yield connection
 
     def close(self) -> None:
-        """Waits for calls under way, then closes every connection; later calls raise StorageUnavailable. In a forked child it does nothing:
-        SQLite's connections must not be carried over a ``fork()``, not even to their end."""
+        """Waits for calls under way, then closes every connection; later calls raise
+        StorageUnavailable. In a forked child it does nothing: SQLite's connections must not be
+        carried over a ``fork()``, not even to their end."""
         if self.is_the_parents:
             return
         with self._state:
@@ -322,7 +389,9 @@ class SqliteFile:
     def check_process(self) -> None:
         """Raises StorageUnavailable in a forked child."""
         if self.is_the_parents:
-            raise StorageUnavailable(f"{self.path} was opened before this process was forked; open it again in the child")
+            raise StorageUnavailable(
+                f"{self.path} was opened before this process was forked; open it again in the child"
+            )
 
     @contextmanager
     def _using(self) -> Iterator[None]:

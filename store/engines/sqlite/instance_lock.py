@@ -1,10 +1,15 @@
-"""The lock on an embedded datastore: shared by every process that has it open, exclusive for whoever replaces or rewrites its files.
+"""The lock on an embedded datastore: shared by every process that has it open, exclusive for
+whoever replaces or rewrites its files.
 
-A restore and a scrub hold it alone, so neither runs beside a worker, and no worker starts beside them. The lock is a file **beside** the datastore's folder
-(``trips.lock`` beside ``trips/``): the folder of a running worker may be moved away to make room for a restore, and the lock is still found.
+A restore and a scrub hold it alone, so neither runs beside a worker, and no worker starts beside
+them. The lock is a file **beside** the datastore's folder (``trips.lock`` beside ``trips/``): the
+folder of a running worker may be moved away to make room for a restore, and the lock is still
+found.
 
-It is ``flock``: the kernel gives it up when the last descriptor is closed, so a process that was killed holds nothing. A child of ``fork`` shares its parent's
-lock, and keeps it until both have closed it or ended. So nothing here unlocks: that would take the lock from the other one; closing does not.
+It is ``flock``: the kernel gives it up when the last descriptor is closed, so a process that was
+killed holds nothing. A child of ``fork`` shares its parent's lock, and keeps it until both have
+closed it or ended. So nothing here unlocks: that would take the lock from the other one; closing
+does not.
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ def lock_path(directory: Path) -> Path:
 
 
 class SharedLock:
-    """Held from its making until :meth:`close`. Raises StorageUnavailable while a restore or a scrub holds the lock."""
+    """Held from its making until :meth:`close`. Raises StorageUnavailable while a restore or a
+    scrub holds the lock."""
 
     def __init__(self, directory: Path) -> None:
         self._file = _open(directory)
@@ -33,7 +39,9 @@ class SharedLock:
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise StorageUnavailable(f"{directory} is being restored or scrubbed: try again when that has ended") from None
+            raise StorageUnavailable(
+                f"{directory} is being restored or scrubbed: try again when that has ended"
+            ) from None
 
     def close(self) -> None:
         self._file.close()
@@ -41,8 +49,9 @@ class SharedLock:
 
 @contextmanager
 def exclusive_lock(directory: Path, purpose: str) -> Iterator[None]:
-    """Holds the lock alone. ``purpose``: what it is held for, for the message. Raises ProtectData while any process has the datastore open, InvalidRequest
-    while another restore or scrub is under way."""
+    """Holds the lock alone. ``purpose``: what it is held for, for the message. Raises ProtectData
+    while any process has the datastore open, InvalidRequest while another restore or scrub is under
+    way."""
     with _open(directory) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,10 +59,14 @@ def exclusive_lock(directory: Path, purpose: str) -> Iterator[None]:
             with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 raise ProtectData(
-                    f"{purpose} is refused: a process has the datastore in {directory} open ({lock_path(directory)} is locked). End every process of the "
-                    "instance (`cellfeed down`), also of one whose folder was moved away meanwhile, and run it again"
+                    f"{purpose} is refused: a process has the datastore in {directory} open"
+                    f" ({lock_path(directory)} is locked). End every process of the instance"
+                    " (`cellfeed down`), also of one whose folder was moved away meanwhile, and"
+                    " run it again"
                 ) from None
-            raise InvalidRequest(f"{purpose} is refused: another restore or scrub of {directory} is under way") from None
+            raise InvalidRequest(
+                f"{purpose} is refused: another restore or scrub of {directory} is under way"
+            ) from None
         yield
 
 

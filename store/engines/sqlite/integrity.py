@@ -1,4 +1,5 @@
-"""What the files of an embedded store say of themselves: SQLite's own check, identities, counters, and the cells as they lie there. Nothing is written."""
+"""What the files of an embedded store say of themselves: SQLite's own check, identities, counters,
+and the cells as they lie there. Nothing is written."""
 
 from __future__ import annotations
 
@@ -31,18 +32,30 @@ _ALL_LINES: Final = 2**31 - 1
 _NULL_VALUE: Final = re.compile(r"NULL value in (\w+)\.(\w+)", re.ASCII)
 
 
-def check_files(directory: Path, datastore: str, shards: int, into: Findings, on_cells: OnCells = lambda _: None) -> None:
-    """Looks at every file in ``directory``, beside processes that have them open. Raises NotFound where there is no store, StorageUnavailable while it is
-    restored or scrubbed."""
+def check_files(
+    directory: Path, datastore: str, shards: int, into: Findings, on_cells: OnCells = lambda _: None
+) -> None:
+    """Looks at every file in ``directory``, beside processes that have them open. Raises NotFound
+    where there is no store, StorageUnavailable while it is restored or scrubbed."""
     if not directory.is_dir():
         raise NotFound(f"there is no datastore in {directory}")
     with closing(SharedLock(directory)):
         own = Findings()
-        with ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside:  # SQLite's own check takes as long as all of ours, and not the interpreter's lock
-            checked = beside.submit(_integrity, directory / CELLS_FILE, own) if (directory / CELLS_FILE).exists() else None
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside
+        ):  # SQLite's own check takes as long as all of ours, and not the interpreter's lock
+            checked = (
+                beside.submit(_integrity, directory / CELLS_FILE, own)
+                if (directory / CELLS_FILE).exists()
+                else None
+            )
             with ExitStack() as opened:
-                with suppress(CellfeedError):  # a file that cannot be opened is a finding of what follows
-                    file = opened.enter_context(closing(SqliteFile(directory / CELLS_FILE, create=False)))
+                with suppress(
+                    CellfeedError
+                ):  # a file that cannot be opened is a finding of what follows
+                    file = opened.enter_context(
+                        closing(SqliteFile(directory / CELLS_FILE, create=False))
+                    )
                     opened.enter_context(known_dictionaries.source(SqliteDictionaries(file).find))
                 history_id = _check_cells(directory, datastore, shards, into, on_cells)
             if checked is not None:
@@ -56,7 +69,12 @@ def last_ids(directory: Path) -> int:
     """How many ids the counters have given, for a progress bar; 0 where they cannot be read."""
     try:
         with _reading(directory / CELLS_FILE) as connection:
-            return sum(end - start for start, end in connection.execute("SELECT log_start, next_added_id FROM shard_counter"))
+            return sum(
+                end - start
+                for start, end in connection.execute(
+                    "SELECT log_start, next_added_id FROM shard_counter"
+                )
+            )
     except (CellfeedError, TypeError):
         return 0
 
@@ -76,7 +94,9 @@ def integrity_of(path: Path) -> bool:
     return _integrity(path, Findings())
 
 
-def _check_cells(directory: Path, datastore: str, shards: int, into: Findings, on_cells: OnCells) -> str | None:
+def _check_cells(
+    directory: Path, datastore: str, shards: int, into: Findings, on_cells: OnCells
+) -> str | None:
     """The file with the cells; its history, where it tells one."""
     path = directory / CELLS_FILE
     if not path.exists():
@@ -87,7 +107,10 @@ def _check_cells(directory: Path, datastore: str, shards: int, into: Findings, o
             history_id = _identity(connection, path, datastore, shards, into)
             for shard in range(shards):
                 _check_shard(connection, path, shard, shards, into, on_cells)
-            [(beyond,)] = connection.execute("SELECT count(*) FROM cell WHERE position < 0 OR position >= ?", (position_of(shards, 0),)).fetchall()
+            [(beyond,)] = connection.execute(
+                "SELECT count(*) FROM cell WHERE position < 0 OR position >= ?",
+                (position_of(shards, 0),),
+            ).fetchall()
             if beyond:
                 into.add("key", CELLS_FILE, f"{beyond} cells lie outside of the {shards} shards")
     except CellfeedError as error:
@@ -96,38 +119,91 @@ def _check_cells(directory: Path, datastore: str, shards: int, into: Findings, o
     return history_id
 
 
-def _identity(connection: sqlite3.Connection, path: Path, datastore: str, shards: int, into: Findings) -> str | None:
+def _identity(
+    connection: sqlite3.Connection, path: Path, datastore: str, shards: int, into: Findings
+) -> str | None:
     told = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchall()
     if told != [(datastore, shards, SCHEMA_VERSION)]:
-        into.add("identity", CELLS_FILE, f"{path} says that it is {told}, and is opened as {datastore!r} with {shards} shards in version {SCHEMA_VERSION}")
+        into.add(
+            "identity",
+            CELLS_FILE,
+            f"{path} says that it is {told}, and is opened as {datastore!r} with {shards} shards in"
+            f" version {SCHEMA_VERSION}",
+        )
         return None
-    histories = [history_id for (history_id,) in connection.execute("SELECT history_id FROM history")]
+    histories = [
+        history_id for (history_id,) in connection.execute("SELECT history_id FROM history")
+    ]
     if len(histories) != 1:
-        into.add("identity", CELLS_FILE, f"{path} has {len(histories)} identities of its history, and not one")
+        into.add(
+            "identity",
+            CELLS_FILE,
+            f"{path} has {len(histories)} identities of its history, and not one",
+        )
         return None
     for name, adopting in connection.execute("SELECT name, adopting FROM history_file"):
         if not adopting and not path.with_name(name).exists():
-            into.add("identity", name, f"{path.with_name(name)} is missing; it belongs to history {histories[0]}")
+            into.add(
+                "identity",
+                name,
+                f"{path.with_name(name)} is missing; it belongs to history {histories[0]}",
+            )
     return str(histories[0])
 
 
-def _check_shard(connection: sqlite3.Connection, path: Path, shard: int, shards: int, into: Findings, on_cells: OnCells) -> None:
+def _check_shard(
+    connection: sqlite3.Connection,
+    path: Path,
+    shard: int,
+    shards: int,
+    into: Findings,
+    on_cells: OnCells,
+) -> None:
     row = connection.execute(
-        "SELECT log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us, erasures FROM shard_counter WHERE shard = ?", (shard,)
+        "SELECT log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us, erasures"
+        " FROM shard_counter WHERE shard = ?",
+        (shard,),
     ).fetchone()
-    if row is None or not all(type(value) is int for value in row) or not 0 <= row[0] <= row[1] <= ADDED_ID_MAX:
-        into.add("counter", CELLS_FILE, f"the counter of shard {shard} is lost or damaged: {row}", shard)
+    if (
+        row is None
+        or not all(type(value) is int for value in row)
+        or not 0 <= row[0] <= row[1] <= ADDED_ID_MAX
+    ):
+        into.add(
+            "counter", CELLS_FILE, f"the counter of shard {shard} is lost or damaged: {row}", shard
+        )
         return
     head = Head(*row)
     columns = {name for (name,) in connection.execute("SELECT name FROM column_seen")}
-    check_log(CELLS_FILE, shard, shards, _SqliteLog(connection, path, shard), head, columns, into, on_cells)
-    for first, stop, what in ((0, head.log_start, "below the log's start"), (head.next_added_id, ADDED_ID_MAX, "at or above the next id")):
+    check_log(
+        CELLS_FILE,
+        shard,
+        shards,
+        _SqliteLog(connection, path, shard),
+        head,
+        columns,
+        into,
+        on_cells,
+    )
+    for first, stop, what in (
+        (0, head.log_start, "below the log's start"),
+        (head.next_added_id, ADDED_ID_MAX, "at or above the next id"),
+    ):
         between = position_of(shard, first), position_of(shard, stop)
-        sql = "SELECT count(*), min(position), max(position) FROM cell WHERE position >= ? AND position < ?"
+        sql = (
+            "SELECT count(*), min(position), max(position) FROM cell WHERE position >= ? AND"
+            " position < ?"
+        )
         [(count, least, most)] = connection.execute(sql, between).fetchall()
         if count:
             ids = range(least & ADDED_ID_MAX, (most & ADDED_ID_MAX) + 1)
-            into.add("counter", CELLS_FILE, f"shard {shard} has {count} cells {what}, from {ids.start} to {ids.stop - 1}", shard, ids)
+            into.add(
+                "counter",
+                CELLS_FILE,
+                f"shard {shard} has {count} cells {what}, from {ids.start} to {ids.stop - 1}",
+                shard,
+                ids,
+            )
 
 
 class _SqliteLog:
@@ -139,13 +215,21 @@ class _SqliteLog:
     def cells(self, ids: range) -> list[StoredCell]:
         rows = self.rows(ids)
         if any(row[6] is None for row in rows):
-            raise DataDamaged("cells of an earlier version have no checksum: their bodies are decoded")
+            raise DataDamaged(
+                "cells of an earlier version have no checksum: their bodies are decoded"
+            )
         return stored_cells(self._shard, rows)
 
     def rows(self, ids: range) -> list[tuple[Any, ...]]:
         sql = f"SELECT {CELL} FROM cell WHERE position >= ? AND position < ? ORDER BY position"  # noqa: S608
         try:
-            return self._connection.execute(sql, (position_of(self._shard, ids.start), position_of(self._shard, ids.start) + len(ids))).fetchall()
+            return self._connection.execute(
+                sql,
+                (
+                    position_of(self._shard, ids.start),
+                    position_of(self._shard, ids.start) + len(ids),
+                ),
+            ).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DataDamaged(str(sqlite_error(self._path, "", error))) from error
 
@@ -162,11 +246,17 @@ def _check_other(path: Path, history_id: str | None, into: Findings) -> None:
         into.add("unread", path.name, str(error))
         return
     if history_id is not None and own != [history_id]:
-        into.add("identity", path.name, f"{path} belongs to history {', '.join(own) or 'none'}, the cells beside it to {history_id}")
+        into.add(
+            "identity",
+            path.name,
+            f"{path} belongs to history {', '.join(own) or 'none'}, the cells beside it to"
+            f" {history_id}",
+        )
 
 
 def _integrity(path: Path, into: Findings) -> bool:
-    """SQLite's own check: pages, the order of rows, and every entry of an index against its row, both ways."""
+    """SQLite's own check: pages, the order of rows, and every entry of an index against its row,
+    both ways."""
     try:
         with _reading(path) as connection:
             lines = list(islice(_complaints(connection), LINES_MAX))
@@ -178,13 +268,18 @@ def _integrity(path: Path, into: Findings) -> bool:
 
 
 def _complaints(connection: sqlite3.Connection) -> Iterator[str]:
-    """What is wrong. SQLite 3.40 and before takes columns of a WITHOUT ROWID table for NULL whose key has another order than its columns: a line for each row.
-    So the rows themselves are asked."""
+    """What is wrong. SQLite 3.40 and before takes columns of a WITHOUT ROWID table for NULL whose
+    key has another order than its columns: a line for each row. So the rows themselves are asked.
+    """
     asked: dict[str, bool] = {}
     for (line,) in connection.execute(f"PRAGMA integrity_check({_ALL_LINES})"):
         if (found := _NULL_VALUE.fullmatch(str(line))) is not None:
             if line not in asked:
-                asked[line] = bool(connection.execute(f"SELECT 1 FROM {found[1]} WHERE {found[2]} IS NULL LIMIT 1").fetchall())  # noqa: S608
+                asked[line] = bool(
+                    connection.execute(
+                        f"SELECT 1 FROM {found[1]} WHERE {found[2]} IS NULL LIMIT 1"  # noqa: S608
+                    ).fetchall()
+                )
             if not asked[line]:
                 continue
         if line != "ok":

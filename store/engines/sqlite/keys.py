@@ -1,9 +1,11 @@
-"""Whether the index of keys hides a cell: a search that ends beside an entry which is not its row's.
+"""Whether the index of keys hides a cell: a search that ends beside an entry which is not its
+row's.
 
-One flipped bit in an entry of the index makes it another key at the old place, so a search for the right one ends beside it and finds nothing, or an older
-cell. The entries before and behind the place where a search ends are therefore held against their rows. In a search tree whose pages are whole every wrong turn
-is taken at a wrong entry, and that entry is a neighbour of the place where the search ends. A wrong pointer to another page is not found like this:
-`cellfeed check` finds it.
+One flipped bit in an entry of the index makes it another key at the old place, so a search for the
+right one ends beside it and finds nothing, or an older cell. The entries before and behind the
+place where a search ends are therefore held against their rows. In a search tree whose pages are
+whole every wrong turn is taken at a wrong entry, and that entry is a neighbour of the place where
+the search ends. A wrong pointer to another page is not found like this: `cellfeed check` finds it.
 """
 
 from __future__ import annotations
@@ -20,13 +22,18 @@ Key = tuple[bytes, str | bytes, int]
 
 _REF_MAX: Final = 2**63 - 1
 
-_KEYS: Final = "SELECT position, row_key, column_name, ref_key FROM cell WHERE (row_key, column_name, ref_key)"
-_BEFORE: Final = f"{_KEYS} < (?, ?, ?) ORDER BY row_key DESC, column_name DESC, ref_key DESC LIMIT 1"
+_KEYS: Final = (
+    "SELECT position, row_key, column_name, ref_key FROM cell WHERE (row_key, column_name, ref_key)"
+)
+_BEFORE: Final = (
+    f"{_KEYS} < (?, ?, ?) ORDER BY row_key DESC, column_name DESC, ref_key DESC LIMIT 1"
+)
 _BEHIND: Final = f"{_KEYS} > (?, ?, ?) ORDER BY row_key, column_name, ref_key LIMIT 1"
 
 
 def refuse_hidden(connection: sqlite3.Connection, low: Key, high: Key) -> None:
-    """Raises DataDamaged when the entry before ``low``, or the one behind ``high``, is not that of its row: a cell between them may be hidden."""
+    """Raises DataDamaged when the entry before ``low``, or the one behind ``high``, is not that of
+    its row: a cell between them may be hidden."""
     for sql, key in ((_BEFORE, low), (_BEHIND, high)):
         entry = connection.execute(sql, key).fetchone()
         if entry is not None:
@@ -44,7 +51,16 @@ def around_row(row_key: bytes) -> tuple[Key, Key]:
 
 
 def _check(connection: sqlite3.Connection, position: int, *key: Any) -> None:
-    row = connection.execute("SELECT row_key, column_name, ref_key FROM cell NOT INDEXED WHERE position = ?", (position,)).fetchone()
+    row = connection.execute(
+        "SELECT row_key, column_name, ref_key FROM cell NOT INDEXED WHERE position = ?", (position,)
+    ).fetchone()
     if row != key:
-        place = f"added_id {position & ADDED_ID_MAX} of shard {position >> ADDED_ID_BITS}" if isinstance(position, int) else "a row that is not there"
-        raise DataDamaged(f"the index of keys is damaged: its entry for {place} is not the key of that cell, and may hide another one. {CURE}")
+        place = (
+            f"added_id {position & ADDED_ID_MAX} of shard {position >> ADDED_ID_BITS}"
+            if isinstance(position, int)
+            else "a row that is not there"
+        )
+        raise DataDamaged(
+            f"the index of keys is damaged: its entry for {place} is not the key of that cell, and"
+            f" may hide another one. {CURE}"
+        )

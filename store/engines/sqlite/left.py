@@ -1,10 +1,12 @@
-"""What lies beside the files of an embedded store, is read by nobody, and may have bodies of an erased row.
+"""What lies beside the files of an embedded store, is read by nobody, and may have bodies of an
+erased row.
 
     trips.restoring             a restore that was killed; the next one would begin it again
     index.sqlite3.replaced-…    the file that ``cellfeed index rebuild`` moved aside
 
-An erasure removes both. Whoever has the store open shares its lock, which a restore holds alone: so no restore is under way. Killed in between, the next
-erasure, or the same one again, removes the rest.
+An erasure removes both. Whoever has the store open shares its lock, which a restore holds alone: so
+no restore is under way. Killed in between, the next erasure, or the same one again, removes the
+rest.
 """
 
 from __future__ import annotations
@@ -38,4 +40,6 @@ def remove_left(place: Path) -> None:
                     path.unlink()
             shutil.rmtree(staged)
     except OSError as error:
-        raise StorageUnavailable(f"{error.filename}: {error.strerror}: bodies that were erased may be in it; remove it") from error
+        raise StorageUnavailable(
+            f"{error.filename}: {error.strerror}: bodies that were erased may be in it; remove it"
+        ) from error

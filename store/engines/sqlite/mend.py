@@ -1,6 +1,8 @@
-"""Replaces cells of an embedded store that a check has found damaged or lost, and builds its index of keys again from the cells.
+"""Replaces cells of an embedded store that a check has found damaged or lost, and builds its index
+of keys again from the cells.
 
-The rest of the instance may run: each call is one transaction, and the file is compared with the one that others have open, as at every commit.
+The rest of the instance may run: each call is one transaction, and the file is compared with the
+one that others have open, as at every commit.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from cellfeed.store.errors import StorageUnavailable
 
 
 class SqliteMender:
-    """:class:`cellfeed.store.backups.repair.Mender`. ``directory``: of the datastore, whose shared lock the caller holds."""
+    """:class:`cellfeed.store.backups.repair.Mender`. ``directory``: of the datastore, whose shared
+    lock the caller holds."""
 
     def __init__(self, directory: Path) -> None:
         self._file = SqliteFile(directory / CELLS_FILE, create=False)
@@ -29,12 +32,20 @@ class SqliteMender:
             if not all(start <= cell.added_id < end for cell in cells):
                 raise StorageUnavailable(f"the log of shard {shard} was trimmed meanwhile")
             names = {cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN}
-            erased = names | {cell.row_key for cell in cells if _is_erased(connection, cell.row_key)}
-            connection.executemany("DELETE FROM cell WHERE position = ?", [(position_of(shard, cell.added_id),) for cell in cells])
-            connection.executemany(INSERT_CELL, [row_of(shard, without_body(cell, erased)) for cell in cells])
+            erased = names | {
+                cell.row_key for cell in cells if _is_erased(connection, cell.row_key)
+            }
+            connection.executemany(
+                "DELETE FROM cell WHERE position = ?",
+                [(position_of(shard, cell.added_id),) for cell in cells],
+            )
+            connection.executemany(
+                INSERT_CELL, [row_of(shard, without_body(cell, erased)) for cell in cells]
+            )
 
     def rebuild_keys(self) -> None:
-        """Builds the index of keys again from the rows. Raises DataDamaged, StorageUnavailable where two rows have one key."""
+        """Builds the index of keys again from the rows. Raises DataDamaged, StorageUnavailable
+        where two rows have one key."""
         with self._file.write() as connection:
             connection.execute("REINDEX cell")
 

@@ -1,9 +1,13 @@
-"""Writes the files of an embedded store anew, so that none of them has a byte left of what was erased or trimmed.
+"""Writes the files of an embedded store anew, so that none of them has a byte left of what was
+erased or trimmed.
 
-``secure_delete`` overwrites what is freed, but SQLite moves cells between pages as tables grow and does not overwrite where they were; and the write-ahead log
-has what was committed until it is overwritten or deleted. So a file is taken out of WAL mode, which nobody else may have it open for and which deletes its log,
-and vacuumed. Cells from before there were checksums get theirs. Crash points: a vacuum is a transaction of SQLite; a file that was left out of WAL mode is put
-back by whoever opens it. What the file system keeps of deleted files and overwritten blocks is beyond the reach of a program.
+``secure_delete`` overwrites what is freed, but SQLite moves cells between pages as tables grow and
+does not overwrite where they were; and the write-ahead log has what was committed until it is
+overwritten or deleted. So a file is taken out of WAL mode, which nobody else may have it open for
+and which deletes its log, and vacuumed. Cells from before there were checksums get theirs. Crash
+points: a vacuum is a transaction of SQLite; a file that was left out of WAL mode is put back by
+whoever opens it. What the file system keeps of deleted files and overwritten blocks is beyond the
+reach of a program.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ declare("sqlite.scrub.between")
 
 
 def scrub_files(directory: Path) -> list[Path]:
-    """Scrubs every file of the store in ``directory``, none of which may be open anywhere; which ones. Raises ProtectData when one is, StorageUnavailable."""
+    """Scrubs every file of the store in ``directory``, none of which may be open anywhere; which
+    ones. Raises ProtectData when one is, StorageUnavailable."""
     with exclusive_lock(directory, "a scrub"):
         return _scrubbed(directory)
 
@@ -39,18 +44,28 @@ def _scrubbed(directory: Path) -> list[Path]:
                 connection.execute("PRAGMA busy_timeout=0")
                 connection.execute("PRAGMA journal_mode=DELETE")
                 failpoint("sqlite.scrub.between")
-                if path.name == CELLS_FILE and connection.execute("SELECT 1 FROM pragma_table_info('cell') WHERE name = 'crc'").fetchone():
+                if (
+                    path.name == CELLS_FILE
+                    and connection.execute(
+                        "SELECT 1 FROM pragma_table_info('cell') WHERE name = 'crc'"
+                    ).fetchone()
+                ):
                     dictionaries = dict(_dictionaries(connection))
                     with known_dictionaries.source(dictionaries.get):
                         add_checksums(connection)
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA journal_mode=WAL")
             except sqlite3.Error as error:
-                raise StorageUnavailable(f"{path} is not scrubbed: {error}; end every process that has it open (`cellfeed down`), and scrub again") from error
+                raise StorageUnavailable(
+                    f"{path} is not scrubbed: {error}; end every process that has it open"
+                    " (`cellfeed down`), and scrub again"
+                ) from error
     return scrubbed
 
 
 def _dictionaries(connection: sqlite3.Connection) -> Iterator[tuple[int, Dictionary]]:
     """Those of the file: bodies are decoded before they get a checksum."""
-    for dictionary_id, *described in connection.execute("SELECT dictionary_id, column_name, content, trained_at_us, samples FROM dictionary"):
+    for dictionary_id, *described in connection.execute(
+        "SELECT dictionary_id, column_name, content, trained_at_us, samples FROM dictionary"
+    ):
         yield dictionary_id, Dictionary(*described)

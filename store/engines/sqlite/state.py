@@ -1,4 +1,5 @@
-"""The state table in a SQLite file of its own, so that saved offsets and leases never wait for a large put (E11)."""
+"""The state table in a SQLite file of its own, so that saved offsets and leases never wait for a
+large put (E11)."""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entry (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS revision (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL) STRICT;
 INSERT OR IGNORE INTO revision VALUES (1, 0);
-"""
+"""  # noqa: E501
 
 
 class SqliteState:
-    """:class:`cellfeed.store.engines.contract.engine.StateTable`. Keys are compared as UTF-8 bytes."""
+    """:class:`cellfeed.store.engines.contract.engine.StateTable`. Keys are compared as UTF-8
+    bytes."""
 
     def __init__(self, place: Path | SqliteFile) -> None:
         self._file = place if isinstance(place, SqliteFile) else SqliteFile(place)
@@ -32,7 +34,9 @@ class SqliteState:
 
     def get(self, key: str) -> StateEntry | None:
         with self._file.read() as connection:
-            row = connection.execute("SELECT value, version FROM entry WHERE key = ?", (key.encode(),)).fetchone()
+            row = connection.execute(
+                "SELECT value, version FROM entry WHERE key = ?", (key.encode(),)
+            ).fetchone()
         return StateEntry(key, *row) if row else None
 
     def list(self, prefix: str) -> list[StateEntry]:
@@ -43,24 +47,32 @@ class SqliteState:
         return [StateEntry(key.decode(), value, version) for key, value, version in rows]
 
     @marked("cas.state")
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+    def commit(
+        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
         check_state_write(write)
         with self._file.write(sum(len(value or b"") for value in write.values())) as connection:
             for key, version in (expect or {}).items():
                 if _version(connection, key) != version:
                     return None
-            [(revision,)] = connection.execute("UPDATE revision SET revision = revision + 1 RETURNING revision").fetchall()
+            [(revision,)] = connection.execute(
+                "UPDATE revision SET revision = revision + 1 RETURNING revision"
+            ).fetchall()
             for key, value in write.items():
                 if value is None:
                     connection.execute("DELETE FROM entry WHERE key = ?", (key.encode(),))
                 else:
-                    connection.execute("INSERT OR REPLACE INTO entry VALUES (?, ?, ?)", (key.encode(), value, revision))
+                    connection.execute(
+                        "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)",
+                        (key.encode(), value, revision),
+                    )
             failpoint("sqlite.state.before_commit")
         failpoint("sqlite.state.after_commit")
         return int(revision)
 
     def begin_at(self, revision: int) -> None:
-        """The next write has a higher revision than this one: a restored table does not use a version a second time."""
+        """The next write has a higher revision than this one: a restored table does not use a
+        version a second time."""
         with self._file.write() as connection:
             connection.execute("UPDATE revision SET revision = max(revision, ?)", (revision,))
 

@@ -1,4 +1,5 @@
-"""The worker's ASGI application: puts and queries of indexes in front, everything else through Litestar, one form of error for all."""
+"""The worker's ASGI application: puts and queries of indexes in front, everything else through
+Litestar, one form of error for all."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from typing import Any, Final, cast
 
 from litestar import Litestar, Request
 from litestar.datastructures import State
-from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    ValidationException,
+)
 from litestar.response import Response
 from prometheus_client.registry import Collector
 
@@ -18,18 +24,32 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
 from cellfeed.store.http.messages import REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX, UnknownRoute
-from cellfeed.store.http.server.asgi import App, PeerGone, Receive, Scope, Send, header, refuse_foreign_host
+from cellfeed.store.http.server.asgi import (
+    App,
+    PeerGone,
+    Receive,
+    Scope,
+    Send,
+    header,
+    refuse_foreign_host,
+)
 from cellfeed.store.http.server.health import OPERATION_ROUTES
 from cellfeed.store.http.server.index_query import IndexQueryRoute
 from cellfeed.store.http.server.metrics import WorkerMetrics
 from cellfeed.store.http.server.openapi import openapi_config
 from cellfeed.store.http.server.puts import PutRoutes
 from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
-from cellfeed.store.http.server.reads import READ_GUARDS, READ_ROUTES, NegotiatedResponse, plain_scope
+from cellfeed.store.http.server.reads import (
+    READ_GUARDS,
+    READ_ROUTES,
+    NegotiatedResponse,
+    plain_scope,
+)
 from cellfeed.store.http.server.responses import as_put_error, send_error
 
 REQUESTS_MAX: Final = 1_000
-"""Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it was carried out."""
+"""Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it
+was carried out."""
 
 _BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|indexes/[^/]*/query)")
 """Paths whose POST is answered before Litestar is asked."""
@@ -46,25 +66,35 @@ class MethodNotAllowed(InvalidRequest):
 
 
 class WorkerApp:
-    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after what they have read. ``collectors``: more for its metrics."""
+    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after what
+    they have read. ``collectors``: more for its metrics."""
 
     def __init__(self, datastore: Datastore, collectors: Sequence[Collector] = ()) -> None:
         self.closing = asyncio.Event()
         self.metrics = WorkerMetrics(datastore.engine, collectors)
         reads_files = isinstance(datastore.engine, SqliteEngine)
-        self._reads = ReadPool(FILE_READ_THREADS if reads_files else READ_THREADS, in_turns=reads_files)
+        self._reads = ReadPool(
+            FILE_READ_THREADS if reads_files else READ_THREADS, in_turns=reads_files
+        )
         self._in_flight = 0
         self._name = datastore.name
         puts = PutRoutes(datastore, self.metrics, self.closing)
         base = f"/v1/{datastore.name}"
-        self._puts: dict[str, tuple[str, App]] = {f"{base}/cell": ("put_one", puts.put_one), f"{base}/cells": ("put_many", puts.put_many)}
+        self._puts: dict[str, tuple[str, App]] = {
+            f"{base}/cell": ("put_one", puts.put_one),
+            f"{base}/cells": ("put_many", puts.put_many),
+        }
         self._index_paths = f"{base}/indexes/"
         self._query: tuple[str, App] = "query_index", IndexQueryRoute(datastore, self._reads).query
         self._litestar = Litestar(
             [*READ_ROUTES, *OPERATION_ROUTES],
             guards=list(READ_GUARDS),
             response_class=NegotiatedResponse,
-            exception_handlers={CellfeedError: _answer_error, HTTPException: _answer_error, Exception: _answer_error},
+            exception_handlers={
+                CellfeedError: _answer_error,
+                HTTPException: _answer_error,
+                Exception: _answer_error,
+            },
             openapi_config=openapi_config(),
             state=State({"datastore": datastore, "reads": self._reads, "metrics": self.metrics}),
             logging_config=None,
@@ -80,7 +110,10 @@ class WorkerApp:
                 await self._litestar(scope, receive, send)  # type: ignore[arg-type]
             return
         status = 0
-        route, handler = (self._bare(scope["path"]) if scope["method"] == "POST" else None) or ("read", cast("App", self._litestar))
+        route, handler = (self._bare(scope["path"]) if scope["method"] == "POST" else None) or (
+            "read",
+            cast("App", self._litestar),
+        )
 
         number = header(scope, _REQUEST_NUMBER)
 
@@ -95,7 +128,10 @@ class WorkerApp:
         self._in_flight += 1
         try:
             if self._in_flight > REQUESTS_MAX:
-                raise Overloaded(f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try again shortly")
+                raise Overloaded(
+                    f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try"
+                    " again shortly"
+                )
             refuse_foreign_host(scope)
             if route == "read":
                 self._refuse_misdirected(scope)
@@ -107,7 +143,15 @@ class WorkerApp:
                 _log.exception("a %s request failed", route)
             if status:
                 raise  # an answer has begun: only cutting the connection says that it is not whole
-            await send_error(counted_send, scope, as_put_error(problem) if route in ("put_one", "put_many") else _as_error(problem, scope))
+            await send_error(
+                counted_send,
+                scope,
+                (
+                    as_put_error(problem)
+                    if route in ("put_one", "put_many")
+                    else _as_error(problem, scope)
+                ),
+            )
         finally:
             self._in_flight -= 1
             self.metrics.in_flight.set(self._in_flight)
@@ -117,17 +161,27 @@ class WorkerApp:
         """The route of a POST that is answered without Litestar, and its name in the metrics."""
         if (put := self._puts.get(path)) is not None:
             return put
-        return self._query if path.startswith(self._index_paths) and _BARE_PATH.fullmatch(path) else None
+        return (
+            self._query
+            if path.startswith(self._index_paths) and _BARE_PATH.fullmatch(path)
+            else None
+        )
 
     def _refuse_misdirected(self, scope: Scope) -> None:
-        """What Litestar cannot know of paths that are answered before it: another datastore, another method."""
+        """What Litestar cannot know of paths that are answered before it: another datastore,
+        another method."""
         path = _BARE_PATH.fullmatch(scope["path"])
         if path is None:
             return
         if scope["method"] == "POST":
-            raise UnknownDatastore(f"datastore {ascii(path[1])[:80]} is not served here; this worker serves {self._name!r}")
+            raise UnknownDatastore(
+                f"datastore {ascii(path[1])[:80]} is not served here; this worker serves"
+                f" {self._name!r}"
+            )
         if path[2] != "cell":
-            raise MethodNotAllowed(f"{scope['method']} is not a method of {ascii(scope['path'])[:200]}; POST is")
+            raise MethodNotAllowed(
+                f"{scope['method']} is not a method of {ascii(scope['path'])[:200]}; POST is"
+            )
 
 
 def _answer_error(request: Request[Any, Any, Any], problem: Exception) -> Response[Any]:
@@ -144,7 +198,11 @@ def _as_error(problem: Exception, scope: Scope) -> CellfeedError:
         return problem
     path = ascii(scope["path"])[:200]
     if isinstance(problem, ValidationException):
-        reasons = [f"{item.get('key')}: {item.get('message')}" for item in problem.extra or () if isinstance(item, dict)]
+        reasons = [
+            f"{item.get('key')}: {item.get('message')}"
+            for item in problem.extra or ()
+            if isinstance(item, dict)
+        ]
         return InvalidRequest(f"request {path}: {'; '.join(reasons) or problem.detail}")
     if isinstance(problem, MethodNotAllowedException):
         return MethodNotAllowed(f"{scope['method']} is not a method of {path}")
@@ -152,4 +210,6 @@ def _as_error(problem: Exception, scope: Scope) -> CellfeedError:
         return UnknownRoute(f"there is no path {path}; /schema lists those that are")
     if isinstance(problem, HTTPException) and problem.status_code < 500:
         return InvalidRequest(f"request {path}: {problem.detail}")
-    return CellfeedError(f"{type(problem).__name__} while the request was answered; the worker's log has the trace")
+    return CellfeedError(
+        f"{type(problem).__name__} while the request was answered; the worker's log has the trace"
+    )

@@ -15,11 +15,14 @@ Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
-_LOOPBACK_NAME: Final = re.compile(r"localhost|\[::1\]|127\.\d{1,3}\.\d{1,3}\.\d{1,3}", re.IGNORECASE)
+_LOOPBACK_NAME: Final = re.compile(
+    r"localhost|\[::1\]|127\.\d{1,3}\.\d{1,3}\.\d{1,3}", re.IGNORECASE
+)
 
 
 class PeerGone(Exception):
-    """The peer closed the connection, or was cut off, before its request was whole. There is nobody to answer."""
+    """The peer closed the connection, or was cut off, before its request was whole. There is nobody
+    to answer."""
 
 
 def header(scope: Scope, name: bytes) -> bytes:
@@ -31,22 +34,30 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole request body. Raises BodyTooLarge, before reading what the peer announces to be too much, and PeerGone."""
+    """The whole request body. Raises BodyTooLarge, before reading what the peer announces to be too
+    much, and PeerGone."""
     declared = header(scope, b"content-length")
     if declared and (not declared.isdigit() or int(declared) > bytes_max):
-        raise BodyTooLarge(f"request body of {declared[:20].decode('latin-1')} bytes; at most {bytes_max} are allowed")
+        raise BodyTooLarge(
+            f"request body of {declared[:20].decode('latin-1')} bytes; at most {bytes_max} are"
+            " allowed"
+        )
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body = bytes(message.get("body", b""))  # the usual case: a small request is one piece
         if len(body) > bytes_max:
-            raise BodyTooLarge(f"request body has more than {bytes_max} bytes, which is the most allowed")
+            raise BodyTooLarge(
+                f"request body has more than {bytes_max} bytes, which is the most allowed"
+            )
         return body
     pieces: list[bytes] = []
     size = 0
     async for piece in _pieces(message, receive):
         size += len(piece)
         if size > bytes_max:
-            raise BodyTooLarge(f"request body has more than {bytes_max} bytes, which is the most allowed")
+            raise BodyTooLarge(
+                f"request body has more than {bytes_max} bytes, which is the most allowed"
+            )
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -62,8 +73,12 @@ async def _pieces(message: Message, receive: Receive) -> AsyncIterator[bytes]:
 
 
 def refuse_foreign_host(scope: Scope) -> None:
-    """Raises InvalidRequest when the Host header is not a loopback name: a web page that points its own name here must not read cells."""
+    """Raises InvalidRequest when the Host header is not a loopback name: a web page that points its
+    own name here must not read cells."""
     host = header(scope, b"host").decode("latin-1")
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     if host and not _LOOPBACK_NAME.fullmatch(name):
-        raise InvalidRequest(f"Host {ascii(host)[:80]} is not a loopback address; this worker answers on loopback only")
+        raise InvalidRequest(
+            f"Host {ascii(host)[:80]} is not a loopback address; this worker answers on loopback"
+            " only"
+        )

@@ -1,4 +1,5 @@
-"""How the clusters stand, as Prometheus gauges that are worked out when somebody asks. ``docs/clusters.md`` lists them."""
+"""How the clusters stand, as Prometheus gauges that are worked out when somebody asks.
+``docs/clusters.md`` lists them."""
 
 from __future__ import annotations
 
@@ -12,20 +13,49 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.status import ClusterStanding, NodeRole, NodeStanding
 
 _OF_A_CLUSTER: Final[Sequence[tuple[str, str, Callable[[ClusterStanding], float | None]]]] = (
-    ("leader_epoch", "The leader epoch of the cluster's present master; absent while no node tells it.", lambda each: each.epoch if each.master else None),
-    ("watermark_lag_cells", "Cells committed that no minion holds yet; absent while the master does not tell.", lambda each: each.lag_cells),
-    ("watermark_lag_cells_max", "The same of the one shard that has most of them.", lambda each: each.lag_cells_max),
-    ("watermark_lag_seconds", "Age of the oldest cell that no minion holds yet; 0 without one.", lambda each: each.lag_s),
+    (
+        "leader_epoch",
+        "The leader epoch of the cluster's present master; absent while no node tells it.",
+        lambda each: each.epoch if each.master else None,
+    ),
+    (
+        "watermark_lag_cells",
+        "Cells committed that no minion holds yet; absent while the master does not tell.",
+        lambda each: each.lag_cells,
+    ),
+    (
+        "watermark_lag_cells_max",
+        "The same of the one shard that has most of them.",
+        lambda each: each.lag_cells_max,
+    ),
+    (
+        "watermark_lag_seconds",
+        "Age of the oldest cell that no minion holds yet; 0 without one.",
+        lambda each: each.lag_s,
+    ),
 )
 _OF_A_NODE: Final[Sequence[tuple[str, str, Callable[[NodeStanding], float]]]] = (
-    ("node_up", "Whether the storage node answered when it was last looked at.", lambda each: each.up),
-    ("node_breaker_open", "Whether the node's circuit breaker is open: it is left alone for a moment.", lambda each: each.breaker == "open"),
-    ("node_behind_cells", "Cells that it had fewer than the node that held most, when it last told.", lambda each: each.behind),
+    (
+        "node_up",
+        "Whether the storage node answered when it was last looked at.",
+        lambda each: each.up,
+    ),
+    (
+        "node_breaker_open",
+        "Whether the node's circuit breaker is open: it is left alone for a moment.",
+        lambda each: each.breaker == "open",
+    ),
+    (
+        "node_behind_cells",
+        "Cells that it had fewer than the node that held most, when it last told.",
+        lambda each: each.behind,
+    ),
 )
 
 
 class ClusterMetrics(Collector):
-    """Label values are names of the configuration and roles, so nobody outside can make new series."""
+    """Label values are names of the configuration and roles, so nobody outside can make new
+    series."""
 
     def __init__(self, engine: ClusteredEngine) -> None:
         self._engine = engine
@@ -51,7 +81,9 @@ class ClusterMetrics(Collector):
                     gauge.add_metric([cluster.name, node.name], of_node(node))
             yield gauge
         gauge = GaugeMetricFamily(
-            "cellfeed_cluster_node_role", "1 for the role that the node has: master, minion, or apart.", labels=["cluster", "node", "role"]
+            "cellfeed_cluster_node_role",
+            "1 for the role that the node has: master, minion, or apart.",
+            labels=["cluster", "node", "role"],
         )
         for cluster in clusters:
             for node in cluster.nodes:

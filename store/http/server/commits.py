@@ -1,7 +1,9 @@
-"""The group commit for callers of an event loop: a put waits without a thread, and the loop is woken once for all that were answered meanwhile.
+"""The group commit for callers of an event loop: a put waits without a thread, and the loop is
+woken once for all that were answered meanwhile.
 
-A commit answers up to thousands of puts in one moment, on the writer's thread. Each is put into a box that the loop empties; only the first one since it was
-emptied last wakes the loop, for a wake-up costs more than an answer.
+A commit answers up to thousands of puts in one moment, on the writer's thread. Each is put into a
+box that the loop empties; only the first one since it was emptied last wakes the loop, for a
+wake-up costs more than an answer.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ class LoopCommits:
         self._woken = False
 
     def submit(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
-        """Queues one call's cells; what is returned is to be awaited, and waits for their commit without ever giving one up that is under way.
+        """Queues one call's cells; what is returned is to be awaited, and waits for their commit
+        without ever giving one up that is under way.
 
-        Raises what :meth:`cellfeed.store.datastore.Datastore.submit` raises; awaited, what the cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown
-        when there was no commit within ``PUT_TIMEOUT_S``.
+        Raises what :meth:`cellfeed.store.datastore.Datastore.submit` raises; awaited, what the
+        cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown when there was no
+        commit within ``PUT_TIMEOUT_S``.
         """
         told: Told = self._loop.create_future()
         return self._committed(self._datastore.submit(cells, lambda _: self._tell(told)), told)
@@ -48,12 +52,18 @@ class LoopCommits:
                 time_over.cancel()
             if not in_time and not answer.done():
                 if answer.cancel():
-                    raise StorageUnavailable(f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s")
-                raise OutcomeUnknown(f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether they were written")
+                    raise StorageUnavailable(
+                        f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s"
+                    )
+                raise OutcomeUnknown(
+                    f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether"
+                    " they were written"
+                )
         return answer.result(0)
 
     def _tell(self, told: Told) -> None:
-        """On the writer's thread. What is in the box before the loop is woken, or before it empties the box, is found there."""
+        """On the writer's thread. What is in the box before the loop is woken, or before it empties
+        the box, is found there."""
         self._answered.append(told)
         if not self._woken:
             self._woken = True

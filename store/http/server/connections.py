@@ -1,8 +1,10 @@
 """Connections that neither send nor read: each costs one connection for a while, never more.
 
-Every second the server looks over its connections (:meth:`Connection.cut_off_when_stalled`); a timer per request would cost more than many a
-request. Cut off is: a request, head or body, of which nothing came for ``SILENT_S``; an answer of which nothing was read for ``SILENT_S``.
-A connection between two requests ends after ``KEEP_ALIVE_S``. Beyond ``CONNECTIONS_MAX`` a new connection is closed at once.
+Every second the server looks over its connections (:meth:`Connection.cut_off_when_stalled`); a
+timer per request would cost more than many a request. Cut off is: a request, head or body, of which
+nothing came for ``SILENT_S``; an answer of which nothing was read for ``SILENT_S``. A connection
+between two requests ends after ``KEEP_ALIVE_S``. Beyond ``CONNECTIONS_MAX`` a new connection is
+closed at once.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any, Final, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 SILENT_S: Final = 30.0
-"""Longer than any healthy peer pauses within one request, also one that collects a stream slowly; short enough to free what a dead one holds."""
+"""Longer than any healthy peer pauses within one request, also one that collects a stream slowly;
+short enough to free what a dead one holds."""
 
 KEEP_ALIVE_S: Final = 75
 """An idle connection is kept so long; clients that talk every minute keep theirs."""
@@ -58,8 +61,11 @@ class Connection(HttpToolsProtocol):
 
     def cut_off_when_stalled(self, now: float) -> bool:
         """Closes the connection when its peer neither sends nor reads; whether it did."""
-        # While the handler is busy with what came, reading is paused: then silence is ours, not the peer's.
-        waiting_for_peer = self._expecting and not self.flow.read_paused and not (self.cycle and self.cycle.body)
+        # While the handler is busy with what came, reading is paused: then silence is ours, not the
+        # peer's.
+        waiting_for_peer = (
+            self._expecting and not self.flow.read_paused and not (self.cycle and self.cycle.body)
+        )
         stalled = waiting_for_peer and now - self._heard_at > self.silent_s
         unread = self._unread_since is not None and now - self._unread_since > self.silent_s
         if not stalled and not unread:
@@ -70,4 +76,6 @@ class Connection(HttpToolsProtocol):
 
 def cut_off_stalled(connections: set[Any], now: float) -> int:
     """Goes over a server's connections; how many were cut off."""
-    return sum(cast("Connection", connection).cut_off_when_stalled(now) for connection in list(connections))
+    return sum(
+        cast("Connection", connection).cut_off_when_stalled(now) for connection in list(connections)
+    )

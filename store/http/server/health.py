@@ -15,7 +15,8 @@ from cellfeed.store.http.server.metrics import METRICS_MEDIA_TYPE, WorkerMetrics
 from cellfeed.store.http.server.reads import ReadState
 
 READY_TIMEOUT_S: Final = 2.0
-"""A storage that does not answer within this is not ready: far above any healthy read, below the usual probe's own patience."""
+"""A storage that does not answer within this is not ready: far above any healthy read, below the
+usual probe's own patience."""
 
 
 class HealthMessage(msgspec.Struct):
@@ -39,18 +40,35 @@ async def live(state: HealthState) -> HealthMessage:
     return HealthMessage(live=True, ready=True, datastore=state.datastore.name)
 
 
-@get(["/health", "/health/ready"], tags=["operation"], summary="Whether the storage answers", opt={"query": ()})
+@get(
+    ["/health", "/health/ready"],
+    tags=["operation"],
+    summary="Whether the storage answers",
+    opt={"query": ()},
+)
 async def ready(state: HealthState) -> Response[HealthMessage]:
-    """200 when the engine answered a read just now and no loop of the worker is dead, else 503 with the reason."""
+    """200 when the engine answered a read just now and no loop of the worker is dead, else 503 with
+    the reason."""
     reason = await _unready_reason(state)
-    message = HealthMessage(live=True, ready=reason is None, datastore=state.datastore.name, reason=reason)
+    message = HealthMessage(
+        live=True, ready=reason is None, datastore=state.datastore.name, reason=reason
+    )
     return Response(message, status_code=200 if reason is None else 503)
 
 
-@get("/metrics", tags=["operation"], summary="Metrics for Prometheus", media_type=METRICS_MEDIA_TYPE, response_class=Response, opt={"query": ()})
+@get(
+    "/metrics",
+    tags=["operation"],
+    summary="Metrics for Prometheus",
+    media_type=METRICS_MEDIA_TYPE,
+    response_class=Response,
+    opt={"query": ()},
+)
 async def metrics(state: HealthState) -> bytes:
-    """The Prometheus text form: what this worker counts and, with clusters, how their nodes and watermarks stand."""
-    # Not among the reads: metrics are wanted most when those are all waiting for a storage that hangs.
+    """The Prometheus text form: what this worker counts and, with clusters, how their nodes and
+    watermarks stand."""
+    # Not among the reads: metrics are wanted most when those are all waiting for a storage that
+    # hangs.
     return await asyncio.to_thread(state.metrics.text)
 
 

@@ -1,4 +1,5 @@
-"""The route that queries an index, as bare ASGI as the put routes are (:mod:`cellfeed.store.http.server.puts`). Waiting for the index holds no read thread."""
+"""The route that queries an index, as bare ASGI as the put routes are
+(:mod:`cellfeed.store.http.server.puts`). Waiting for the index holds no read thread."""
 
 from __future__ import annotations
 
@@ -29,12 +30,15 @@ class IndexQueryRoute:
         self._reads = reads
 
     async def query(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Rows in the order asked for, and the cursor to go on with. 503 while the index is being built, or has not come to ``wait_for`` in time."""
+        """Rows in the order asked for, and the cursor to go on with. 503 while the index is being
+        built, or has not come to ``wait_for`` in time."""
         check_query_string(scope["query_string"], ())
         path = _INDEX.fullmatch(scope["path"])
         index = path[1] if path else ""
         media_type = media_type_of(scope)
-        wanted = message_from(await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type, IndexQueryMessage)
+        wanted = message_from(
+            await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type, IndexQueryMessage
+        )
         await self._wait(index, wanted)
         call = partial(
             self._datastore.query_index,

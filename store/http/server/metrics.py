@@ -1,4 +1,5 @@
-"""What a worker counts, how its clusters stand, and what its caller adds, for Prometheus. One registry per worker, so that several can live in one process."""
+"""What a worker counts, how its clusters stand, and what its caller adds, for Prometheus. One
+registry per worker, so that several can live in one process."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class WorkerMetrics:
-    """Counters of one worker. Label values come from fixed lists, so nobody outside can make new series."""
+    """Counters of one worker. Label values come from fixed lists, so nobody outside can make new
+    series."""
 
     def __init__(self, engine: Engine, collectors: Sequence[Collector] = ()) -> None:
         self._registry = CollectorRegistry()
@@ -28,11 +30,28 @@ class WorkerMetrics:
             self._registry.register(collector)
         if isinstance(engine, ClusteredEngine):
             self._registry.register(ClusterMetrics(engine))
-        self._requests = Counter("cellfeed_http_requests", "Answered requests.", ["route", "status"], registry=self._registry)
-        self._put_seconds = Histogram("cellfeed_http_put_seconds", "From a put's arrival to its answer.", buckets=_SECONDS, registry=self._registry)
-        cells = Counter("cellfeed_http_cells_put", "Cells of puts, by what they came to.", ["outcome"], registry=self._registry)
+        self._requests = Counter(
+            "cellfeed_http_requests",
+            "Answered requests.",
+            ["route", "status"],
+            registry=self._registry,
+        )
+        self._put_seconds = Histogram(
+            "cellfeed_http_put_seconds",
+            "From a put's arrival to its answer.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        cells = Counter(
+            "cellfeed_http_cells_put",
+            "Cells of puts, by what they came to.",
+            ["outcome"],
+            registry=self._registry,
+        )
         self._cells = {outcome: cells.labels(outcome.value) for outcome in Outcome}
-        self.in_flight = Gauge("cellfeed_http_requests_in_flight", "Requests being answered.", registry=self._registry)
+        self.in_flight = Gauge(
+            "cellfeed_http_requests_in_flight", "Requests being answered.", registry=self._registry
+        )
         self._by_route: dict[tuple[str, int], Counter] = {}
 
     def answered(self, route: str, status: int) -> None:
@@ -49,5 +68,6 @@ class WorkerMetrics:
             self._cells[outcome].inc(cells)
 
     def text(self) -> bytes:
-        """The Prometheus text form. Looks at the storage nodes, so it blocks: as long as a read may take."""
+        """The Prometheus text form. Looks at the storage nodes, so it blocks: as long as a read may
+        take."""
         return generate_latest(self._registry)

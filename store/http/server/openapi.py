@@ -1,7 +1,10 @@
-"""The OpenAPI 3.1 document at ``/schema/openapi.json`` and a page at ``/schema`` that reads without any script or network.
+"""The OpenAPI 3.1 document at ``/schema/openapi.json`` and a page at ``/schema`` that reads without
+any script or network.
 
-Litestar derives the read routes from their handlers. Those of puts and of indexes are bare ASGI (:mod:`cellfeed.store.http.server.puts`, ``index_query``), and every request
-body is decoded by :mod:`cellfeed.store.http.server.requests`; both are described here from the same message types that the code reads and writes.
+Litestar derives the read routes from their handlers. Those of puts and of indexes are bare ASGI
+(:mod:`cellfeed.store.http.server.puts`, ``index_query``), and every request body is decoded by
+:mod:`cellfeed.store.http.server.requests`; both are described here from the same message types that
+the code reads and writes.
 """
 
 from __future__ import annotations
@@ -38,9 +41,10 @@ from cellfeed.store.http.server.reads import READ_ROUTES
 
 _REF: Final = "#/components/schemas/{name}"
 _DESCRIPTION: Final = (
-    "A sharded store of immutable cells: (row_key, column_name, ref_key) -> body, written once. Every shard is a log in added_id order. "
-    "Puts are idempotent, so any request can be repeated. Errors are {error, message, retriable, definite}; definite means that nothing was written. "
-    "Send JSON or MessagePack (Content-Type); accept either (Accept)."
+    "A sharded store of immutable cells: (row_key, column_name, ref_key) -> body, written once."
+    " Every shard is a log in added_id order. Puts are idempotent, so any request can be repeated."
+    " Errors are {error, message, retriable, definite}; definite means that nothing was written."
+    " Send JSON or MessagePack (Content-Type); accept either (Accept)."
 )
 
 
@@ -61,15 +65,33 @@ def openapi_config() -> OpenAPIConfig:
         version=metadata.version("cellfeed"),
         description=_DESCRIPTION,
         path="/schema",
-        render_plugins=[_Page(path="/"), _Document(path="/openapi.json", media_type=OpenAPIMediaType.OPENAPI_JSON)],
+        render_plugins=[
+            _Page(path="/"),
+            _Document(path="/openapi.json", media_type=OpenAPIMediaType.OPENAPI_JSON),
+        ],
     )
 
 
 def complete(derived: dict[str, Any]) -> dict[str, Any]:
-    """What Litestar derived, with the put routes, request bodies and errors added; the argument is left as it is."""
+    """What Litestar derived, with the put routes, request bodies and errors added; the argument is
+    left as it is."""
     document: dict[str, Any] = json.loads(msgspec.json.encode(derived))
-    kinds = [PutMessage, PutsMessage, PutResultMessage, PutResultsMessage, ErrorMessage, HealthMessage]
-    kinds += [GetCellsMessage, GetLatestMessage, GetRowsMessage, ScanShardsMessage, IndexQueryMessage, IndexPageMessage]
+    kinds = [
+        PutMessage,
+        PutsMessage,
+        PutResultMessage,
+        PutResultsMessage,
+        ErrorMessage,
+        HealthMessage,
+    ]
+    kinds += [
+        GetCellsMessage,
+        GetLatestMessage,
+        GetRowsMessage,
+        ScanShardsMessage,
+        IndexQueryMessage,
+        IndexPageMessage,
+    ]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
     document["components"]["schemas"].update(schemas)
     for route in READ_ROUTES:
@@ -93,16 +115,23 @@ def page(document: dict[str, Any]) -> str:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             rows.append(
-                f"<h2><code>{method.upper()} {html.escape(path)}</code></h2><p>{html.escape(operation.get('summary', ''))}. "
-                f"{html.escape(operation.get('description', ''))}</p><ul>{_parameters(operation)}</ul>"
+                f"<h2><code>{method.upper()}"
+                f" {html.escape(path)}</code></h2><p>{html.escape(operation.get('summary', ''))}. "
+                f"{html.escape(operation.get('description', ''))}</p><ul>{_parameters(operation)}</ul>"  # noqa: E501
             )
     schemas = html.escape(json.dumps(document["components"]["schemas"], indent=1))
     title = html.escape(document["info"]["title"])
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>body{{font:15px/1.5 sans-serif;max-width:60rem;'
-        f"margin:2rem auto;padding:0 1rem}}code,pre{{background:#f4f4f4}}h2{{font-size:1rem;border-top:1px solid #ddd;padding-top:1rem}}</style>"
-        f"<h1>{title} {html.escape(document['info']['version'])}</h1><p>{html.escape(document['info']['description'])}</p>"
-        f'<p>The document for tools: <a href="/schema/openapi.json">/schema/openapi.json</a> (OpenAPI {document["openapi"]}).</p>'
+        '<!doctype html><html lang="en"><meta'
+        f' charset="utf-8"><title>{title}</title><style>body{{font:15px/1.5'
+        " sans-serif;max-width:60rem;"
+        f"margin:2rem auto;padding:0"
+        f" 1rem}}code,pre{{background:#f4f4f4}}h2{{font-size:1rem;border-top:1px solid"
+        f" #ddd;padding-top:1rem}}</style>"
+        f"<h1>{title}"
+        f" {html.escape(document['info']['version'])}</h1><p>{html.escape(document['info']['description'])}</p>"  # noqa: E501
+        '<p>The document for tools: <a href="/schema/openapi.json">/schema/openapi.json</a>'
+        f" (OpenAPI {document['openapi']}).</p>"
         f"{''.join(rows)}<h2>Messages</h2><pre>{schemas}</pre></html>"
     )
 
@@ -111,7 +140,10 @@ def _parameters(operation: dict[str, Any]) -> str:
     lines = []
     for item in operation.get("parameters", ()):
         needed = "" if item.get("required") else ", optional"
-        lines.append(f"<li><code>{item['name']}</code> ({item['in']}{needed}) {html.escape(item.get('description') or '')}</li>")
+        lines.append(
+            f"<li><code>{item['name']}</code> ({item['in']}{needed})"
+            f" {html.escape(item.get('description') or '')}</li>"
+        )
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
         lines.append(f"<li>body: <code>{media_type}</code>, {_schema_name(content)}</li>")
     for status, answer in operation["responses"].items():
@@ -140,12 +172,20 @@ def _put_one() -> dict[str, Any]:
     return {
         "tags": ["cells"],
         "summary": "Write one cell",
-        "description": "200 with outcome stored or exists. 409 conflict when the key is stored with another body; 504 outcome_unknown is the only "
-        "answer after which the cell may have been written.",
+        "description": (
+            "200 with outcome stored or exists. 409 conflict when the key is stored with another"
+            " body; 504 outcome_unknown is the only answer after which the cell may have been"
+            " written."
+        ),
         "operationId": "putCell",
         "parameters": [_DATASTORE],
         "requestBody": _body("PutMessage"),
-        "responses": {"200": {"description": "Acknowledged: on disk", "content": _content("PutResultMessage", JSON, MSGPACK)}},
+        "responses": {
+            "200": {
+                "description": "Acknowledged: on disk",
+                "content": _content("PutResultMessage", JSON, MSGPACK),
+            }
+        },
     }
 
 
@@ -153,15 +193,24 @@ def _put_many() -> dict[str, Any]:
     return {
         "tags": ["batches"],
         "summary": "Write many cells",
-        "description": "200 when the call was carried out, with a result per cell in order, whatever each came to. A call of JSON or MessagePack is "
-        "one transaction; NDJSON (one cell a line) is a stream of any length, answered line by line as it comes.",
+        "description": (
+            "200 when the call was carried out, with a result per cell in order, whatever each came"
+            " to. A call of JSON or MessagePack is one transaction; NDJSON (one cell a line) is a"
+            " stream of any length, answered line by line as it comes."
+        ),
         "operationId": "putCells",
         "parameters": [_DATASTORE],
-        "requestBody": {"required": True, "content": {**_content("PutsMessage", JSON, MSGPACK), **_content("PutMessage", NDJSON)}},
+        "requestBody": {
+            "required": True,
+            "content": {**_content("PutsMessage", JSON, MSGPACK), **_content("PutMessage", NDJSON)},
+        },
         "responses": {
             "200": {
                 "description": "Carried out",
-                "content": {**_content("PutResultsMessage", JSON, MSGPACK), **_content("PutResultMessage", NDJSON)},
+                "content": {
+                    **_content("PutResultsMessage", JSON, MSGPACK),
+                    **_content("PutResultMessage", NDJSON),
+                },
             }
         },
     }
@@ -171,11 +220,19 @@ def _query_index() -> dict[str, Any]:
     return {
         "tags": ["indexes"],
         "summary": "Rows by the fields of their cells",
-        "description": "Rows in the order asked for, and the cursor to go on with. 503 while the index is being built, or has not come to wait_for in time.",
+        "description": (
+            "Rows in the order asked for, and the cursor to go on with. 503 while the index is"
+            " being built, or has not come to wait_for in time."
+        ),
         "operationId": "queryIndex",
         "parameters": [_DATASTORE, _INDEX],
         "requestBody": _body("IndexQueryMessage"),
-        "responses": {"200": {"description": "The rows found", "content": _content("IndexPageMessage", JSON, MSGPACK)}},
+        "responses": {
+            "200": {
+                "description": "The rows found",
+                "content": _content("IndexPageMessage", JSON, MSGPACK),
+            }
+        },
     }
 
 
@@ -186,7 +243,13 @@ _INDEX: Final = {
     "schema": {"type": "string"},
     "description": "The index, as its definition's `table` names it.",
 }
-_DATASTORE: Final = {"name": "datastore", "in": "path", "required": True, "schema": {"type": "string"}, "description": "The datastore's name."}
+_DATASTORE: Final = {
+    "name": "datastore",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "description": "The datastore's name.",
+}
 
 
 def _add_errors(path: str, operation: dict[str, Any]) -> None:
@@ -199,13 +262,21 @@ def _add_errors(path: str, operation: dict[str, Any]) -> None:
         responses["503"] = {"description": "Not ready", "content": _content("HealthMessage", JSON)}
         return
     for answer in responses.values():
-        answer["content"].update({MSGPACK: answer["content"][JSON]} if JSON in answer.get("content", {}) else {})
-    responses["400"] = {"description": "The request breaks a rule, which the message names", **errors}
+        answer["content"].update(
+            {MSGPACK: answer["content"][JSON]} if JSON in answer.get("content", {}) else {}
+        )
+    responses["400"] = {
+        "description": "The request breaks a rule, which the message names",
+        **errors,
+    }
     responses["404"] = {"description": "No such cell, shard or datastore", **errors}
     responses["429"] = {"description": "Too much is waiting; nothing was written", **errors}
     responses["503"] = {"description": "The storage does not answer; nothing was written", **errors}
     if path.startswith("/v1/{datastore}/shards/"):
-        responses["410"] = {"description": "The log was asked for from below its start: what was there was trimmed", **errors}
+        responses["410"] = {
+            "description": "The log was asked for from below its start: what was there was trimmed",
+            **errors,
+        }
     if path.startswith("/v1/{datastore}/rows/"):
         responses["504"] = {"description": "It may be done in part; repeat it", **errors}
     if "requestBody" in operation:
@@ -213,5 +284,11 @@ def _add_errors(path: str, operation: dict[str, Any]) -> None:
         responses["415"] = {"description": "The Content-Type is not read here", **errors}
     if operation.get("operationId") in ("putCell", "putCells"):
         responses["409"] = {"description": "Stored already with another body", **errors}
-        responses["410"] = {"description": "The row was erased: nothing was written, and nothing will be", **errors}
-        responses["504"] = {"description": "Not known whether it was written; put the same again to learn", **errors}
+        responses["410"] = {
+            "description": "The row was erased: nothing was written, and nothing will be",
+            **errors,
+        }
+        responses["504"] = {
+            "description": "Not known whether it was written; put the same again to learn",
+            **errors,
+        }

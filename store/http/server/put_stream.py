@@ -1,9 +1,12 @@
-"""Streaming batch puts: NDJSON in, a result line per line out, in order, while the request is still coming. Memory does not grow with the stream.
+"""Streaming batch puts: NDJSON in, a result line per line out, in order, while the request is still
+coming. Memory does not grow with the stream.
 
-The reader cuts what has arrived into chunks and hands each to the group commit; the writer sends the results of the oldest chunk as soon as
-they are there. Between them stand at most ``CHUNKS_IN_FLIGHT_MAX`` chunks: when the disk, or a peer that does not read its results, is slower
-than the stream, reading stops, and TCP tells the sender. A peer that sends for ever without reading is cut off by the connection's own limits
-(:mod:`cellfeed.store.http.server.connections`); its cells may have been written, and sending them again is safe.
+The reader cuts what has arrived into chunks and hands each to the group commit; the writer sends
+the results of the oldest chunk as soon as they are there. Between them stand at most
+``CHUNKS_IN_FLIGHT_MAX`` chunks: when the disk, or a peer that does not read its results, is slower
+than the stream, reading stops, and TCP tells the sender. A peer that sends for ever without reading
+is cut off by the connection's own limits (:mod:`cellfeed.store.http.server.connections`); its cells
+may have been written, and sending them again is safe.
 
 A blank line has no result. A line that is no put gets a ``failed`` result and the stream goes on.
 """
@@ -24,19 +27,22 @@ from cellfeed.store.limits import BODY_BYTES_MAX
 Results = Coroutine[Any, Any, list[PutResult]]
 
 CHUNK_CELLS_MAX: Final = 500
-"""Cells handed to the group commit at once: enough to share its cost, few enough that a slow stream is answered soon."""
+"""Cells handed to the group commit at once: enough to share its cost, few enough that a slow stream
+is answered soon."""
 
 CHUNKS_IN_FLIGHT_MAX: Final = 4
 """Chunks read and not yet answered."""
 
 LINE_BYTES_MAX: Final = 4 * BODY_BYTES_MAX + 4096
-"""One line: a body as text may be longer than in canonical form (:func:`cellfeed.store.cells.canonical_json.canonical_from_json`), and has its envelope."""
+"""One line: a body as text may be longer than in canonical form
+(:func:`cellfeed.store.cells.canonical_json.canonical_from_json`), and has its envelope."""
 
 _TOO_LONG: Final = b"\0too long"
 
 
 class LineSplitter:
-    """Bytes to lines. A line beyond ``LINE_BYTES_MAX`` is not kept: :data:`_TOO_LONG` stands in its place."""
+    """Bytes to lines. A line beyond ``LINE_BYTES_MAX`` is not kept: :data:`_TOO_LONG` stands in its
+    place."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
@@ -69,19 +75,26 @@ class LineSplitter:
 
 
 class PutStream:
-    """One streamed put. ``submit`` hands a chunk to the group commit and gives what will be its results, one per item, never an error.
+    """One streamed put. ``submit`` hands a chunk to the group commit and gives what will be its
+    results, one per item, never an error.
 
     ``closing`` is set when the worker is to end.
     """
 
-    def __init__(self, shards: int, submit: Callable[[Sequence[PutItem]], Awaitable[Results]], closing: asyncio.Event) -> None:
+    def __init__(
+        self,
+        shards: int,
+        submit: Callable[[Sequence[PutItem]], Awaitable[Results]],
+        closing: asyncio.Event,
+    ) -> None:
         self._shards = shards
         self._submit = submit
         self._closing = closing
         self._in_flight: asyncio.Queue[Results | None] = asyncio.Queue(CHUNKS_IN_FLIGHT_MAX)
 
     async def answer(self, receive: Receive, send: Send) -> None:
-        """Reads the request to its end and answers every line. When the worker closes, the lines read so far are answered and the stream ends.
+        """Reads the request to its end and answers every line. When the worker closes, the lines
+        read so far are answered and the stream ends.
 
         Raises PeerGone when the peer went away first; what was submitted is written all the same.
         """
@@ -119,12 +132,24 @@ class PutStream:
 
     def _item(self, line: bytes) -> PutItem:
         if line is _TOO_LONG:
-            return PutResult(Outcome.FAILED, None, error=BodyTooLarge(f"line has more than {LINE_BYTES_MAX} bytes, which is the most allowed"))
+            return PutResult(
+                Outcome.FAILED,
+                None,
+                error=BodyTooLarge(
+                    f"line has more than {LINE_BYTES_MAX} bytes, which is the most allowed"
+                ),
+            )
         return put_line(line, self._shards)
 
     async def _write(self, send: Send) -> None:
         while (results := await self._in_flight.get()) is not None:
-            await send({"type": "http.response.body", "body": result_lines(await results), "more_body": True})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": result_lines(await results),
+                    "more_body": True,
+                }
+            )
 
 
 async def _first(receiving: Awaitable[Message], closing: asyncio.Future[Any]) -> Message | None:
@@ -138,4 +163,12 @@ async def _first(receiving: Awaitable[Message], closing: asyncio.Future[Any]) ->
 
 
 async def _ended() -> list[PutResult]:
-    return [PutResult(Outcome.FAILED, None, error=StorageUnavailable("the worker is closing; send the lines that have no result again"))]
+    return [
+        PutResult(
+            Outcome.FAILED,
+            None,
+            error=StorageUnavailable(
+                "the worker is closing; send the lines that have no result again"
+            ),
+        )
+    ]

@@ -1,11 +1,14 @@
-"""The put routes, as bare ASGI: a single put costs a third of what it would through the framework's routing, and puts are what there is most of.
+"""The put routes, as bare ASGI: a single put costs a third of what it would through the framework's
+routing, and puts are what there is most of.
 
-A put waits for the group commit of its datastore without a thread of its own. What can go wrong on the way:
+A put waits for the group commit of its datastore without a thread of its own. What can go wrong on
+the way:
 
 - The caller goes away: the cells are written all the same; asking again says ``exists``.
-- The worker dies before the commit: nothing was written. After it, before the answer: written. The caller cannot tell, and puts again.
-- No commit within ``PUT_TIMEOUT_S``: a put still in the queue is taken back (``storage_unavailable``, definite), one
-  under way is ``outcome_unknown``.
+- The worker dies before the commit: nothing was written. After it, before the answer: written. The
+  caller cannot tell, and puts again.
+- No commit within ``PUT_TIMEOUT_S``: a put still in the queue is taken back
+  (``storage_unavailable``, definite), one under way is ``outcome_unknown``.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ _QUEUE_FULL_PAUSE_S: Final = 0.02
 class PutRoutes:
     """Handlers of ``POST /v1/{datastore}/cell`` and ``POST /v1/{datastore}/cells``."""
 
-    def __init__(self, datastore: Datastore, metrics: WorkerMetrics, closing: asyncio.Event) -> None:
+    def __init__(
+        self, datastore: Datastore, metrics: WorkerMetrics, closing: asyncio.Event
+    ) -> None:
         self._datastore = datastore
         self._metrics = metrics
         self._closing = closing
@@ -51,7 +56,8 @@ class PutRoutes:
         await send_message(send, scope, result.or_raise())
 
     async def put_many(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A batch, or a stream when the request is NDJSON. 200 with a result per cell once the call was carried out."""
+        """A batch, or a stream when the request is NDJSON. 200 with a result per cell once the call
+        was carried out."""
         media_type = media_type_of(scope, (JSON, MSGPACK, NDJSON))
         if media_type == NDJSON:
             stream = PutStream(self._datastore.shards, self._submit_chunk, self._closing)
@@ -67,7 +73,8 @@ class PutRoutes:
         return None
 
     async def _submit_chunk(self, items: Sequence[PutItem]) -> Results:
-        """A stream's chunk: waits for room in the queue, where a batch is refused, so that a stream slows down instead of failing."""
+        """A stream's chunk: waits for room in the queue, where a batch is refused, so that a stream
+        slows down instead of failing."""
         cells = [item for item in items if isinstance(item, NewCell)]
         started = time.perf_counter()
         while True:
@@ -82,7 +89,9 @@ class PutRoutes:
             else:
                 return self._chunk_results(items, answer, started)
 
-    async def _chunk_results(self, items: Sequence[PutItem], written: Awaitable[list[PutResult]], started: float) -> list[PutResult]:
+    async def _chunk_results(
+        self, items: Sequence[PutItem], written: Awaitable[list[PutResult]], started: float
+    ) -> list[PutResult]:
         try:
             stored = iter(await written)
             results = [next(stored) if isinstance(item, NewCell) else item for item in items]
@@ -90,7 +99,12 @@ class PutRoutes:
             error = as_put_error(problem)
             outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
             shards = self._datastore.shards
-            results = [PutResult(outcome, shard_of(item.row_key, shards), error=error) if isinstance(item, NewCell) else item for item in items]
+            results = [
+                PutResult(outcome, shard_of(item.row_key, shards), error=error)
+                if isinstance(item, NewCell)
+                else item
+                for item in items
+            ]
         self._metrics.put(results, time.perf_counter() - started)
         return results
 

@@ -1,4 +1,5 @@
-"""Query strings and timestamps from outside: read strictly, because a parameter that is silently dropped or mended reads another cell."""
+"""Query strings and timestamps from outside: read strictly, because a parameter that is silently
+dropped or mended reads another cell."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ PARAMETERS_MAX: Final = 16
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _INTEGERS: Final = frozenset({"ref_key", "limit"})
-_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)")
+_TIMESTAMP: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)"
+)
 
 
 def strict_query(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -33,13 +36,22 @@ def check_query_string(raw: bytes, known: Sequence[str]) -> None:
     if not raw:
         return
     try:
-        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=PARAMETERS_MAX)
+        pairs = parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=True,
+            errors="strict",
+            max_num_fields=PARAMETERS_MAX,
+        )
     except ValueError as error:
         raise InvalidRequest(f"query string {ascii(raw.decode('latin-1'))[:80]}: {error}") from None
     seen: set[str] = set()
     for name, value in pairs:
         if name not in known:
-            raise InvalidRequest(f"this route has no parameter {ascii(name)[:80]}; it has {', '.join(known) or 'none'}")
+            raise InvalidRequest(
+                f"this route has no parameter {ascii(name)[:80]}; it has"
+                f" {', '.join(known) or 'none'}"
+            )
         if name in seen:
             raise InvalidRequest(f"parameter {name} is given twice")
         if name in _INTEGERS and not _INTEGER.fullmatch(value):
@@ -50,7 +62,8 @@ def check_query_string(raw: bytes, known: Sequence[str]) -> None:
 
 
 def location_from(given: int | str) -> Location:
-    """A location as requests carry it: an added_id, or an RFC 3339 timestamp with a time zone. Raises InvalidLocation."""
+    """A location as requests carry it: an added_id, or an RFC 3339 timestamp with a time zone.
+    Raises InvalidLocation."""
     if isinstance(given, int):
         return given
     if given.isascii() and given.isdigit() and len(given) <= 19:
@@ -60,4 +73,7 @@ def location_from(given: int | str) -> Location:
             return datetime.fromisoformat(given.upper())
         except ValueError:
             pass
-    raise InvalidLocation(f"location {ascii(given)[:80]} must be an added_id or a timestamp with a time zone, such as 2019-03-23T20:21:09Z")
+    raise InvalidLocation(
+        f"location {ascii(given)[:80]} must be an added_id or a timestamp with a time zone, such as"
+        " 2019-03-23T20:21:09Z"
+    )

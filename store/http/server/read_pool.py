@@ -1,10 +1,13 @@
 """Blocking reads off the event loop: a few threads, a bounded queue, a deadline.
 
-Reads that wait for a server get a thread each. Reads of files wait for nothing but the interpreter's lock, which they give up at every row, so each costs a
-change of threads on the way there, one on the way back, and more where the loop or a second reader wants the lock meanwhile: more CPU than the read itself.
-So these are done **in turns**: all reads that have come by the time go to one thread together, and their answers come back together, while the loop sleeps.
+Reads that wait for a server get a thread each. Reads of files wait for nothing but the
+interpreter's lock, which they give up at every row, so each costs a change of threads on the way
+there, one on the way back, and more where the loop or a second reader wants the lock meanwhile:
+more CPU than the read itself. So these are done **in turns**: all reads that have come by the time
+go to one thread together, and their answers come back together, while the loop sleeps.
 
-A turn that lasts longer than ``TURN_S`` holds nobody up: the loop answers what is done, takes back what was not begun, and gives it to another thread.
+A turn that lasts longer than ``TURN_S`` holds nobody up: the loop answers what is done, takes back
+what was not begun, and gives it to another thread.
 """
 
 from __future__ import annotations
@@ -21,22 +24,27 @@ from cellfeed.store.background import SupervisedThread
 from cellfeed.store.errors import Overloaded, StorageUnavailable
 
 READ_THREADS: Final = 8
-"""Of reads that wait for a server: so many are under way, and one node that is slow does not hold up all of them."""
+"""Of reads that wait for a server: so many are under way, and one node that is slow does not hold
+up all of them."""
 
 FILE_READ_THREADS: Final = 2
-"""Of reads that are done in turns. Two, so that a small read need not wait for a large one; more would only wait for each other."""
+"""Of reads that are done in turns. Two, so that a small read need not wait for a large one; more
+would only wait for each other."""
 
 READS_PER_TURN: Final = 16
-"""Reads of one turn. The first one's answer waits for the last one's: some 3 ms with queries of an index, less with reads of one cell."""
+"""Reads of one turn. The first one's answer waits for the last one's: some 3 ms with queries of an
+index, less with reads of one cell."""
 
 TURN_S: Final = 0.01
-"""How long a turn has the reads to itself, in seconds: longer than ``READS_PER_TURN`` small reads take."""
+"""How long a turn has the reads to itself, in seconds: longer than ``READS_PER_TURN`` small reads
+take."""
 
 READS_WAITING_MAX: Final = 1_000
 """Reads waiting or running. Past that a read is refused as ``overloaded``."""
 
 READ_TIMEOUT_S: Final = 10.0
-"""After this a read is answered as ``storage_unavailable``; its thread is free again when the engine answers."""
+"""After this a read is answered as ``storage_unavailable``; its thread is free again when the
+engine answers."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +52,8 @@ _Read = tuple["asyncio.Future[Any]", Callable[[], Any]]
 
 
 class _Turn(NamedTuple):
-    """What a thread is given. It takes ``reads`` from the left, the loop may take them from the right; ``done`` are futures with their result or error."""
+    """What a thread is given. It takes ``reads`` from the left, the loop may take them from the
+    right; ``done`` are futures with their result or error."""
 
     loop: asyncio.AbstractEventLoop
     reads: deque[_Read]
@@ -52,7 +61,8 @@ class _Turn(NamedTuple):
 
 
 class ReadPool:
-    """Runs the datastore's blocking calls for one event loop. Its own, because a thread pool of the standard library costs several times as much a call.
+    """Runs the datastore's blocking calls for one event loop. Its own, because a thread pool of the
+    standard library costs several times as much a call.
 
     ``in_turns``: see the module. All but :meth:`close` is called in the loop's thread.
     """
@@ -74,9 +84,13 @@ class ReadPool:
             SupervisedThread(f"read-{number}", self._work).start()
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The call's result. Raises its error, Overloaded, or StorageUnavailable after ``READ_TIMEOUT_S``."""
+        """The call's result. Raises its error, Overloaded, or StorageUnavailable after
+        ``READ_TIMEOUT_S``."""
         if self._waiting >= READS_WAITING_MAX:
-            raise Overloaded(f"{self._waiting} reads are waiting, at most {READS_WAITING_MAX} may; try again shortly")
+            raise Overloaded(
+                f"{self._waiting} reads are waiting, at most {READS_WAITING_MAX} may; try again"
+                " shortly"
+            )
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         self._waiting += 1
@@ -98,7 +112,7 @@ class ReadPool:
         for _ in range(self._threads):
             self._turns.put(None)
 
-    # --- in the loop's thread ----------------------------------------------------------------------------------------------
+    # --- in the loop's thread ---------------------------------------------------------------------
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_due = False
@@ -139,7 +153,7 @@ class ReadPool:
             else:
                 answer.set_result(result)
 
-    # --- in the threads ----------------------------------------------------------------------------------------------------
+    # --- in the threads ---------------------------------------------------------------------------
 
     def _work(self) -> None:
         while (turn := self._turns.get()) is not None:
@@ -148,14 +162,19 @@ class ReadPool:
                     while True:
                         answer, call = turn.reads.popleft()
                         turn.done.append((answer, *self._outcome(answer, call)))
-            finally:  # also of a turn that a defect broke off: the loop gives it another thread's time
+            finally:
+                # also of a turn that a defect broke off: the loop gives it another thread's time
                 with suppress(RuntimeError):  # the loop has ended
                     turn.loop.call_soon_threadsafe(self._ended, turn)
 
-    def _outcome(self, answer: asyncio.Future[Any], call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    def _outcome(
+        self, answer: asyncio.Future[Any], call: Callable[[], Any]
+    ) -> tuple[Any, BaseException | None]:
         # Nobody waits any more for one that timed out in the queue, or whose caller has gone.
         if self._closed or answer.done():
-            return None, StorageUnavailable("not read: the worker is ending, or nobody waits for it any more")
+            return None, StorageUnavailable(
+                "not read: the worker is ending, or nobody waits for it any more"
+            )
         try:
             return call(), None
         except BaseException as error:
@@ -164,4 +183,6 @@ class ReadPool:
 
 def _time_out(answer: asyncio.Future[Any]) -> None:
     if not answer.done():
-        answer.set_exception(StorageUnavailable(f"no answer from the storage within {READ_TIMEOUT_S} s"))
+        answer.set_exception(
+            StorageUnavailable(f"no answer from the storage within {READ_TIMEOUT_S} s")
+        )

@@ -1,8 +1,11 @@
-"""Request bodies, from bytes to checked values. Pure functions: bytes in, cells or messages out, or the error that names what was wrong.
+"""Request bodies, from bytes to checked values. Pure functions: bytes in, cells or messages out, or
+the error that names what was wrong.
 
-A batch of JSON is decoded once, bodies included, and each body encoded once, in canonical form. A duplicate key is lost in decoding, so quote
-signs are counted: where no backslash is, each string costs two, the envelope of a put has six strings, and a body has as many as its canonical
-form; a text with just that many quote signs holds no key twice. Any other text is read again by a slow reader that looks at every key.
+A batch of JSON is decoded once, bodies included, and each body encoded once, in canonical form. A
+duplicate key is lost in decoding, so quote signs are counted: where no backslash is, each string
+costs two, the envelope of a put has six strings, and a body has as many as its canonical form; a
+text with just that many quote signs holds no key twice. Any other text is read again by a slow
+reader that looks at every key.
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ import msgspec
 
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.canonical_json import canonical_of_decoded
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, check_new_column, check_ref_key, check_row_key, new_cell
+from cellfeed.store.cells.cell import (
+    NewCell,
+    Outcome,
+    PutResult,
+    check_new_column,
+    check_ref_key,
+    check_row_key,
+    new_cell,
+)
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.errors import CellfeedError, InvalidBody, InvalidRequest
 from cellfeed.store.http.messages import JSON, MSGPACK, PutMessage
@@ -56,14 +67,25 @@ _decode_raw_puts: Final = msgspec.json.Decoder(_RawPuts).decode
 
 def put_from(content: bytes, media_type: str) -> NewCell:
     """The cell of a single put. Raises InvalidRequest."""
-    return _put_from_json(content) if media_type == JSON else _put_from_parts(document_from(content, media_type))
+    return (
+        _put_from_json(content)
+        if media_type == JSON
+        else _put_from_parts(document_from(content, media_type))
+    )
 
 
 def puts_from(content: bytes, media_type: str, shards: int) -> list[PutItem]:
-    """The items of a batch put, in order. A refused item becomes its result; raises InvalidRequest when the call as a whole is malformed."""
-    items = _puts_from_json(content, shards) if media_type == JSON else _puts_from_document(content, media_type, shards)
+    """The items of a batch put, in order. A refused item becomes its result; raises InvalidRequest
+    when the call as a whole is malformed."""
+    items = (
+        _puts_from_json(content, shards)
+        if media_type == JSON
+        else _puts_from_document(content, media_type, shards)
+    )
     if len(items) > BATCH_CELLS_MAX:
-        raise InvalidRequest(f"a put call of {len(items)} cells; at most {BATCH_CELLS_MAX} are allowed in one")
+        raise InvalidRequest(
+            f"a put call of {len(items)} cells; at most {BATCH_CELLS_MAX} are allowed in one"
+        )
     return items
 
 
@@ -83,20 +105,26 @@ def message_from(content: bytes, media_type: str, kind: type[Message]) -> Messag
 
 
 def document_from(content: bytes, media_type: str) -> Any:
-    """JSON or MessagePack as Python values; every key is text and stands once in its object. Raises InvalidRequest."""
+    """JSON or MessagePack as Python values; every key is text and stands once in its object. Raises
+    InvalidRequest."""
     try:
         if media_type == MSGPACK:
             return msgpack.unpackb(content, object_pairs_hook=_unique_keys, strict_map_key=True)
-        return json.loads(content.decode(), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        return json.loads(
+            content.decode(), object_pairs_hook=_unique_keys, parse_constant=_no_constant
+        )
     except InvalidRequest:
         raise
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
         name = "MessagePack" if media_type == MSGPACK else "JSON"
-        raise InvalidRequest(f"request is not {name}: {str(error) or type(error).__name__}") from None
+        raise InvalidRequest(
+            f"request is not {name}: {str(error) or type(error).__name__}"
+        ) from None
 
 
 def _puts_from_json(content: bytes, shards: int) -> list[PutItem]:
-    """The fast reader: the whole text is decoded once, bodies included. Hands over to the slow one when it cannot vouch for every key."""
+    """The fast reader: the whole text is decoded once, bodies included. Hands over to the slow one
+    when it cannot vouch for every key."""
     if b"\\" in content:
         return _puts_one_by_one(content, shards)
     try:
@@ -109,7 +137,14 @@ def _puts_from_json(content: bytes, shards: int) -> list[PutItem]:
         try:
             body = canonical_of_decoded(put.body)
             quotes += body.count(b'"')
-            items.append(NewCell(check_row_key(put.row_key), check_new_column(put.column_name), check_ref_key(put.ref_key), body))
+            items.append(
+                NewCell(
+                    check_row_key(put.row_key),
+                    check_new_column(put.column_name),
+                    check_ref_key(put.ref_key),
+                    body,
+                )
+            )
         except CellfeedError as error:
             if isinstance(error, InvalidBody):
                 return _puts_one_by_one(content, shards)  # its quote signs are not known
@@ -130,9 +165,16 @@ def _puts_one_by_one(content: bytes, shards: int) -> list[PutItem]:
 
 def _puts_from_document(content: bytes, media_type: str, shards: int) -> list[PutItem]:
     document = document_from(content, media_type)
-    if not isinstance(document, dict) or list(document) != ["cells"] or not isinstance(document["cells"], list):
+    if (
+        not isinstance(document, dict)
+        or list(document) != ["cells"]
+        or not isinstance(document["cells"], list)
+    ):
         raise InvalidRequest('request must be an object {"cells": [...]}')
-    return [_item(partial(_put_from_parts, part), shards, partial(_row_key_of, part)) for part in document["cells"]]
+    return [
+        _item(partial(_put_from_parts, part), shards, partial(_row_key_of, part))
+        for part in document["cells"]
+    ]
 
 
 def _put_from_json(text: bytes) -> NewCell:
@@ -142,20 +184,32 @@ def _put_from_json(text: bytes) -> NewCell:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         _explain(text, problem)
     if text.count(b'"') != _QUOTES_PER_PUT + body.count(b'"'):
-        document_from(text, JSON)  # raises when a key stands twice; an escaped quote sign in a column name is well
+        document_from(
+            text, JSON
+        )  # raises when a key stands twice; an escaped quote sign in a column name is well
     return _checked(put, body)
 
 
 def _checked(put: PutMessage, body: bytes) -> NewCell:
-    return NewCell(check_row_key(put.row_key), check_new_column(put.column_name), check_ref_key(put.ref_key), canonical_json.canonical_from_json(body))
+    return NewCell(
+        check_row_key(put.row_key),
+        check_new_column(put.column_name),
+        check_ref_key(put.ref_key),
+        canonical_json.canonical_from_json(body),
+    )
 
 
 def _put_from_parts(parts: object) -> NewCell:
     if not isinstance(parts, dict):
-        raise InvalidRequest(f"a cell to put is an object with {', '.join(_PUT_FIELDS)}, not {type(parts).__name__}")
+        raise InvalidRequest(
+            f"a cell to put is an object with {', '.join(_PUT_FIELDS)}, not {type(parts).__name__}"
+        )
     for name in parts:
         if name not in _PUT_FIELDS:
-            raise InvalidRequest(f"a cell to put has no field {ascii(name)[:80]}; its fields are {', '.join(_PUT_FIELDS)}")
+            raise InvalidRequest(
+                f"a cell to put has no field {ascii(name)[:80]}; its fields are"
+                f" {', '.join(_PUT_FIELDS)}"
+            )
     for name in _PUT_FIELDS:
         if name not in parts:
             raise InvalidRequest(f"a cell to put needs the field {name}")
@@ -198,14 +252,18 @@ def _refuse_many_keys(document: object) -> None:
     # Before the conversion makes an object of each: every batch read is one list inside one object.
     for value in document.values() if isinstance(document, dict) else ():
         if isinstance(value, list) and len(value) > READ_KEYS_MAX:
-            raise InvalidRequest(f"a read of {len(value)} keys; at most {READ_KEYS_MAX} are allowed in one call")
+            raise InvalidRequest(
+                f"a read of {len(value)} keys; at most {READ_KEYS_MAX} are allowed in one call"
+            )
 
 
 def _unique_keys(pairs: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if not isinstance(key, str):
-            raise InvalidRequest(f"request holds the key {ascii(key)[:80]}, which is {type(key).__name__}, not text")
+            raise InvalidRequest(
+                f"request holds the key {ascii(key)[:80]}, which is {type(key).__name__}, not text"
+            )
         if key in result:
             raise InvalidRequest(f"request holds the key {ascii(key)[:80]} twice in one object")
         result[key] = value

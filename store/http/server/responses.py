@@ -1,4 +1,5 @@
-"""Answers: messages to bytes in the form that the caller asked for, errors as ``{"error", "message", "retriable", "definite"}``."""
+"""Answers: messages to bytes in the form that the caller asked for, errors as
+``{"error", "message", "retriable", "definite"}``."""
 
 from __future__ import annotations
 
@@ -34,19 +35,23 @@ class UnsupportedMediaType(InvalidRequest):
 def media_type_of(scope: Scope, allowed: Sequence[str] = (JSON, MSGPACK)) -> str:
     """The request's media type. Raises UnsupportedMediaType.
 
-    It must be named: a page in a browser can send text/plain or form data to a loopback port without asking, but not JSON.
+    It must be named: a page in a browser can send text/plain or form data to a loopback port
+    without asking, but not JSON.
     """
     given = header(scope, b"content-type").decode("latin-1")
     media_type = given.partition(";")[0].strip().lower()
     if media_type == "application/x-msgpack" or media_type == "application/vnd.msgpack":
         media_type = MSGPACK
     if media_type not in allowed:
-        raise UnsupportedMediaType(f"Content-Type {ascii(given)[:80]} is not read here; send {' or '.join(allowed)}")
+        raise UnsupportedMediaType(
+            f"Content-Type {ascii(given)[:80]} is not read here; send {' or '.join(allowed)}"
+        )
     return media_type
 
 
 def wants_msgpack(scope: Scope) -> bool:
-    """Whether the answer goes out as MessagePack: the caller accepts it and did not ask for JSON."""
+    """Whether the answer goes out as MessagePack: the caller accepts it and did not ask for
+    JSON."""
     accept = header(scope, b"accept")
     return b"msgpack" in accept and b"json" not in accept
 
@@ -64,7 +69,9 @@ def result_lines(results: Iterable[PutResult]) -> bytes:
     return _json_encoder.encode_lines(results)
 
 
-async def send_message(send: Send, scope: Scope, message: Any, status: int = 200, headers: Headers = ()) -> None:
+async def send_message(
+    send: Send, scope: Scope, message: Any, status: int = 200, headers: Headers = ()
+) -> None:
     """Sends one whole answer."""
     msgpack = wants_msgpack(scope)
     content = encoded(message, msgpack=msgpack)
@@ -76,20 +83,35 @@ async def send_error(send: Send, scope: Scope, error: CellfeedError) -> None:
     await send_message(send, scope, error, error.http_status)
 
 
-async def send_content(send: Send, status: int, content: bytes, media_type: str, headers: Headers = ()) -> None:
+async def send_content(
+    send: Send, status: int, content: bytes, media_type: str, headers: Headers = ()
+) -> None:
     """Sends bytes with their length."""
-    fixed = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(content)), *headers]
+    fixed = [
+        (b"content-type", media_type.encode()),
+        (b"content-length", b"%d" % len(content)),
+        *headers,
+    ]
     await send({"type": "http.response.start", "status": status, "headers": fixed})
     await send({"type": "http.response.body", "body": content})
 
 
 async def start_stream(send: Send) -> None:
     """Starts an NDJSON answer."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", NDJSON.encode())]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", NDJSON.encode())],
+        }
+    )
 
 
 def as_put_error(error: BaseException) -> CellfeedError:
     """The error of a put. Whatever was not raised on purpose leaves the fate of its cells open."""
     if isinstance(error, CellfeedError):
         return error
-    return OutcomeUnknown(f"{type(error).__name__} while the cells were written; put them again to learn whether they were")
+    return OutcomeUnknown(
+        f"{type(error).__name__} while the cells were written; put them again to learn whether they"
+        " were"
+    )

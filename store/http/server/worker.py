@@ -23,7 +23,8 @@ from cellfeed.store.http.server.connections import KEEP_ALIVE_S, Connection, cut
 from cellfeed.store.limits import PUT_TIMEOUT_S
 
 _BACKLOG: Final = 512
-"""Connections the kernel keeps for us before they are accepted: a burst of clients that start together."""
+"""Connections the kernel keeps for us before they are accepted: a burst of clients that start
+together."""
 
 _log: Final = logging.getLogger("cellfeed.worker")
 
@@ -43,15 +44,21 @@ def run_worker(
     on_started: Callable[[int], None] | None = None,
     collectors: Sequence[Collector] = (),
 ) -> None:
-    """Serves ``datastore`` until ``stop`` is set (looked at every 0.1 s); requests under way are answered first. Does not close the datastore.
+    """Serves ``datastore`` until ``stop`` is set (looked at every 0.1 s); requests under way are
+    answered first. Does not close the datastore.
 
-    ``on_started`` is called with the port, which the kernel chooses when ``port`` is 0, once connections are taken. Signals are left to the caller.
-    ``collectors`` add to what ``/metrics`` tells.
-    Raises ProtectData for a host that is not loopback, StorageUnavailable when the port cannot be had.
+    ``on_started`` is called with the port, which the kernel chooses when ``port`` is 0, once
+    connections are taken. Signals are left to the caller. ``collectors`` add to what ``/metrics``
+    tells. Raises ProtectData for a host that is not loopback, StorageUnavailable when the port
+    cannot be had.
     """
     listener = _listen(check_loopback(host), port)
     app = WorkerApp(datastore, collectors)
-    server = _Server(app, stop or threading.Event(), lambda: on_started(listener.getsockname()[1]) if on_started else None)
+    server = _Server(
+        app,
+        stop or threading.Event(),
+        lambda: on_started(listener.getsockname()[1]) if on_started else None,
+    )
     try:
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(server.serve(sockets=[listener]))
@@ -61,13 +68,17 @@ def run_worker(
 
 
 def check_loopback(host: str) -> str:
-    """A host of this machine alone. Raises ProtectData for any other: there is no encryption or authentication here yet."""
+    """A host of this machine alone. Raises ProtectData for any other: there is no encryption or
+    authentication here yet."""
     try:
         if host == "localhost" or ipaddress.ip_address(host).is_loopback:
             return host
     except ValueError:
         pass
-    raise ProtectData(f"host {host!r} is not loopback; a worker has no TLS and no authentication, so it binds 127.0.0.1, ::1 or localhost only")
+    raise ProtectData(
+        f"host {host!r} is not loopback; a worker has no TLS and no authentication, so it binds"
+        " 127.0.0.1, ::1 or localhost only"
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -94,7 +105,8 @@ class _Server(uvicorn.Server):
                 lifespan="on",
                 backlog=_BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                # A put is answered within PUT_TIMEOUT_S, whatever happens; one second more to send the answer.
+                # A put is answered within PUT_TIMEOUT_S, whatever happens; one second more to send
+                # the answer.
                 timeout_graceful_shutdown=int(PUT_TIMEOUT_S) + 1,
                 log_config=None,
                 access_log=False,

@@ -1,5 +1,6 @@
-"""Builds the drivers of other languages, once for each state of their sources, outside of the tree: ``~/.cache/cellfeed/client-grid/<name>-<digest>``
-(``CELLFEED_CACHE`` names another folder). A folder appears under its name only when it is complete."""
+"""Builds the drivers of other languages, once for each state of their sources, outside of the tree:
+``~/.cache/cellfeed/client-grid/<name>-<digest>`` (``CELLFEED_CACHE`` names another folder). A
+folder appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -88,10 +89,16 @@ def needs(program: str, what: str) -> None:
 
 
 def built(name: str, folder: Path, build: Callable[[Path], None]) -> Path:
-    """What ``build`` makes of the files of a folder, in a copy of it; made once for each state of them."""
+    """What ``build`` makes of the files of a folder, in a copy of it; made once for each state of
+    them."""
     sources = sorted(each for each in folder.iterdir() if each.is_file())
-    digest = sha256(b"\0".join(part for each in sources for part in (each.name.encode(), each.read_bytes()))).hexdigest()[:16]
-    root = Path(os.environ.get("CELLFEED_CACHE") or Path.home() / ".cache" / "cellfeed") / "client-grid"
+    digest = sha256(
+        b"\0".join(part for each in sources for part in (each.name.encode(), each.read_bytes()))
+    ).hexdigest()[:16]
+    root = (
+        Path(os.environ.get("CELLFEED_CACHE") or Path.home() / ".cache" / "cellfeed")
+        / "client-grid"
+    )
     root.mkdir(parents=True, exist_ok=True)
     target = root / f"{name}-{digest}"
     # Test processes that run side by side build it once.
@@ -109,17 +116,33 @@ def built(name: str, folder: Path, build: Callable[[Path], None]) -> Path:
 
 
 def fetch(command: Sequence[str], directory: Path) -> None:
-    """What comes from a registry: without one there is no driver; a lock file that does not fit is an error of ours."""
+    """What comes from a registry: without one there is no driver; a lock file that does not fit is
+    an error of ours."""
     try:
         _run(command, directory)
     except AssertionError as error:
-        if any(sign in str(error) for sign in ("EUSAGE", "go mod tidy", "checksum mismatch", "DO NOT MATCH THE HASHES")):
+        if any(
+            sign in str(error)
+            for sign in ("EUSAGE", "go mod tidy", "checksum mismatch", "DO NOT MATCH THE HASHES")
+        ):
             raise
-        raise Unavailable(f"needs the packages of its lock file, which cannot be fetched: {str(error)[-300:]}") from error
+        raise Unavailable(
+            f"needs the packages of its lock file, which cannot be fetched: {str(error)[-300:]}"
+        ) from error
 
 
 def _run(command: Sequence[str], directory: Path) -> str:
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"{' '.join(command)}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
+    )
     return done.stdout

@@ -1,4 +1,5 @@
-"""The clients of the grid: how each is called, what it cannot be asked, and how its output is read."""
+"""The clients of the grid: how each is called, what it cannot be asked, and how its output is
+read."""
 
 from __future__ import annotations
 
@@ -11,19 +12,34 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from cellfeed.servers.kafka_jars import KAFKA_VERSION
-from tests.clients.grid.builds import DRIVERS, go_clients, java_class_path, kafka_jars, kcat, node_clients
+from tests.clients.grid.builds import (
+    DRIVERS,
+    go_clients,
+    java_class_path,
+    kafka_jars,
+    kcat,
+    node_clients,
+)
 
 ALL_MODES: Final = frozenset({"assign", "group", "produce", "transaction"})
-SMALL_JVM: Final = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+SMALL_JVM: Final = (
+    "java",
+    "-Xmx256m",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
 
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Client:
-    """``command`` gives the words to run for a mode and its arguments (``drivers/README.md``), and raises ``Unavailable`` where the client cannot be had.
-    ``event`` reads a line of its output; None for a line that says nothing. ``ends_by_signal``: it does not look at its standard input.
-    ``dies_with_its_coordinator``: its process ends when the broker that coordinates its group is gone, and somebody starts another one."""
+    """``command`` gives the words to run for a mode and its arguments (``drivers/README.md``), and
+    raises ``Unavailable`` where the client cannot be had. ``event`` reads a line of its output;
+    None for a line that says nothing. ``ends_by_signal``: it does not look at its standard input.
+    ``dies_with_its_coordinator``: its process ends when the broker that coordinates its group is
+    gone, and somebody starts another one."""
 
     name: str
     version: str
@@ -46,30 +62,73 @@ def _go(name: str, module: str, **settings: Any) -> Client:
 
 
 def _node(package: str, driver: str, **settings: Any) -> Client:
-    pinned: str = json.loads((DRIVERS / "node" / "package.json").read_text())["dependencies"][package]
-    return Client(package, pinned, lambda *words: ["node", str(node_clients() / driver), *words], **settings)
+    pinned: str = json.loads((DRIVERS / "node" / "package.json").read_text())["dependencies"][
+        package
+    ]
+    return Client(
+        package, pinned, lambda *words: ["node", str(node_clients() / driver), *words], **settings
+    )
 
 
 def _java() -> Client:
-    return Client("Java: KafkaConsumer", KAFKA_VERSION, lambda *words: [*SMALL_JVM, "-cp", java_class_path(), "JavaClient", *words])
+    return Client(
+        "Java: KafkaConsumer",
+        KAFKA_VERSION,
+        lambda *words: [*SMALL_JVM, "-cp", java_class_path(), "JavaClient", *words],
+    )
 
 
 def _verifiable_consumer() -> Client:
     def command(_mode: str, bootstrap: str, topic: str, group: str, count: str) -> list[str]:
-        tool = [*SMALL_JVM, "-cp", kafka_jars(), "org.apache.kafka.tools.VerifiableConsumer", "--verbose", "--bootstrap-server", bootstrap]
-        return [*tool, "--topic", topic, "--group-id", group, "--max-messages", str(int(count) or -1), "--reset-policy", "earliest", *_SESSION]
+        tool = [
+            *SMALL_JVM,
+            "-cp",
+            kafka_jars(),
+            "org.apache.kafka.tools.VerifiableConsumer",
+            "--verbose",
+            "--bootstrap-server",
+            bootstrap,
+        ]
+        return [
+            *tool,
+            "--topic",
+            topic,
+            "--group-id",
+            group,
+            "--max-messages",
+            str(int(count) or -1),
+            "--reset-policy",
+            "earliest",
+            *_SESSION,
+        ]
 
     def event(line: str) -> Event | None:
         told = json.loads(line)
         if told["name"] == "record_data":
-            return {"event": "record", **{name: told[name] for name in ("partition", "offset", "key", "value")}}
+            return {
+                "event": "record",
+                **{name: told[name] for name in ("partition", "offset", "key", "value")},
+            }
         if told["name"] == "partitions_assigned":
-            return {"event": "assigned", "partitions": [each["partition"] for each in told["partitions"]]}
+            return {
+                "event": "assigned",
+                "partitions": [each["partition"] for each in told["partitions"]],
+            }
         if told["name"] == "offsets_committed" and told["success"]:
-            return {"event": "committed", "offsets": {str(each["partition"]): each["offset"] for each in told["offsets"]}}
+            return {
+                "event": "committed",
+                "offsets": {str(each["partition"]): each["offset"] for each in told["offsets"]},
+            }
         return None
 
-    return Client("Java: VerifiableConsumer", KAFKA_VERSION, command, frozenset({"group"}), event, ends_by_signal=True)
+    return Client(
+        "Java: VerifiableConsumer",
+        KAFKA_VERSION,
+        command,
+        frozenset({"group"}),
+        event,
+        ends_by_signal=True,
+    )
 
 
 _SESSION: Final = ("--session-timeout", "10000")
@@ -83,17 +142,51 @@ def _kcat() -> Client:
         if mode == "assign":
             return [*program, "-C", "-t", topic, "-o", "beginning", "-c", rest[1]]
         if mode == "group":
-            settings = ["auto.offset.reset=earliest", "session.timeout.ms=10000", "heartbeat.interval.ms=1000", "auto.commit.interval.ms=300"]
+            settings = [
+                "auto.offset.reset=earliest",
+                "session.timeout.ms=10000",
+                "heartbeat.interval.ms=1000",
+                "auto.commit.interval.ms=300",
+            ]
             limit = ["-c", rest[1]] if int(rest[1]) else []
-            return [*program, *(word for each in settings for word in ("-X", each)), *limit, "-G", rest[0], topic]
+            return [
+                *program,
+                *(word for each in settings for word in ("-X", each)),
+                *limit,
+                "-G",
+                rest[0],
+                topic,
+            ]
         settings = ["-X", "transactional.id=transactions"] if mode == "transaction" else []
-        return ["sh", "-c", 'echo value | "$@" 2>&1', "sh", kcat(), "-b", bootstrap, *settings, "-P", "-t", topic]
+        return [
+            "sh",
+            "-c",
+            'echo value | "$@" 2>&1',
+            "sh",
+            kcat(),
+            "-b",
+            bootstrap,
+            *settings,
+            "-P",
+            "-t",
+            topic,
+        ]
 
     def event(line: str) -> Event | None:
         if line.startswith("%"):  # what it says of a write
-            return {"event": "refused", "error": line} if line.startswith(("% Delivery failed", "% ERROR")) else None
+            return (
+                {"event": "refused", "error": line}
+                if line.startswith(("% Delivery failed", "% ERROR"))
+                else None
+            )
         told = json.loads(line)
-        return {"event": "record", "partition": told["partition"], "offset": told["offset"], "key": told["key"], "value": told["payload"]}
+        return {
+            "event": "record",
+            "partition": told["partition"],
+            "offset": told["offset"],
+            "key": told["key"],
+            "value": told["payload"],
+        }
 
     return Client("kcat", "as installed", command, ALL_MODES, event, ends_by_signal=True)
 
@@ -111,7 +204,8 @@ CLIENTS: Final[dict[str, Client]] = {
         _go("sarama", "github.com/IBM/sarama"),
         _go("kafka-go", "github.com/segmentio/kafka-go"),
         _node("kafkajs", "kafkajs.mjs", modes=ALL_MODES - {"assign"}),
-        # It never asks again who coordinates its group, and an exception inside the library ends the process once that broker is not in the metadata any more.
+        # It never asks again who coordinates its group, and an exception inside the library ends
+        # the process once that broker is not in the metadata any more.
         _node("@platformatic/kafka", "platformatic.mjs", dies_with_its_coordinator=True),
     )
 }

@@ -1,6 +1,8 @@
-"""One of two gateways dies while each client has a member of a group there. All clients at once, each in a group of its own that the dying gateway coordinates.
+"""One of two gateways dies while each client has a member of a group there. All clients at once,
+each in a group of its own that the dying gateway coordinates.
 
-The log has only cells of one column, so offsets have no holes and a record that was skipped is seen at once.
+The log has only cells of one column, so offsets have no holes and a record that was skipped is seen
+at once.
 """
 
 from __future__ import annotations
@@ -35,34 +37,58 @@ STEP_S: Final = 100.0
 """How long every client may take to come as far as the others: a dozen of them share a machine."""
 WRONG_SHOWN: Final = 5
 BEFORE, IN_FLIGHT, AFTER = 480, 80, 160
-"""Cells that are there at first, those that are put right before the gateway dies, and those after."""
+"""Cells that are there at first, those that are put right before the gateway dies, and those
+after."""
 
 
 def die(clients: Mapping[str, Client], directory: Path) -> dict[str, list[str]]:
-    """By client what went wrong; nothing for one that came through. Raises when the fault itself did not happen."""
+    """By client what went wrong; nothing for one that came through. Raises when the fault itself
+    did not happen."""
     with ExitStack() as stack:
         datastore = stack.enter_context(Datastore.open_embedded(directory / "store"))
         coordinator = stack.enter_context(closing(open_coordinator(IN_STORE, datastore.state)))
         put(datastore, BEFORE)
         gateways = {}
         for name in ("dies", "stays"):
-            gateways[name] = GatewayProcess(directory / "store", directory / f"{name}.log", name=name, session_timeout_s=SESSION_S)
+            gateways[name] = GatewayProcess(
+                directory / "store",
+                directory / f"{name}.log",
+                name=name,
+                session_timeout_s=SESSION_S,
+            )
             stack.callback(gateways[name].end_by_force)
             gateways[name].start()
-        wait_until(lambda: sorted(map(len, slots_by_gateway(coordinator).values())) == [SLOTS // 2, SLOTS // 2], "the gateways have divided the groups")
+        wait_until(
+            lambda: (
+                sorted(map(len, slots_by_gateway(coordinator).values())) == [SLOTS // 2, SLOTS // 2]
+            ),
+            "the gateways have divided the groups",
+        )
         groups = dict(zip(clients, groups_of("dies", coordinator, len(clients)), strict=True))
         bootstrap = ",".join(gateway.bootstrap for gateway in gateways.values())
         watch = Watch(coordinator, groups)
         watch.start()
         stack.callback(watch.stop)
         members = {
-            name: stack.enter_context(RunningClient(client, directory / f"{groups[name]}.log", "group", bootstrap, TOPIC, groups[name], 0))
+            name: stack.enter_context(
+                RunningClient(
+                    client,
+                    directory / f"{groups[name]}.log",
+                    "group",
+                    bootstrap,
+                    TOPIC,
+                    groups[name],
+                    0,
+                )
+            )
             for name, client in clients.items()
         }
         wrong: dict[str, list[str]] = {name: [] for name in clients}
 
         def all_are_there(what: str) -> None:
-            ends = {shard: head.watermark for shard, head in datastore.heads().items() if head.watermark}
+            ends = {
+                shard: head.watermark for shard, head in datastore.heads().items() if head.watermark
+            }
             going = {name for name in clients if not wrong[name]}
             done: set[str] = set()
 
@@ -70,13 +96,18 @@ def die(clients: Mapping[str, Client], directory: Path) -> dict[str, list[str]]:
                 for name in going - done:
                     if clients[name].dies_with_its_coordinator:
                         members[name].start_again_if_it_ended()
-                done.update(name for name in going - done if has_come(members[name], ends) and watch.offsets(groups[name]) == ends)
+                done.update(
+                    name
+                    for name in going - done
+                    if has_come(members[name], ends) and watch.offsets(groups[name]) == ends
+                )
                 return done == going
 
             if not in_time(look):
                 for name in going - done:
                     wrong[name].append(
-                        f"{what}: {len(members[name].records)} records, committed {watch.offsets(groups[name])} of {ends}; {members[name].said()}"
+                        f"{what}: {len(members[name].records)} records, committed"
+                        f" {watch.offsets(groups[name])} of {ends}; {members[name].said()}"
                     )
 
         all_are_there("before")
@@ -84,7 +115,15 @@ def die(clients: Mapping[str, Client], directory: Path) -> dict[str, list[str]]:
         gateways["dies"].kill()
         put(datastore, AFTER)
         wait_until(
-            lambda: [len(slots) for name, slots in slots_by_gateway(coordinator).items() if name == "stays"] == [SLOTS], "the other gateway has all groups"
+            lambda: (
+                [
+                    len(slots)
+                    for name, slots in slots_by_gateway(coordinator).items()
+                    if name == "stays"
+                ]
+                == [SLOTS]
+            ),
+            "the other gateway has all groups",
         )
         all_are_there("after")
         admin = AdminClient({"bootstrap.servers": gateways["stays"].bootstrap, "log_level": 0})
@@ -92,7 +131,9 @@ def die(clients: Mapping[str, Client], directory: Path) -> dict[str, list[str]]:
             found = described.result(STEP_S)
             client = next(each for each in groups if groups[each] == name)
             if found.state is not ConsumerGroupState.STABLE or len(found.members) != 1:
-                wrong[client].append(f"the group is {found.state.name} with {len(found.members)} members")
+                wrong[client].append(
+                    f"the group is {found.state.name} with {len(found.members)} members"
+                )
         for name, member in members.items():
             if (member.starts > 1) != clients[name].dies_with_its_coordinator:
                 wrong[name].append(f"it was started {member.starts} times")
@@ -101,11 +142,21 @@ def die(clients: Mapping[str, Client], directory: Path) -> dict[str, list[str]]:
             except AssertionError as error:
                 wrong[name].append(str(error))
         total = BEFORE + IN_FLIGHT + AFTER
-        log = {(shard, cell.added_id): row_key_text(cell.row_key).decode() for shard in datastore.heads() for cell in datastore.engine.scan(shard, 0, total)}
+        log = {
+            (shard, cell.added_id): row_key_text(cell.row_key).decode()
+            for shard in datastore.heads()
+            for cell in datastore.engine.scan(shard, 0, total)
+        }
         assert len(log) == total
         watch.stop()
         for name, member in members.items():
-            wrong[name] += check(log, member.records, member.acknowledged, coordinator.fetch_offsets(groups[name]), watch.falls(groups[name]))
+            wrong[name] += check(
+                log,
+                member.records,
+                member.acknowledged,
+                coordinator.fetch_offsets(groups[name]),
+                watch.falls(groups[name]),
+            )
         return wrong
 
 
@@ -116,14 +167,20 @@ def check(
     committed: Mapping[tuple[str, int], CommittedOffset],
     falls: Sequence[str],
 ) -> list[str]:
-    """Every record, none skipped on the way, none shown as something else; offsets that were acknowledged are there and never fell."""
+    """Every record, none skipped on the way, none shown as something else; offsets that were
+    acknowledged are there and never fell."""
     found = list(falls)
     seen: dict[int, int] = {}
     for record in records:
         if record.offset > seen.get(record.partition, -1) + 1:
-            found.append(f"partition {record.partition}: {record.offset} came after {seen.get(record.partition, -1)}")
+            found.append(
+                f"partition {record.partition}: {record.offset} came after"
+                f" {seen.get(record.partition, -1)}"
+            )
         if log.get((record.partition, record.offset)) != record.key:
-            found.append(f"partition {record.partition}: offset {record.offset} has key {record.key}")
+            found.append(
+                f"partition {record.partition}: offset {record.offset} has key {record.key}"
+            )
         seen[record.partition] = max(seen.get(record.partition, -1), record.offset)
     missing = log.keys() - {(record.partition, record.offset) for record in records}
     if missing:
@@ -146,7 +203,9 @@ def has_come(member: RunningClient, ends: Mapping[int, int]) -> bool:
 
 
 def put(datastore: Datastore, count: int) -> None:
-    for result in datastore.put_cells([(uuid.uuid4(), "BASE", 0, {"n": number}) for number in range(count)]):
+    for result in datastore.put_cells(
+        [(uuid.uuid4(), "BASE", 0, {"n": number}) for number in range(count)]
+    ):
         result.or_raise()
 
 
@@ -182,12 +241,16 @@ class Watch(threading.Thread):
         while not self._ended.wait(0.1):
             for group in self._groups:
                 try:
-                    found = {partition: each.offset for (_, partition), each in self._coordinator.fetch_offsets(group).items()}
+                    found = {
+                        partition: each.offset
+                        for (_, partition), each in self._coordinator.fetch_offsets(group).items()
+                    }
                 except CellfeedError:
                     continue  # the store is busy
                 before = self._last[group]
                 self._falls[group] += [
-                    f"partition {partition}: the committed offset fell from {offset} to {found.get(partition)}"
+                    f"partition {partition}: the committed offset fell from {offset} to"
+                    f" {found.get(partition)}"
                     for partition, offset in before.items()
                     if found.get(partition, -1) < offset
                 ]

@@ -45,14 +45,17 @@ class RunningClient:
         self._end_by_force()
 
     def start_again_if_it_ended(self) -> None:
-        """Another process that goes on for the first one, as a supervisor would start it; their records are one sequence."""
+        """Another process that goes on for the first one, as a supervisor would start it; their
+        records are one sequence."""
         if self._process.poll() is not None:
             self._end_by_force()
             self._start()
 
     def _start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.starts += 1
@@ -96,11 +99,16 @@ class RunningClient:
         try:
             code = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired as late:
-            raise AssertionError(f"not within {END_TIMEOUT_S} s: {self._client.name} has ended; {len(self.records)} records; {self.said()}") from late
+            raise AssertionError(
+                f"not within {END_TIMEOUT_S} s: {self._client.name} has ended; {len(self.records)}"
+                f" records; {self.said()}"
+            ) from late
         self._reader.join()
         assert not self._unreadable, f"{self._client.name} wrote {self._unreadable[0]!r}"
         by_signal = (128 + signal.SIGTERM, -signal.SIGTERM) if self._client.ends_by_signal else ()
-        assert code == 0 or code in by_signal or self.events("refused"), f"{self._client.name} ended with {code}; {self.said()}"
+        assert code == 0 or code in by_signal or self.events("refused"), (
+            f"{self._client.name} ended with {code}; {self.said()}"
+        )
 
     def said(self) -> str:
         """The end of its standard error."""
@@ -119,8 +127,12 @@ class RunningClient:
                 continue
             with self._lock:
                 if event["event"] == "record":
-                    self._records.append(Record(event["partition"], event["offset"], event["key"], event["value"]))
+                    self._records.append(
+                        Record(event["partition"], event["offset"], event["key"], event["value"])
+                    )
                     continue
                 if event["event"] == "committed":
-                    self._acknowledged.update({int(partition): offset for partition, offset in event["offsets"].items()})
+                    self._acknowledged.update(
+                        {int(partition): offset for partition, offset in event["offsets"].items()}
+                    )
                 self._events.append(event)

@@ -38,7 +38,8 @@ class Outcome:
 
 @dataclass
 class Grid:
-    """Runs a scenario when it is asked for the first time. ``expected``: what is in the topic of ``gateway``, which is over ``store``."""
+    """Runs a scenario when it is asked for the first time. ``expected``: what is in the topic of
+    ``gateway``, which is over ``store``."""
 
     store: Path
     gateway: GatewayProcess
@@ -64,8 +65,9 @@ class Grid:
         return _yes(differences(running.records, self.expected))
 
     def restarted(self, client: Client) -> Outcome:
-        """Reads a part as a member of a group, commits and leaves; another member of the same name goes on with the rest. Nothing comes twice, since what was
-        committed is what was written out."""
+        """Reads a part as a member of a group, commits and leaves; another member of the same name
+        goes on with the rest. Nothing comes twice, since what was committed is what was written
+        out."""
         group = f"restarted-{uuid4()}"
         parts: list[list[Record]] = []
         for count in (FIRST_PART, len(self.expected) - FIRST_PART):
@@ -73,7 +75,12 @@ class Grid:
                 running.wait()
             parts.append(running.records)
         wrong = differences(parts[0] + parts[1], self.expected)
-        behind = {partition: offset + 1 for partition, offset in {each.partition: each.offset for part in parts for each in part}.items()}
+        behind = {
+            partition: offset + 1
+            for partition, offset in {
+                each.partition: each.offset for part in parts for each in part
+            }.items()
+        }
         if (committed := self._committed(group)) != behind:
             wrong.append(f"committed {committed}, read up to {behind}")
         return _yes(wrong)
@@ -81,12 +88,20 @@ class Grid:
     def gateway_dies(self, client: Client) -> Outcome:
         """See :mod:`tests.clients.grid.gateway_death`."""
         if self._deaths is None:
-            self._deaths = gateway_death.die({name: each for name, each in CLIENTS.items() if why_not(each) is None}, self.directory)
+            self._deaths = gateway_death.die(
+                {name: each for name, each in CLIENTS.items() if why_not(each) is None},
+                self.directory,
+            )
         wrong = self._deaths[client.name]
-        return Outcome("yes, in a new process", wrong) if client.dies_with_its_coordinator and not wrong else _yes(wrong)
+        return (
+            Outcome("yes, in a new process", wrong)
+            if client.dies_with_its_coordinator and not wrong
+            else _yes(wrong)
+        )
 
     def write(self, client: Client) -> Outcome:
-        """A record is refused, and the producer says that it is not allowed to write to the topic."""
+        """A record is refused, and the producer says that it is not allowed to write to the
+        topic."""
         return self._refused(client, "produce", ("topic",))
 
     def transaction(self, client: Client) -> Outcome:
@@ -100,18 +115,32 @@ class Grid:
             running.wait()
         said = [event["error"] for event in running.events("refused")]
         is_told = any("authoriz" in each.lower() or "no transactions" in each for each in said)
-        if running.events("written") or not is_told or not any(word in each.lower() for each in said for word in words):
-            return Outcome("no", [f"it was not told that it may not write: {said}; {running.said()}"])
+        if (
+            running.events("written")
+            or not is_told
+            or not any(word in each.lower() for each in said for word in words)
+        ):
+            return Outcome(
+                "no", [f"it was not told that it may not write: {said}; {running.said()}"]
+            )
         return Outcome("refused")
 
     def _running(self, client: Client, mode: str, *words: object) -> RunningClient:
         name = client.name.replace("/", "-").replace(" ", "")
-        return RunningClient(client, self.directory / f"{name}-{mode}.log", mode, self.gateway.bootstrap, *words)
+        return RunningClient(
+            client, self.directory / f"{name}-{mode}.log", mode, self.gateway.bootstrap, *words
+        )
 
     def _committed(self, group: str) -> dict[int, int]:
         """As it stands in the store."""
-        with Datastore.open_embedded(self.store) as datastore, closing(open_coordinator(IN_STORE, datastore.state)) as coordinator:
-            return {partition: each.offset for (_, partition), each in coordinator.fetch_offsets(group).items()}
+        with (
+            Datastore.open_embedded(self.store) as datastore,
+            closing(open_coordinator(IN_STORE, datastore.state)) as coordinator,
+        ):
+            return {
+                partition: each.offset
+                for (_, partition), each in coordinator.fetch_offsets(group).items()
+            }
 
 
 SCENARIOS: Final[dict[str, Callable[[Grid, Client], Outcome]]] = {
@@ -124,7 +153,8 @@ SCENARIOS: Final[dict[str, Callable[[Grid, Client], Outcome]]] = {
 
 
 def why_not(client: Client) -> str | None:
-    """Why the client cannot be had here; None when it can. Builds its driver where that was not done yet."""
+    """Why the client cannot be had here; None when it can. Builds its driver where that was not
+    done yet."""
     try:
         client.command("group", "", "", "", "0")
     except Unavailable as reason:
@@ -135,7 +165,12 @@ def why_not(client: Client) -> str | None:
 def differences(records: Sequence[Record], expected: Sequence[Received]) -> list[str]:
     """Between what came and all that is there, each once, in the order of its partition."""
     wrong = []
-    wanted = {(each.partition, each.offset): Record(each.partition, each.offset, (each.key or b"").decode(), (each.value or b"").decode()) for each in expected}
+    wanted = {
+        (each.partition, each.offset): Record(
+            each.partition, each.offset, (each.key or b"").decode(), (each.value or b"").decode()
+        )
+        for each in expected
+    }
     came = {(each.partition, each.offset) for each in records}
     if missing := wanted.keys() - came:
         wrong.append(f"{len(missing)} records did not come, the first one {min(missing)}")
@@ -146,7 +181,9 @@ def differences(records: Sequence[Record], expected: Sequence[Received]) -> list
     last: dict[int, int] = {}
     for each in records:
         if each.offset <= last.get(each.partition, -1):
-            wrong.append(f"partition {each.partition}: {each.offset} came after {last[each.partition]}")
+            wrong.append(
+                f"partition {each.partition}: {each.offset} came after {last[each.partition]}"
+            )
             break
         last[each.partition] = each.offset
     return wrong

@@ -1,4 +1,5 @@
-"""The table of the grid in the guide for owners of consumers: written by a run, and compared with what a run found."""
+"""The table of the grid in the guide for owners of consumers: written by a run, and compared with
+what a run found."""
 
 from __future__ import annotations
 

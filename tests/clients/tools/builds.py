@@ -1,4 +1,5 @@
-"""Installs the tools, as their lock files say: once for each state of these, beside the builds of the grid's drivers."""
+"""Installs the tools, as their lock files say: once for each state of these, beside the builds of
+the grid's drivers."""
 
 from __future__ import annotations
 
@@ -15,11 +16,31 @@ TOOLS: Final = Path(__file__).parent
 
 @cache
 def python_tools() -> Path:
-    """A folder for ``PYTHONPATH``. The lock file comes from ``requirements.in`` as that of the project does from ``pyproject.toml`` (``make lock``)."""
+    """A folder for ``PYTHONPATH``. The lock file comes from ``requirements.in`` as that of the
+    project does from ``pyproject.toml`` (``make lock``)."""
 
     def build(directory: Path) -> None:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-        fetch([*pip, "--require-hashes", "--no-deps", "--target", "packages", "-r", "requirements.lock"], directory)
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+        ]
+        fetch(
+            [
+                *pip,
+                "--require-hashes",
+                "--no-deps",
+                "--target",
+                "packages",
+                "-r",
+                "requirements.lock",
+            ],
+            directory,
+        )
 
     return built("python-tools", TOOLS / "python", build) / "packages"
 
@@ -33,6 +54,8 @@ def node_tools() -> Path:
 
 def pinned() -> dict[str, str]:
     """Each tool's version."""
-    python = re.findall(r"^(\S+)==(\S+)$", (TOOLS / "python" / "requirements.in").read_text(), re.MULTILINE)
+    python = re.findall(
+        r"^(\S+)==(\S+)$", (TOOLS / "python" / "requirements.in").read_text(), re.MULTILINE
+    )
     node = re.findall(r'"([\w-]+)": "([\d.]+)"', (TOOLS / "node" / "package.json").read_text())
     return dict(python + node)

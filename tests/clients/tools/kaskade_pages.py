@@ -1,5 +1,7 @@
-"""Uses Kaskade, a terminal interface, as a person would: ``kaskade_pages.py BOOTSTRAP TOPIC PARTITION OFFSET`` looks at the list of topics, opens the page of
-one of them, then reads its records from an offset on. Writes one JSON object: the rows of every table that was shown, by the table's name."""
+"""Uses Kaskade, a terminal interface, as a person would:
+``kaskade_pages.py BOOTSTRAP TOPIC PARTITION OFFSET`` looks at the list of topics, opens the page of
+one of them, then reads its records from an offset on. Writes one JSON object: the rows of every
+table that was shown, by the table's name."""
 
 from __future__ import annotations
 
@@ -28,7 +30,18 @@ async def main(bootstrap: str, topic: str, partition: str, offset: str) -> None:
     connection = {"bootstrap.servers": bootstrap}
     shown = await pages(KaskadeAdmin(connection, refresh_interval=0), topic)
     selected = (PartitionSelection(int(partition), int(offset)),)
-    shown |= await records(KaskadeConsumer(topic, connection, {}, {}, {}, Deserialization.STRING, Deserialization.STRING, partitions=selected))
+    shown |= await records(
+        KaskadeConsumer(
+            topic,
+            connection,
+            {},
+            {},
+            {},
+            Deserialization.STRING,
+            Deserialization.STRING,
+            partitions=selected,
+        )
+    )
     print(json.dumps(shown))
 
 
@@ -37,7 +50,11 @@ async def pages(app: KaskadeAdmin, topic: str) -> Tables:
         table = app.query_one("#topics-table", DataTable)
 
         def is_complete() -> bool:
-            return table.row_count > 0 and not table.loading and not any(UNKNOWN_YET in cell for row in rows(table) for cell in row)
+            return (
+                table.row_count > 0
+                and not table.loading
+                and not any(UNKNOWN_YET in cell for row in rows(table) for cell in row)
+            )
 
         await until(pilot, is_complete, "the list of topics")
         shown = {"topics": rows(table)}
@@ -45,7 +62,9 @@ async def pages(app: KaskadeAdmin, topic: str) -> Tables:
         for _ in range([row[0] for row in shown["topics"]].index(topic)):
             await pilot.press("down")
         await pilot.press("d")
-        await until(pilot, lambda: isinstance(app.screen, DescribeTopicScreen), "the page of a topic")
+        await until(
+            pilot, lambda: isinstance(app.screen, DescribeTopicScreen), "the page of a topic"
+        )
         return shown | {str(each.id): rows(each) for each in app.screen.query(DataTable)}
 
 

@@ -8,7 +8,18 @@ import time
 from typing import Any
 
 import aiokafka
-from lines import HEARTBEAT_MS, LAST_COMMITS_S, PAUSE_S, SESSION_TIMEOUT_MS, complain, run, stdin_ends, tell, tell_record, tell_write
+from lines import (
+    HEARTBEAT_MS,
+    LAST_COMMITS_S,
+    PAUSE_S,
+    SESSION_TIMEOUT_MS,
+    complain,
+    run,
+    stdin_ends,
+    tell,
+    tell_record,
+    tell_write,
+)
 
 BATCH = 500
 COMMIT_TIMEOUT_S = 5.0
@@ -29,10 +40,14 @@ def consumer_of(bootstrap: str, group: str | None) -> aiokafka.AIOKafkaConsumer:
 async def assign(bootstrap: str, topic: str, partitions: str, count: str) -> None:
     consumer, left = consumer_of(bootstrap, None), int(count)
     await consumer.start()
-    consumer.assign([aiokafka.TopicPartition(topic, partition) for partition in range(int(partitions))])
+    consumer.assign(
+        [aiokafka.TopicPartition(topic, partition) for partition in range(int(partitions))]
+    )
     await consumer.seek_to_beginning()
     while left:
-        for records in (await consumer.getmany(timeout_ms=500, max_records=min(left, BATCH))).values():
+        for records in (
+            await consumer.getmany(timeout_ms=500, max_records=min(left, BATCH))
+        ).values():
             for each in records:
                 tell_record(each.partition, each.offset, each.key, each.value)
             left -= len(records)
@@ -57,7 +72,12 @@ async def group(bootstrap: str, topic: str, group: str, count: str) -> None:
             return
         try:
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
-                await consumer.commit({aiokafka.TopicPartition(topic, partition): offset for partition, offset in told.items()})
+                await consumer.commit(
+                    {
+                        aiokafka.TopicPartition(topic, partition): offset
+                        for partition, offset in told.items()
+                    }
+                )
         except (aiokafka.errors.KafkaError, TimeoutError) as error:
             complain("commit", error)
             return
@@ -69,7 +89,9 @@ async def group(bootstrap: str, topic: str, group: str, count: str) -> None:
     await consumer.start()
     consumer.subscribe([topic], listener=Rebalances())
     while left and not stop.is_set():
-        for records in (await consumer.getmany(timeout_ms=200, max_records=min(left, BATCH))).values():
+        for records in (
+            await consumer.getmany(timeout_ms=200, max_records=min(left, BATCH))
+        ).values():
             for each in records:
                 tell_record(each.partition, each.offset, each.key, each.value)
                 behind[each.partition] = each.offset + 1
@@ -98,11 +120,21 @@ def produce(bootstrap: str, topic: str) -> None:
 
 
 def transaction(bootstrap: str, topic: str) -> None:
-    tell_write(lambda: asyncio.run(send(bootstrap, topic, transactional_id="transactions")), aiokafka.errors.KafkaError)
+    tell_write(
+        lambda: asyncio.run(send(bootstrap, topic, transactional_id="transactions")),
+        aiokafka.errors.KafkaError,
+    )
 
 
 def blocking(mode: Any) -> Any:
     return lambda *words: asyncio.run(mode(*words))
 
 
-run({"assign": blocking(assign), "group": blocking(group), "produce": produce, "transaction": transaction})
+run(
+    {
+        "assign": blocking(assign),
+        "group": blocking(group),
+        "produce": produce,
+        "transaction": transaction,
+    }
+)

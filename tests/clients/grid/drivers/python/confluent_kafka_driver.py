@@ -7,7 +7,18 @@ import time
 import uuid
 
 import confluent_kafka
-from lines import HEARTBEAT_MS, LAST_COMMITS_S, PAUSE_S, SESSION_TIMEOUT_MS, complain, run, stdin_ends, tell, tell_record, tell_write
+from lines import (
+    HEARTBEAT_MS,
+    LAST_COMMITS_S,
+    PAUSE_S,
+    SESSION_TIMEOUT_MS,
+    complain,
+    run,
+    stdin_ends,
+    tell,
+    tell_record,
+    tell_write,
+)
 
 BATCH = 500
 
@@ -28,7 +39,12 @@ def consumer_of(bootstrap: str, group: str) -> confluent_kafka.Consumer:
 
 def assign(bootstrap: str, topic: str, partitions: str, count: str) -> None:
     consumer, left = consumer_of(bootstrap, f"unused-{uuid.uuid4()}"), int(count)
-    consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(int(partitions))])
+    consumer.assign(
+        [
+            confluent_kafka.TopicPartition(topic, partition, 0)
+            for partition in range(int(partitions))
+        ]
+    )
     while left:
         for message in consumer.consume(min(left, BATCH), timeout=PAUSE_S):
             if message.error():
@@ -50,7 +66,10 @@ def group(bootstrap: str, topic: str, group: str, count: str) -> None:
         if not behind:
             return
         try:
-            done = consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, *each) for each in behind.items()], asynchronous=False)
+            done = consumer.commit(
+                offsets=[confluent_kafka.TopicPartition(topic, *each) for each in behind.items()],
+                asynchronous=False,
+            )
         except confluent_kafka.KafkaException as error:
             complain("commit", error)
             return
@@ -59,7 +78,12 @@ def group(bootstrap: str, topic: str, group: str, count: str) -> None:
             del behind[partition]
         tell("committed", offsets=committed)
 
-    consumer.subscribe([topic], on_assign=assigned, on_revoke=lambda *_: behind.clear(), on_lost=lambda *_: behind.clear())
+    consumer.subscribe(
+        [topic],
+        on_assign=assigned,
+        on_revoke=lambda *_: behind.clear(),
+        on_lost=lambda *_: behind.clear(),
+    )
     while left and not stop.is_set():
         for message in consumer.consume(min(left, BATCH), timeout=PAUSE_S):
             if message.error():
@@ -90,7 +114,9 @@ def produce(bootstrap: str, topic: str) -> None:
 
 def transaction(bootstrap: str, topic: str) -> None:
     def write() -> None:
-        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "transactions"})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": "transactions"}
+        )
         producer.init_transactions()
         producer.begin_transaction()
         producer.produce(topic, b"value")

@@ -6,7 +6,18 @@ import sys
 import time
 
 import kafka
-from lines import HEARTBEAT_MS, LAST_COMMITS_S, PAUSE_S, SESSION_TIMEOUT_MS, complain, run, stdin_ends, tell, tell_record, tell_write
+from lines import (
+    HEARTBEAT_MS,
+    LAST_COMMITS_S,
+    PAUSE_S,
+    SESSION_TIMEOUT_MS,
+    complain,
+    run,
+    stdin_ends,
+    tell,
+    tell_record,
+    tell_write,
+)
 
 BATCH = 500
 COMMIT_TIMEOUT_MS = 5_000
@@ -26,7 +37,9 @@ def consumer_of(bootstrap: str, group: str | None) -> kafka.KafkaConsumer:
 
 def assign(bootstrap: str, topic: str, partitions: str, count: str) -> None:
     consumer, left = consumer_of(bootstrap, None), int(count)
-    consumer.assign([kafka.TopicPartition(topic, partition) for partition in range(int(partitions))])
+    consumer.assign(
+        [kafka.TopicPartition(topic, partition) for partition in range(int(partitions))]
+    )
     consumer.seek_to_beginning()
     while left:
         for records in consumer.poll(timeout_ms=500, max_records=min(left, BATCH)).values():
@@ -51,7 +64,10 @@ def group(bootstrap: str, topic: str, group: str, count: str) -> None:
     def commit() -> None:
         if not behind:
             return
-        offsets = {kafka.TopicPartition(topic, partition): kafka.structs.OffsetAndMetadata(offset, "", -1) for partition, offset in behind.items()}
+        offsets = {
+            kafka.TopicPartition(topic, partition): kafka.structs.OffsetAndMetadata(offset, "", -1)
+            for partition, offset in behind.items()
+        }
         try:
             consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
         except kafka.errors.KafkaError as error:
@@ -76,7 +92,12 @@ def group(bootstrap: str, topic: str, group: str, count: str) -> None:
 
 
 def send(bootstrap: str, topic: str, **settings: str) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap.split(","), acks="all", enable_idempotence=bool(settings), **settings)
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap.split(","),
+        acks="all",
+        enable_idempotence=bool(settings),
+        **settings,
+    )
     if settings:
         producer.init_transactions()
         producer.begin_transaction()
@@ -88,7 +109,9 @@ def produce(bootstrap: str, topic: str) -> None:
 
 
 def transaction(bootstrap: str, topic: str) -> None:
-    tell_write(lambda: send(bootstrap, topic, transactional_id="transactions"), kafka.errors.KafkaError)
+    tell_write(
+        lambda: send(bootstrap, topic, transactional_id="transactions"), kafka.errors.KafkaError
+    )
 
 
 run({"assign": assign, "group": group, "produce": produce, "transaction": transaction})

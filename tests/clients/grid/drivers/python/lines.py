@@ -20,7 +20,13 @@ def tell(event: str, **values: Any) -> None:
 
 
 def tell_record(partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
-    tell("record", partition=partition, offset=offset, key=None if key is None else key.decode(), value=None if value is None else value.decode())
+    tell(
+        "record",
+        partition=partition,
+        offset=offset,
+        key=None if key is None else key.decode(),
+        value=None if value is None else value.decode(),
+    )
 
 
 def complain(what: str, error: BaseException | object) -> None:
@@ -32,7 +38,9 @@ def stdin_ends() -> threading.Event:
     ended = threading.Event()
 
     def wait() -> None:
-        while os.read(0, 1024):  # not through the buffered file, which may not be waited for when Python ends
+        while os.read(
+            0, 1024
+        ):  # not through the buffered file, which may not be waited for when Python ends
             pass
         ended.set()
 

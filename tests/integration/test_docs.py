@@ -27,7 +27,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -138,6 +138,9 @@ def create(
         place = folder.path / name
         try:
             place.mkdir()
+        except OSError as error:  # whatever has that name is not of this backup, and stays
+            raise StorageUnavailable(f"no backup taken: {place}: {error.strerror}") from error
+        try:
             write_marker(place, marker)
             sync_folder(folder.path)
             failpoint("backup.after_marker")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from cellfeed.store.backups.marker import MANIFEST, Marker, write_marker
 from cellfeed.store.backups.prune import DAY_US
 from cellfeed.store.backups.sealed import FORMATS
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from tests.rides import rides
 
@@ -259,6 +261,37 @@ def test_what_is_not_ours_survives_everything(
         tmp_path / "restored",
         {name} if kind == "other_tools_backup" and name == OURS else set(),
     )
+    after = contents(backups)
+    assert {key: after.get(key) for key in before} == before
+
+
+TAKES_THE_NAME = (
+    "foreign_file",
+    "foreign_folder",
+    "empty_folder",
+    "link_to_folder",
+    "dangling_link",
+)
+
+
+@pytest.mark.parametrize("kind", ["backup", *TAKES_THE_NAME])
+def test_a_backup_whose_name_is_taken_is_not_made_and_what_is_there_stays(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backups, then = tmp_path / "backups", datetime(2026, 3, 1, 12, tzinfo=UTC)
+    backups.mkdir()
+    monkeypatch.setattr("cellfeed.store.backups.create.secrets.token_hex", "3f9a".ljust)
+    monkeypatch.setattr("cellfeed.store.backups.create.moment", lambda _: then)
+    with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as store:
+        store.put_new_cells(rides(0, 5))
+        source = Source(store.engine, belongs)
+        if kind == "backup":
+            assert create(BackupFolder(backups), source).name == OURS
+        else:
+            KINDS[kind](backups / OURS)
+        before = contents(backups)
+        with pytest.raises(StorageUnavailable, match=r"no backup taken: .*File exists"):
+            create(BackupFolder(backups), source)
     after = contents(backups)
     assert {key: after.get(key) for key in before} == before
 

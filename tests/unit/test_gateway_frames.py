@@ -186,7 +186,9 @@ def test_the_answer_to_api_versions_always_has_the_oldest_head() -> None:
 
 def test_no_api_is_advertised_without_its_file() -> None:
     for each in APIS.values():
-        assert each.handle.__module__.startswith(f"cellfeed.bridge.gateway.api_{each.key:02d}_")
+        assert each.handle.__module__.startswith(
+            f"cellfeed.bridge.gateway.apis.api_{each.key:02d}_"
+        )
 
 
 def test_every_module_of_an_api_registers_its_key_once() -> None:

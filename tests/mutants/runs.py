@@ -78,7 +78,7 @@ def copied_tree(root: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="cellfeed-mutants-") as directory:
         copy = Path(directory)
         for name in filter(None, listed.stdout.decode().split("\0")):
-            if (root / name).is_file():
+            if (root / name).is_file() or (root / name).is_symlink():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(
                     root / name, copy / name, follow_symlinks=False

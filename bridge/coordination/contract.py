@@ -4,28 +4,28 @@ group has come.
 ``tests/contract/test_coordinator.py`` holds every implementation to these numbers.
 
     C1  A member is alive from ``join`` until ``leave``, or until its lease runs out because it did
-    not ``renew`` in time. A lease that ran out is the
-        end of that session: the next ``renew`` joins again, under a higher epoch.
+        not ``renew`` in time. A lease that ran out is the end of that session: the next ``renew``
+        joins again, under a higher epoch.
     C2  At most one member leads a group at a time, by the coordinator's own clock; a leader that
-    goes is replaced once its lease has run out. C3  ``assign`` is the leader's: it is refused
-    (StaleWriter) for anybody who does not lead at that moment. C4  A partition has at most one
-    claim. It can be claimed when nobody holds it or its holder's session has ended. A claim that
-    was taken over is
-        void for ever: no clock is needed to refuse it.
+        goes is replaced once its lease has run out.
+    C3  ``assign`` is the leader's: it is refused (StaleWriter) for anybody who does not lead at
+        that moment.
+    C4  A partition has at most one claim. It can be claimed when nobody holds it or its holder's
+        session has ended. A claim that was taken over is void for ever: no clock is needed to
+        refuse it.
     C5  ``commit_offsets`` under claims is all or nothing, and is refused (StaleWriter) when one of
-    the claims is void: a process that was paused and has
-        lost its partitions cannot move an offset when it wakes up. Entries given along (under
-        claims) are decided by the same commit: written for good, or not at all. ``delete_offsets``
-        under claims is refused likewise.
+        the claims is void: a process that was paused and has lost its partitions cannot move an
+        offset when it wakes up. Entries given along (under claims) are decided by the same commit:
+        written for good, or not at all. ``delete_offsets`` under claims is refused likewise.
     C6  What ``commit_offsets`` returned from is durable and is what ``fetch_offsets`` gives. Groups
-    do not see each other's offsets. C7  A name is one member's. Whoever joins under a name in use
-    ends the earlier session, which can do nothing from then on: its ``renew`` is refused
-        (StaleWriter), it neither leads nor claims. Epochs and tokens only rise and are never used
-        twice.
+        do not see each other's offsets.
+    C7  A name is one member's. Whoever joins under a name in use ends the earlier session, which
+        can do nothing from then on: its ``renew`` is refused (StaleWriter), it neither leads nor
+        claims. Epochs and tokens only rise and are never used twice.
     C8  A coordination that goes back in time (a restored ZooKeeper) or is replaced by another one
-    is noticed before anything is saved in it under a claim:
-        every session and claim of before is void then, and ``lineage`` is another one. No clock is
-        compared with another process's clock.
+        is noticed before anything is saved in it under a claim: every session and claim of before
+        is void then, and ``lineage`` is another one. No clock is compared with another process's
+        clock.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Cell:
 
 
 class Outcome(enum.StrEnum):
-    """What a put came to (design §6). ``buffered`` is given only by clusters of MySQL servers."""
+    """What a put came to. ``buffered`` is given only by clusters of MySQL servers."""
 
     STORED = "stored"
     EXISTS = "exists"

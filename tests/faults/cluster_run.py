@@ -1,7 +1,7 @@
 """One fault run on clusters: writers and tailers work while servers and networks fail; afterwards
 every invariant is checked from outside.
 
-I1–I13 as design §6 has them (I4 and I12 only where no tail can be lost), I18 an index that is kept
+I1–I13 (I4 and I12 only where no tail can be lost), I18 an index that is kept
 meanwhile (the same: entries may be in the tail), I19 the buffers drain, I21 recovery, I22 threads.
 E11 and I20 of state entries, claims and offsets that are written meanwhile. I1 to I3 of all that
 readers by key, row, index and log were shown, on the master and on minions, during the fault and

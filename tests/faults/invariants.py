@@ -84,7 +84,7 @@ def check_reader(log: Log, read: Log, name: str) -> Violations:
 
 
 def check_gapless(log: Log) -> Violations:
-    """Ids from 0 without holes, on the store's own log (design §2.1)."""
+    """Ids from 0 without holes, on the store's own log."""
     holes = [
         f"{shard}: ids are not 0 … {len(cells) - 1}"
         for shard, cells in log.items()

@@ -1,4 +1,4 @@
-"""Promotion: a minion becomes master, the old master is fenced, the others follow (design §2.5).
+"""Promotion: a minion becomes master, the old master is fenced, the others follow.
 
 Steps, and what a kill after each leaves:
 

@@ -1,7 +1,7 @@
 """A cluster: one master and its minions, as one place to write and to read.
 
 Writes go to the master, under the leader epoch of the role that this process believes. Every node's
-counters are looked at for the watermark (design §2.4):
+counters are looked at for the watermark:
 
     replicated   an id is below it when a minion that follows the present master holds its cell: a
                  promotion of the most advanced minion keeps it

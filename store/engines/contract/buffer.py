@@ -1,5 +1,5 @@
 """The contract of a buffer table: cells that wait on one cluster until another one, their own, has
-them on its minions (design §2.8)."""
+them on its minions."""
 
 from __future__ import annotations
 

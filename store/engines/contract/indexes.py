@@ -8,23 +8,22 @@ value. An entry that is not live is a tombstone: it says that the row was seen t
 never was here, as of that ref key.
 
     X1  ``apply`` merges: of each register the one with the higher ref key stays. So it may be
-    repeated, and come in any order, from any number of writers:
-        the outcome is the same. All entries of a call that lie on one cluster are written in one
-        transaction.
+        repeated, and come in any order, from any number of writers: the outcome is the same. All
+        entries of a call that lie on one cluster are written in one transaction.
     X2  ``apply`` and ``remove`` come back when the entries are on disk, and under the leader epoch
-    of their shards (as a put does). They raise
-        StorageUnavailable when nothing was written, OutcomeUnknown when that is not known: then the
-        call is repeated.
+        of their shards (as a put does). They raise StorageUnavailable when nothing was written,
+        OutcomeUnknown when that is not known: then the call is repeated.
     X3  ``latest_before`` and ``cells_between`` read of a node that has the whole log below the
-    location given, and from which all has gone that had gone when
-        the fence had the number given; or they raise StorageUnavailable. So what a node lacks is
-        never taken for what is not there, nor the other way round.
+        location given, and from which all has gone that had gone when the fence had the number
+        given; or they raise StorageUnavailable. So what a node lacks is never taken for what is not
+        there, nor the other way round.
     X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come
-    from a minion, and be behind. X5  ``outdated`` names every row of which the node that it asks
-    has other newest cells than those given. X6  What is written under fences (of shards of the log,
-    not of the entries') is there only if none of them was raised before the commit: StaleView is
-    raised
-        otherwise, and nothing was written. A raise waits for such writes that are under way. See
+        from a minion, and be behind.
+    X5  ``outdated`` names every row of which the node that it asks has other newest cells than
+        those given.
+    X6  What is written under fences (of shards of the log, not of the entries') is there only if
+        none of them was raised before the commit: StaleView is raised otherwise, and nothing was
+        written. A raise waits for such writes that are under way. See
         :mod:`cellfeed.store.engines.contract.index_fences`.
 """
 

@@ -133,7 +133,7 @@ class MySqlEngine:
 
     @property
     def buffer(self) -> NodeBufferTable:
-        """Cells of other clusters that wait here (design §2.8)."""
+        """Cells of other clusters that wait here."""
         return self._buffer
 
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]:

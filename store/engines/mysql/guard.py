@@ -1,5 +1,5 @@
 """The guard: every write to a MySQL master is one transaction that asks the server, behind its
-locks and before its COMMIT, whether it may be acknowledged (design §2, rules 4, 6 and 10).
+locks and before its COMMIT, whether it may be acknowledged.
 
     takes writes    the server is not read-only: a fence binds privileged accounts, too
     durable         a commit is on disk before it is acknowledged: ``DURABLE_SETTINGS``. An engine

@@ -200,7 +200,7 @@ class Datastore:
         except (Unavailable, StaleWriter) as error:
             # It is on record, so nobody can say that nothing will come of it.
             raise OutcomeUnknown(
-                f"row {key} is not erased, or in part; a worker goes on with it by itself, or erase"
+                f"row {key} is not erased, or in part; a worker finishes it by itself, or erase"
                 f" it again: {error}"
             ) from error
 

@@ -5,7 +5,7 @@ A name does not tell one store from another: staging's configuration may name pr
 and one backup may be restored twice. A trigger group that took the offsets it finds there would
 skip cells that it never ran. So a datastore works only in a chroot
 
-    that tells of no history        it becomes the datastore's; so does one from before there were
+    that names no history        it becomes the datastore's; so does one from before there were
                                     histories, once
     of its own history
     of its parent                   it was restored: the chroot is its own from now on, and its
@@ -84,6 +84,6 @@ class ChrootOwner:
             return _decode(value)
         except msgspec.MsgspecError as error:
             raise ProtectData(
-                f"ZooKeeper's {self._path} tells of no history: {error}. Bring it back, or name"
+                f"ZooKeeper's {self._path} names no history: {error}. Bring it back, or name"
                 " another chroot"
             ) from None

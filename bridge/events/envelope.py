@@ -148,8 +148,7 @@ def decode_record(
         )
     except (KeyError, ValueError, CellfeedError) as error:
         raise DataDamaged(
-            f"a record without a value does not tell of an erased cell: {type(error).__name__}:"
-            f" {error}"
+            f"a record without a value names no erased cell: {type(error).__name__}: {error}"
         ) from error
     return _checked(event)
 

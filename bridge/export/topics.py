@@ -137,7 +137,7 @@ def describe(admin: AdminClient, topic: str) -> TopicFacts | None:
         raise
     except TimeoutError:
         raise Unavailable(
-            f"the cluster did not tell of topic {topic!r} within {METADATA_S:.0f} s"
+            f"the cluster did not describe topic {topic!r} within {METADATA_S:.0f} s"
         ) from None
     return TopicFacts(str(found.topic_id), len(found.partitions))
 

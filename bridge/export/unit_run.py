@@ -356,7 +356,7 @@ class UnitRun:
         except Unavailable as error:
             self._save_at_s = time.monotonic() + IDLE_SAVE_AGAIN_S
             _log.warning(
-                "%s: the offsets of unit %d are not saved just now, exporting goes on: %s",
+                "%s: the offsets of unit %d are not saved just now, exporting continues: %s",
                 self._context.export.group,
                 self.unit,
                 error,

@@ -94,7 +94,7 @@ def run_exporter(
                 stop.wait(POLL_INTERVAL_S)
         if not drain(groups, drain_s, _log):
             _log.warning(
-                "stopped with transactions still open after %.0f s: whoever takes their units over"
+                "stopped with transactions still open after %.0f s: the next owner of their units"
                 " aborts them",
                 drain_s,
             )

@@ -256,7 +256,7 @@ class TriggerGroup:
             if hold is not None and self._hold is None:
                 _log.info("trigger %s waits: %s", self._trigger.group, hold)
             elif hold is None and self._hold is not None:
-                _log.info("trigger %s goes on", self._trigger.group)
+                _log.info("trigger %s resumes", self._trigger.group)
                 self._look_at_s = 0.0
             self._hold = hold
         if self._hold is None:
@@ -290,7 +290,7 @@ class TriggerGroup:
             self._lost_because = reason
             self._release_stopped()
         elif self._lost_because is not None:
-            _log.info("trigger %s goes on", self._trigger.group)
+            _log.info("trigger %s resumes", self._trigger.group)
             self._lost_because = None
 
     def _begin(self, shards: Sequence[int]) -> None:

@@ -80,7 +80,7 @@ def create_backup(
     as_json: JsonOption = False,
 ) -> None:
     """Back up a datastore while it is at work: every cell below one watermark for each shard, with
-    all that is needed to read them and to go on.
+    all that is needed to read them and to resume.
 
     Reads from a minion where there is one, once it has all that is acknowledged by now; fails, and
     names the cells, when that takes longer than half a minute. A backup that was killed is none;

@@ -179,7 +179,7 @@ def promote_minion(
 @app.command("rejoin")
 def rejoin(
     cluster: ClusterArgument,
-    node: Annotated[str, typer.Argument(help="The node that comes back.")],
+    node: Annotated[str, typer.Argument(help="The node that rejoins.")],
     put_again: Annotated[
         bool,
         typer.Option(

@@ -143,8 +143,8 @@ def show(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a dictionary and the text in it: all that it will ever tell of the cells that it was
-    trained on."""
+    """Show a dictionary and the text in it: nothing else of the cells that it was
+    trained on is in it."""
     with _places(config, run_dir) as places:
         kept = _by_name(places).get(name)
         if kept is None:
@@ -227,7 +227,7 @@ def recover(
     another cluster or an export.
 
     Only the very same content is taken. Running it again changes nothing; nodes that do not answer
-    are told, and wait for the next run.
+    are named, and wait for the next run.
     """
     try:
         exported = [from_line(line) for line in file.read_bytes().splitlines()] if file else []

@@ -57,7 +57,7 @@ def resume(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a paused export go on behind what its partitions hold."""
+    """Resume a paused export behind what its partitions hold."""
     with opened(run_dir, config) as instance:
         ended = Control(instance.datastore.state, EXPORTS + name).resume(operator(reason))
     if as_json:

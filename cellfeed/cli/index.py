@@ -65,7 +65,7 @@ def create(
     """Make an index of a definition, or a new version of the index whose definition has changed.
 
     A running index worker (an entry under indexes: of the configuration) begins to build it at
-    once; so does `cellfeed index build`. Queries go on with the version before until the new one is
+    once; so does `cellfeed index build`. Queries use the version before until the new one is
     complete.
     """
     loaded = load_definition(definition)
@@ -91,7 +91,7 @@ def build(
     """Wait until the newest version of an index is complete and answers queries, with a progress
     bar; does the work itself where no index worker runs.
 
-    Ctrl-C ends the waiting; what is built stays, and building goes on from there the next time.
+    Ctrl-C ends the waiting; what is built stays, and building resumes from there the next time.
     """
     with opened(run_dir, config) as instance:
         catalog = instance.datastore.indexes.catalog
@@ -287,8 +287,8 @@ def query(
     datastore: DatastoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the rows whose fields are as asked for. Prints a line for each, and the cursor to go on
-    with."""
+    """Find the rows whose fields are as asked for. Prints a line for each, and the cursor of
+    the next page."""
     columns: Any = "*" if column == ["*"] else column
     with client_of(run_dir, url, datastore) as client:
         page = client.query_index(

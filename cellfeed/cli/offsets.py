@@ -20,7 +20,7 @@ from cellfeed.store.errors import Refused
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Offsets of a trigger or consumer group: show them; set where it goes on.",
+    help="Offsets of a trigger or consumer group: show them; set where it resumes.",
 )
 
 GroupArgument = Annotated[str, typer.Argument(help="The group, for example billing.")]
@@ -67,7 +67,7 @@ def set_offsets(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Set where a group goes on. Its workers must have ended, or stand still because its offsets
+    """Set where a group resumes. Its workers must have ended, or stand still because its offsets
     were lost; `triggers reset` is for one at work."""
     by = operator(reason)
     with opened(run_dir, config) as (_, datastore, coordinator):

@@ -30,7 +30,7 @@ def translate(
         Literal["kafka", "gateway"],
         typer.Option(
             "--to",
-            help="Where the group goes on: on the exported topic (kafka), or on the gateway's.",
+            help="Where the group resumes: on the exported topic (kafka), or on the gateway's.",
         ),
     ],
     config: ConfigOption = None,

@@ -134,7 +134,7 @@ def resume(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a trigger go on that stopped because too many cells were parked."""
+    """Resume a trigger that stopped because too many cells were parked."""
     by = operator(reason)
     with opened(run_dir) as (_, datastore, _):
         parked = ParkedCells(datastore.state)

@@ -75,7 +75,7 @@ def restore(
             "--readers-ahead",
             help=(
                 "raise-epoch: although readers may have come further than the backup, let the ids"
-                " go on above all of them."
+                " continue above all of them."
             ),
         ),
     ] = ReadersAhead.REFUSE,

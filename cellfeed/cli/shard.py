@@ -107,7 +107,7 @@ def move(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Move shards to another cluster, one after the other, while everything goes on.
+    """Move shards to another cluster, one after the other, while everything keeps running.
 
     Ids, times, offsets and index entries stay as they are. Each shard takes no puts for a fraction
     of a second; they wait. Killed anywhere, it is run again, or taken back with rollback. The

@@ -83,7 +83,7 @@ def resume(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a paused trigger go on where it was. (One that stopped because of parked cells:
+    """Resume a paused trigger where it was. (One that stopped because of parked cells:
     `cellfeed parked resume`.)"""
     with opened(run_dir, config) as instance:
         ended = Control(instance.datastore.state, group).resume(operator(reason))
@@ -105,7 +105,7 @@ def reset(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Set where a trigger goes on, also while its workers run: they stand aside, and nothing that
+    """Set where a trigger resumes, also while its workers run: they stand aside, and nothing that
     they save late undoes it."""
     by = operator(reason)
     with opened(run_dir, config) as instance:
@@ -139,7 +139,7 @@ def forget(
     as_json: JsonOption = False,
 ) -> None:
     """Have a trigger that is not run any more listed and measured no longer. Its offsets stay:
-    should it run again, it goes on from them."""
+    should it run again, it resumes from them."""
     by = operator(reason)
     with opened(run_dir, config) as (_, datastore, coordinator):
         control.forget(datastore.state, coordinator, group, by)

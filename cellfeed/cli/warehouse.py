@@ -57,7 +57,7 @@ def status(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """How many rows and files, and where each shard goes on."""
+    """How many rows and files, and where each shard resumes."""
     table = WarehouseTable(table_directory(directory, run_dir))
     answer = {
         "rows": table.row_count(),

@@ -117,7 +117,7 @@ class ClusterTarget:
             raise ProtectData(
                 f"nothing restored: another run has begun to restore backup {other.backup} in"
                 f" leader epoch {other.role.epoch}, this one would in {plan.epoch}: run it again,"
-                " and it goes on with that one"
+                " and it continues that one"
             )
         wanted = {
             name: self._checked(cluster, *found[name], plan)

@@ -234,7 +234,7 @@ def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> No
     raise ProtectData(
         f"nothing restored: backup {chain[-1].name} ends at {ends}, and readers have come further:"
         f" {named}. Restore a newer backup; or, if what lies between is lost for good, let the ids"
-        " go on above what they have read: --readers-ahead raise-epoch"
+        " continue above what they have read: --readers-ahead raise-epoch"
     )
 
 

@@ -213,7 +213,7 @@ def check_new_column(column_name: object) -> str:
     InvalidColumn."""
     if column_name == ERASED_COLUMN:
         raise InvalidColumn(
-            f"column name {ERASED_COLUMN!r} is the log's own: it tells of erased rows; put under"
+            f"column name {ERASED_COLUMN!r} is the log's own: it marks erased rows; put under"
             " another name"
         )
     return check_column_name(column_name)

@@ -192,13 +192,13 @@ class DictionaryTrainer:
         try:
             trained = train(name, samples)
         except NotWorthIt as reason:
-            _log.info("column %r goes on without a dictionary: %s", name, reason)
+            _log.info("column %r continues without a dictionary: %s", name, reason)
             return
         except Exception:
             # A defect in one column is none of the others', and no reason to train it again and
             # again.
             _log.exception(
-                "column %r goes on without a dictionary: its training failed by a defect", name
+                "column %r continues without a dictionary: its training failed by a defect", name
             )
             return
         _log.info(

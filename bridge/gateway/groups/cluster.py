@@ -204,7 +204,7 @@ class GatewayCluster:
     async def _coordination_is_away(self, error: CellfeedError) -> None:
         if not self._is_away:
             _log.warning(
-                "the coordination is away; fetches go on, groups stand as they are: %s", error
+                "the coordination is away; fetches continue, groups stay as they are: %s", error
             )
         self._is_away = True
         # With the store away as well nothing can be asked; nobody can have begun to coordinate

@@ -175,7 +175,7 @@ class BlockFiles:
         if kept.witness != witness:
             _log.warning(
                 "kept block %s comes from another history of the store: it is dropped and encoded"
-                " anew",
+                " again",
                 self._path(key, entry.known),
             )
             self._drop_file(key, entry)
@@ -239,7 +239,7 @@ class BlockFiles:
         except FileNotFoundError:
             pass  # dropped meanwhile, or by somebody's hand
         except (OSError, DataDamaged) as error:
-            _log.warning("kept block %s is dropped and encoded anew: %s", path, error)
+            _log.warning("kept block %s is dropped and encoded again: %s", path, error)
             with self._lock:
                 self.counts.damaged += 1
         self._drop_file(key, entry)

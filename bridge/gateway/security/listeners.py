@@ -70,7 +70,7 @@ def check_listener(listener: Listener) -> None:
     if not (listener.security == "sasl_tls" or (listener.security == "tls" and listener.client_ca)):
         raise ProtectData(
             f"{name}: host {listener.host!r} is not loopback, and {listener.security} without TLS"
-            " and authentication would show every cell to whoever comes: set security: sasl_tls"
+            " and authentication would show every cell to anybody: set security: sasl_tls"
             " with certificate and key, or security: tls with client_ca too"
         )
 

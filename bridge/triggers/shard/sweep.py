@@ -64,7 +64,7 @@ class Sweep:
             self._run_cells(runs)
             self._save(runs)
         except (Exception, SystemExit) as error:
-            _log.debug("%s: each shard goes on by itself: %s", self._trigger.group, error)
+            _log.debug("%s: each shard continues by itself: %s", self._trigger.group, error)
             for run in runs:
                 run.go_alone()
 

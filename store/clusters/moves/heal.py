@@ -140,7 +140,7 @@ def heal(clusters: Clusters, found: Underway) -> str | None:
         give_back(source, found.target)
         failpoint("heal.after_give_back")
     return (
-        f"shard {found.shard} is on {found.source} again: `cellfeed shard resume` goes on with its"
+        f"shard {found.shard} is on {found.source} again: `cellfeed shard resume` continues its"
         f" move to {found.target}, `shard rollback` drops the copy"
     )
 

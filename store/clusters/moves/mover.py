@@ -205,7 +205,7 @@ def _again(once: Callable[[], T], again_s: float) -> T:
                     raise
                 raise StorageUnavailable(
                     f"{error}; `cellfeed shard moves` says where the move is, `cellfeed shard"
-                    " resume` goes on with it"
+                    " resume` continues it"
                 ) from error
             _log.info("a move is tried again: %s", error)
             time.sleep(_PAUSE_S)

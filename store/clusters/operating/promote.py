@@ -463,7 +463,7 @@ def _candidates(cluster: ClusterServers, role: Role, give_up: Collection[str]) -
             if name in role.minions:
                 raise ProtectData(
                     f"minion {name} does not answer, and may hold cells that were shown; bring it"
-                    f" back, or go on without it by naming it as given up: {error}"
+                    f" back, or name it as given up: {error}"
                 ) from error
     return candidates
 

@@ -23,7 +23,7 @@ def check_scan(
     there; ``log_start`` reads the shard's log start."""
     if (not found or found[0].added_id != location) and location < (start := log_start()):
         raise Trimmed(
-            f"location {location} of shard {shard} was trimmed: its log begins at {start}; go on"
+            f"location {location} of shard {shard} was trimmed: its log begins at {start}; resume"
             " there, or at a time, if what is gone is not needed"
         )
 

@@ -30,8 +30,8 @@ class IndexQueryRoute:
         self._reads = reads
 
     async def query(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Rows in the order asked for, and the cursor to go on with. 503 while the index is being
-        built, or has not come to ``wait_for`` in time."""
+        """Rows in the order asked for, and the cursor of the next page. 503 while the index is
+        being built, or has not come to ``wait_for`` in time."""
         check_query_string(scope["query_string"], ())
         path = _INDEX.fullmatch(scope["path"])
         index = path[1] if path else ""

@@ -221,7 +221,7 @@ def _query_index() -> dict[str, Any]:
         "tags": ["indexes"],
         "summary": "Rows by the fields of their cells",
         "description": (
-            "Rows in the order asked for, and the cursor to go on with. 503 while the index is"
+            "Rows in the order asked for, and the cursor of the next page. 503 while the index is"
             " being built, or has not come to wait_for in time."
         ),
         "operationId": "queryIndex",

@@ -44,6 +44,21 @@ def end_at_signals() -> list[signal.Signals]:
     return signals
 
 
+@contextmanager
+def ending_at_signals() -> Iterator[None]:
+    """:func:`end_at_signals` for a part of a command; behind it they are answered as before."""
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
+    end_at_signals()
+    try:
+        yield
+    finally:
+        for number, answer in before.items():
+            signal.signal(number, answer)
+
+
 def raise_if_asked() -> None:
     """Raises SystemExit when one of the signals has come."""
     if _Asked.number is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from contextlib import closing
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cellfeed.assembly import storage
+from cellfeed.assembly.trial_restore import Trial, try_restore
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.bridge.backups.readers import group_readers
 from cellfeed.bridge.coordination.open import open_coordinator
@@ -26,6 +28,7 @@ from cellfeed.cli.instance import (
 )
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
+from cellfeed.signals import ending_at_signals
 from cellfeed.store.backups.check import verify
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import Backup, BackupFolder
@@ -152,10 +155,40 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
 
 @app.command("verify")
 def verify_backup(
-    directory: FolderArgument, backup: BackupOption = None, as_json: JsonOption = False
+    directory: FolderArgument,
+    backup: BackupOption = None,
+    trial: Annotated[
+        bool,
+        typer.Option(
+            "--restore",
+            help=(
+                "When it is whole, restore it into a temporary embedded store, too, compare that"
+                " with the backup, and remove it."
+            ),
+        ),
+    ] = False,
+    tmp_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--tmp-dir",
+            metavar="DIR",
+            help=(
+                "Where the temporary store is made, 1.5 times as large as the backup; the system's"
+                " temporary directory when left out."
+            ),
+        ),
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Read a backup, and those that it stands on, and check every byte of it: lengths, checksums,
-    missing cells, the digest of each log, and the register of erasures. Exits with 1 for damage."""
+    missing cells, the digest of each log, and the register of erasures. Exits with 1 for damage.
+
+    The temporary store of `--restore` is removed also when the trial fails or a signal ends it
+    (exit code 128 and the signal's number). It has bodies of rows that were erased since: after a
+    kill -9 the next trial with the same temporary directory removes it.
+    """
+    if tmp_dir is not None and not trial:
+        raise InvalidRequest("--tmp-dir is the place of a trial restore: give --restore as well")
     folder = BackupFolder(directory)
     chain = folder.chain(folder.get(backup))
     with progress_bar() as bar:
@@ -165,6 +198,12 @@ def verify_backup(
         Register(directory).entries([(chain[-1].name, chain[-1].manifest.register)])
     except DataDamaged as error:
         wrong.append(str(error))
+    tried: Trial | None = None
+    if trial and not wrong:
+        try:
+            tried = _tried(folder, chain, tmp_dir or Path(tempfile.gettempdir()))
+        except DataDamaged as error:
+            wrong.append(str(error))
     if as_json:
         print_json(
             {
@@ -172,6 +211,7 @@ def verify_backup(
                 "stands_on": [each.name for each in chain[:-1]],
                 "whole": not wrong,
                 "damage": wrong,
+                **({"restored": tried and tried._asdict()} if trial else {}),
             }
         )
     else:
@@ -183,6 +223,23 @@ def verify_backup(
         console.print(
             f"{chain[-1].name} is whole: {sum(each.manifest.cells for each in chain)} cells",
             highlight=False,
+        )
+    if tried and not as_json:
+        console.print(
+            f"restored on trial, read back and removed: {tried.ids} ids, {tried.state_entries}"
+            f" entries of the state; {tried.erased} rows erased again",
+            highlight=False,
+        )
+
+
+def _tried(folder: BackupFolder, chain: list[Backup], tmp_dir: Path) -> Trial:
+    with ending_at_signals(), progress_bar() as bar:
+        task = bar.add_task("restoring on trial (cells)", total=None)
+        return try_restore(
+            folder,
+            chain,
+            tmp_dir,
+            lambda done, total: bar.update(task, completed=done, total=total),
         )
 
 

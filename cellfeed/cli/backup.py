@@ -173,8 +173,9 @@ def verify_backup(
             "--tmp-dir",
             metavar="DIR",
             help=(
-                "Where the temporary store is made, 1.5 times as large as the backup; the system's"
-                " temporary directory when left out."
+                "Where the temporary store is made; it takes up to 6.5 times the bytes of the"
+                " backup, of a large one 1.5 times and 512 MiB. The system's temporary directory"
+                " when left out."
             ),
         ),
     ] = None,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+from cellfeed.assembly.trial_restore import bytes_needed
 from cellfeed.cli.main import command_line
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import Plan
@@ -164,6 +165,26 @@ def test_a_trial_that_fails_leaves_nothing(words: list[str], tmp_dir: Path, plac
     finally:
         clear_failpoints()
     assert list(tmp_dir.iterdir()) == []
+
+
+def test_a_trial_takes_no_more_room_than_it_asks_for(
+    words: list[str], backups: Path, tmp_dir: Path
+) -> None:
+    taken = list[int]()
+
+    def look() -> None:
+        sizes = [each.stat().st_blocks * 512 for each in tmp_dir.rglob("*") if each.is_file()]
+        taken.append(sum(sizes))
+
+    watch_failpoint("restore.before_open", look)
+    try:
+        assert told(*words)[0] == 0
+    finally:
+        clear_failpoints()
+    chain = sorted_names(backups)[:2]
+    sizes = [each.stat().st_size for name in chain for each in (backups / name).glob("cells-*")]
+    assert [size <= bytes_needed(sum(sizes)) for size in taken] == [True]
+    assert taken[0] > 1.5 * sum(sizes)  # the write-ahead log counts as well
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

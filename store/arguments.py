@@ -3,12 +3,14 @@ that names the value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from cellfeed.store.api import Location
+from cellfeed.store.cells.cell import NewCell, PutResult, check_row_key, new_cell
+from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.values import Replica
-from cellfeed.store.errors import InvalidLocation, InvalidRequest
+from cellfeed.store.errors import CellfeedError, InvalidLocation, InvalidRequest
 from cellfeed.store.limits import ADDED_ID_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
 
 
@@ -65,3 +67,29 @@ def check_location(location: object) -> Location:
         f"location {ascii(location)[:80]} must be an added_id (0 to {ADDED_ID_MAX}) or a datetime"
         " with a time zone"
     )
+
+
+def checked_item(item: object, shards: Callable[[], int]) -> NewCell | PutResult:
+    """One item of ``put_cells``: its cell, or the result of an item that is refused.
+
+    ``shards`` gives the number of shards. It is called only for a refused item whose row key is
+    one, since a client may have to ask a worker.
+    """
+    try:
+        if not isinstance(item, tuple) or len(item) != 4:
+            raise InvalidRequest(
+                "a cell to put is a tuple (row_key, column_key, ref_key, body), not"
+                f" {ascii(item)[:80]}"
+            )
+        return new_cell(*item)
+    except CellfeedError as error:
+        return PutResult.of_error(error, _shard_of_refused(item, shards))
+
+
+def _shard_of_refused(item: object, shards: Callable[[], int]) -> int | None:
+    try:
+        return (
+            shard_of(check_row_key(item[0]), shards()) if isinstance(item, tuple) and item else None
+        )
+    except InvalidRequest:
+        return None

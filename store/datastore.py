@@ -18,12 +18,12 @@ from cellfeed.store.arguments import (
     check_location,
     check_read_from,
     check_scan_limit,
+    checked_item,
 )
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC, cell_from_stored, is_erased
 from cellfeed.store.cells.cell import (
     Cell,
     NewCell,
-    Outcome,
     PutResult,
     Triple,
     check_column_name,
@@ -46,11 +46,8 @@ from cellfeed.store.erasures import ErasureNotes
 from cellfeed.store.errors import (
     AnswerTooLarge,
     CellfeedError,
-    InvalidRequest,
-    InvalidRowKey,
     OutcomeUnknown,
     StaleWriter,
-    StorageUnavailable,
     Trimmed,
     Unavailable,
 )
@@ -138,7 +135,9 @@ class Datastore:
     def put_cells(
         self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]
     ) -> list[PutResult]:
-        checked: list[NewCell | PutResult] = [_checked(item, self.shards) for item in cells]
+        checked: list[NewCell | PutResult] = [
+            checked_item(item, lambda: self.shards) for item in cells
+        ]
         accepted = [cell for cell in checked if isinstance(cell, NewCell)]
         written = iter(self.put_new_cells(accepted))
         return [next(written) if isinstance(cell, NewCell) else cell for cell in checked]
@@ -172,15 +171,7 @@ class Datastore:
         try:
             return answer.result(PUT_TIMEOUT_S)
         except TimeoutError:
-            # Still waiting in the queue: it can be taken back, and then nothing was written.
-            if answer.cancel():
-                raise StorageUnavailable(
-                    f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s"
-                ) from None
-            raise OutcomeUnknown(
-                f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether"
-                " they were written"
-            ) from None
+            raise answer.out_of_time(PUT_TIMEOUT_S) from None
 
     def trim(self, shard: int, below: int) -> int:
         """One step of a trim (E15), of which readers are told at once; repeated until it returns
@@ -444,29 +435,6 @@ class Datastore:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-
-def _checked(item: object, shards: int) -> NewCell | PutResult:
-    try:
-        if not isinstance(item, tuple) or len(item) != 4:
-            raise InvalidRequest(
-                "a cell to put is a tuple (row_key, column_key, ref_key, body), not"
-                f" {ascii(item)[:80]}"
-            )
-        return new_cell(*item)
-    except CellfeedError as error:
-        return PutResult(Outcome.FAILED, _shard_of_refused(item, shards), error=error)
-
-
-def _shard_of_refused(item: object, shards: int) -> int | None:
-    try:
-        return (
-            shard_of(check_row_key(item[0]), shards)
-            if isinstance(item, tuple) and len(item) == 4
-            else None
-        )
-    except InvalidRowKey:
-        return None
 
 
 def _cell(found: LocatedCell | None) -> Cell | None:

@@ -138,6 +138,12 @@ class PutResult(msgspec.Struct, frozen=True):
     added_id: int | None = None
     error: CellfeedError | None = None
 
+    @classmethod
+    def of_error(cls, error: CellfeedError, shard: int | None) -> PutResult:
+        """The outcome of a put that ended with ``error``: ``failed`` when the error is definite,
+        otherwise ``unknown``."""
+        return cls(Outcome.FAILED if error.definite else Outcome.UNKNOWN, shard, error=error)
+
     @property
     def acknowledged(self) -> bool:
         """Whether the store answers for this cell from now on."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cellfeed.store import forks
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.cells.sharding import shards_of
 from cellfeed.store.commit.group_commit import GroupCommitWriter, OnResults
 from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all
@@ -156,4 +156,4 @@ class _Gathered:
                 f"{type(error).__name__} while the cells were written; put the same cells again to"
                 " learn whether they were"
             )
-        return PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, shard, error=error)
+        return PutResult.of_error(error, shard)

@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Final
 
 from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 
 Then = Callable[["PutAnswer"], None]
 """Called with an answer when it is there, in the thread that gives it: it has to be quick, and what
@@ -83,6 +84,18 @@ class PutAnswer:
         """Takes the call back. True: nothing of it was or will be written, and no answer comes.
         False: it is being written, or was."""
         return self._take_back(self)
+
+    def out_of_time(self, timeout_s: float) -> StorageUnavailable | OutcomeUnknown:
+        """Takes the call back, and returns the error for its caller, who waited ``timeout_s``
+        seconds. A call that still stood in the queue is definitely not written."""
+        if self.cancel():
+            return StorageUnavailable(
+                f"nothing written: the put's turn did not come within {timeout_s} s"
+            )
+        return OutcomeUnknown(
+            f"no commit within {timeout_s} s; put the same cells again to learn whether they were"
+            " written"
+        )
 
     def settle(
         self, results: Sequence[PutResult], error: BaseException | None, row: deque[PutAnswer]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
 from cellfeed.store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
 
@@ -25,14 +25,12 @@ def put_in_batches(
         except CellfeedError as error:
             if not results:
                 raise
-            outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
-            results += [PutResult(outcome, shard(cell), error=error) for cell in batch]
+            results += [PutResult.of_error(error, shard(cell)) for cell in batch]
             never_begun = StorageUnavailable(
                 f"nothing written: an earlier part of the put failed: {error}"
             )
             results += [
-                PutResult(Outcome.FAILED, shard(cell), error=never_begun)
-                for cell in cells[len(results) :]
+                PutResult.of_error(never_begun, shard(cell)) for cell in cells[len(results) :]
             ]
             break
     return results

@@ -23,6 +23,7 @@ from cellfeed.store.arguments import (
     check_location,
     check_read_from,
     check_scan_limit,
+    checked_item,
 )
 from cellfeed.store.cells.cell import (
     Cell,
@@ -135,7 +136,7 @@ class Client:
     def put_cells(
         self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]
     ) -> list[PutResult]:
-        checked = [self._checked(item) for item in cells]
+        checked = [checked_item(item, lambda: self.shards) for item in cells]
         accepted = [cell for cell in checked if isinstance(cell, NewCell)]
         written = iter(
             put_in_batches(
@@ -461,26 +462,6 @@ class Client:
         return self._attempts.call(
             method, self._base + route, content, JSON, deadline=deadline, writes=writes
         )
-
-    def _checked(self, item: object) -> NewCell | PutResult:
-        shard: int | None = None
-        try:
-            if not isinstance(item, tuple) or len(item) != 4:
-                raise InvalidRequest(
-                    "a cell to put is a tuple (row_key, column_key, ref_key, body), not"
-                    f" {ascii(item)[:80]}"
-                )
-            return new_cell(*item)
-        except CellfeedError as error:
-            if isinstance(item, tuple) and item:
-                shard = self._shard_or_none(item[0])
-            return PutResult(Outcome.FAILED, shard, error=error)
-
-    def _shard_or_none(self, row_key: object) -> int | None:
-        try:
-            return shard_of(check_row_key(row_key), self.shards)
-        except InvalidRequest:
-            return None
 
 
 def _put_json(cell: NewCell) -> bytes:

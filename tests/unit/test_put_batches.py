@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cellfeed.store.arguments import checked_item
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.commit.put_batches import batches, put_in_batches
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
@@ -71,3 +73,28 @@ def test_the_first_batch_failing_is_the_error_of_the_call() -> None:
 
     with pytest.raises(StorageUnavailable):
         put_in_batches(cells(2), away, lambda _: 3)
+
+
+def test_an_item_that_is_refused_has_its_shard_when_its_row_key_is_one() -> None:
+    asked: list[int] = []
+
+    def shards() -> int:
+        asked.append(4)
+        return 4
+
+    key = UUID(int=7)
+    short = checked_item((key, "BASE"), shards)
+    assert isinstance(short, PutResult)
+    assert (short.outcome, short.shard) == (Outcome.FAILED, shard_of(key.bytes, 4))
+    for item in (None, (), ("no key", "BASE", 1, {})):
+        refused = checked_item(item, shards)
+        assert isinstance(refused, PutResult)
+        assert refused.shard is None
+    assert isinstance(checked_item((key, "BASE", 1, {}), shards), NewCell)
+    assert asked == [4]  # a client asks a worker for the shards only when it needs them
+
+
+def test_the_outcome_of_an_error_is_failed_only_when_nothing_was_written() -> None:
+    definite, open_ended = StorageUnavailable("x"), OutcomeUnknown("x")
+    assert PutResult.of_error(definite, 3) == PutResult(Outcome.FAILED, 3, error=definite)
+    assert PutResult.of_error(open_ended, 3) == PutResult(Outcome.UNKNOWN, 3, error=open_ended)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.serving.buffer import BufferedWriter
 from cellfeed.store.clusters.serving.placement import Placement
@@ -101,9 +101,7 @@ class ClusteredPuts:
         return [results[index] for index in range(len(cells))]
 
     def _failed(self, cell: NewCell, error: CellfeedError) -> PutResult:
-        return PutResult(
-            Outcome.FAILED if error.definite else Outcome.UNKNOWN, self._shard_of(cell), error=error
-        )
+        return PutResult.of_error(error, self._shard_of(cell))
 
     def _shard_of(self, cell: NewCell) -> int:
         return shard_of(cell.row_key, self._shards)

@@ -16,7 +16,6 @@ from typing import Any
 from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.commit.put_answers import PutAnswer
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.limits import PUT_TIMEOUT_S
 
 Told = asyncio.Future[bool]
@@ -51,14 +50,7 @@ class LoopCommits:
             finally:
                 time_over.cancel()
             if not in_time and not answer.done():
-                if answer.cancel():
-                    raise StorageUnavailable(
-                        f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s"
-                    )
-                raise OutcomeUnknown(
-                    f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether"
-                    " they were written"
-                )
+                raise answer.out_of_time(PUT_TIMEOUT_S)
         return answer.result(0)
 
     def _tell(self, told: Told) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, Overloaded
@@ -97,10 +97,9 @@ class PutRoutes:
             results = [next(stored) if isinstance(item, NewCell) else item for item in items]
         except Exception as problem:  # every line gets its result, whatever went wrong
             error = as_put_error(problem)
-            outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
             shards = self._datastore.shards
             results = [
-                PutResult(outcome, shard_of(item.row_key, shards), error=error)
+                PutResult.of_error(error, shard_of(item.row_key, shards))
                 if isinstance(item, NewCell)
                 else item
                 for item in items

@@ -221,8 +221,12 @@ def test_the_next_cells_are_looked_for_while_a_transaction_is_under_way_where_lo
     exporter.start()
     try:
         with writing(store) as writers:
+            # Writers may be done before the exporter has begun: they continue until it looks ahead.
             wait_until(
-                lambda: all(writer.cells >= 1_000 for writer in writers),
+                lambda: (
+                    all(writer.cells >= 1_000 for writer in writers)
+                    and bool(reads_ahead) is meanwhile
+                ),
                 "cells are put beside it",
                 WAIT_S,
             )

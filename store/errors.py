@@ -6,9 +6,12 @@
     │   ├── AnswerTooLarge        413  the answer has more bytes than one may have: ask for it in
         pages
     │   ├── Trimmed               410  an InvalidLocation: the cells from there on were trimmed away
-    │   └── BodyTooLarge          413
+    │   ├── BodyTooLarge          413
+    │   ├── UnsupportedMediaType  415  the route does not read the request's Content-Type
+    │   └── MethodNotAllowed      405  the path exists, with another method
     ├── NotFound                  404
-    │   └── UnknownDatastore, UnknownShard
+    │   ├── UnknownDatastore, UnknownShard
+    │   └── UnknownRoute               no such path
     ├── CellConflict              409  the triple exists with another body; nothing was written
     ├── RowErased                 410  the row was erased: nothing is written to it, and it has no
                                   bodies any more
@@ -22,6 +25,7 @@
         left: it takes no writes
     │   ├── WrongAnswer           502  an answer came that is not one to this request; a put is then
         OutcomeUnknown
+    │   ├── PartitionMoved        503  an export's partition lost records, or is another one by now
     │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
     ├── StaleView                 409  index entries come of cells that were trimmed or erased
@@ -31,8 +35,12 @@
                                   code 3)
         ├── DictionaryLost             bodies need a dictionary that is missing or damaged; the
                                        message says how to bring it back
-        └── WrongServerSettings        a storage server is set up in a way that could lose or mix up
+        ├── WrongServerSettings        a storage server is set up in a way that could lose or mix up
                                        cells; the message says how to mend it
+        ├── HoldsMore                  a node has cells that its master has not
+        └── IncompatibleSchema         a schema breaks the declared rule to an earlier version
+
+An error that its own room always catches is no part of the tree, and derives from Exception.
 
 Class data says what a caller may do: ``http_status``; ``retriable`` (the same request may succeed
 later; puts are idempotent, so a retry is always safe); ``definite`` (nothing was written). ``code``
@@ -112,6 +120,20 @@ class Trimmed(InvalidLocation):
     http_status = 410
 
 
+class UnsupportedMediaType(InvalidRequest):
+    """415: the request's Content-Type is none that the route reads."""
+
+    code = "unsupported_media_type"
+    http_status = 415
+
+
+class MethodNotAllowed(InvalidRequest):
+    """405: the path exists, with another method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
 class NotFound(CellfeedError):
     code = "not_found"
     http_status = 404
@@ -123,6 +145,13 @@ class UnknownDatastore(NotFound):
 
 class UnknownShard(NotFound):
     code = "unknown_shard"
+
+
+class UnknownRoute(NotFound):
+    """No such path here. Apart from ``not_found``, so that a wrong address is never taken for a
+    cell that is not there."""
+
+    code = "unknown_route"
 
 
 class CellConflict(CellfeedError):
@@ -191,6 +220,13 @@ class OutcomeUnknown(Unavailable):
     definite = False
 
 
+class PartitionMoved(Unavailable):
+    """A record was given an offset at or below one that the partition had before: it lost records,
+    or is another one by now. The transaction was aborted."""
+
+    code = "partition_moved"
+
+
 class StaleWriter(CellfeedError):
     code = "stale_writer"
     http_status = 409
@@ -216,6 +252,19 @@ class DictionaryLost(ProtectData):
 
 class WrongServerSettings(ProtectData):
     code = "wrong_server_settings"
+
+
+class HoldsMore(ProtectData):
+    """A node has something that its master has not."""
+
+    code = "holds_more"
+
+
+class IncompatibleSchema(ProtectData):
+    """A schema that breaks the declared rule to an earlier version; the message names field and
+    rule."""
+
+    code = "incompatible_schema"
 
 
 def _tree(root: type[CellfeedError]) -> dict[str, type[CellfeedError]]:

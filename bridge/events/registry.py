@@ -26,7 +26,6 @@ import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
 import cellfeed.schemas
-from cellfeed.store.errors import CellfeedError
 
 ENVELOPE_VERSIONS: Final = ("cell_envelope",)
 """Names in ``schemas/avro`` of every version of the envelope, oldest first. The last one is what is
@@ -47,10 +46,9 @@ OPERATION_NOT_PERMITTED: Final = 42205
 """Error codes of Confluent's Schema Registry API; the first three digits are the HTTP status."""
 
 
-class RegistryError(CellfeedError):
-    """A call that the registry refuses, with the code that Confluent's clients know."""
-
-    code = "schema_registry"
+class RegistryError(Exception):
+    """A call that the registry refuses, with the code that Confluent's clients know. The
+    registry's HTTP application answers it."""
 
     def __init__(self, error_code: int, message: str) -> None:
         super().__init__(message)

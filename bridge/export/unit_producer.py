@@ -28,7 +28,7 @@ from cellfeed.bridge.export.kafka_clients import producer_of, transactional_id
 from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict, words
 from cellfeed.bridge.export.limits import KAFKA_CALL_S, TRANSACTION_TIMEOUT_S
 from cellfeed.bridge.export.records import OutRecord
-from cellfeed.store.errors import Unavailable
+from cellfeed.store.errors import PartitionMoved, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 declare(
@@ -51,13 +51,6 @@ _FLUSH_S: Final = 1.0
 _STOPPING_S: Final = 10.0
 """How long a transaction under way is waited for once the exporter is to end; then it is left to
 whoever takes the unit over, who aborts it."""
-
-
-class PartitionMoved(Unavailable):
-    """A record was given an offset at or below one that the partition had before: it lost records,
-    or is another one by now. The transaction was aborted."""
-
-    code = "partition_moved"
 
 
 class UnitProducer:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from cellfeed.store.errors import CellfeedError
 
-
-class Misfit(CellfeedError):
-    """A body is not of a schema: which member, and why."""
-
-    code = "misfit"
+class Misfit(Exception):
+    """A body is not of a schema: which member, and why. The encoder's callers catch it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

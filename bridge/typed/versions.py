@@ -33,7 +33,7 @@ from cellfeed.bridge.typed.compatibility import breaks
 from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility, Policy
 from cellfeed.bridge.typed.schema_files import declared_schema
 from cellfeed.store.engines.contract.engine import StateTable
-from cellfeed.store.errors import ProtectData, Unavailable
+from cellfeed.store.errors import IncompatibleSchema, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 VERSIONS_MAX: Final = 100
@@ -45,13 +45,6 @@ _TRIES_MAX: Final = 50
 """Compare-and-set tries: others that register at the same moment are as many as processes start."""
 
 declare("typed.before_registered", "typed.after_registered")
-
-
-class IncompatibleSchema(ProtectData):
-    """A schema that breaks the declared rule to an earlier version; the message names field and
-    rule."""
-
-    code = "incompatible_schema"
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -16,7 +16,6 @@ import msgspec
 from cellfeed.store.api import ShardCells
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.engines.contract.values import Head, Replica
-from cellfeed.store.errors import NotFound
 from cellfeed.store.indexes.request import WAIT_S, IndexPage, IndexRow
 from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
 
@@ -78,13 +77,6 @@ PagesField = Annotated[
         )
     ),
 ]
-
-
-class UnknownRoute(NotFound):
-    """No such path here. Apart from ``not_found``, so that a wrong address is never taken for a
-    cell that is not there."""
-
-    code = "unknown_route"
 
 
 class ErrorMessage(msgspec.Struct):

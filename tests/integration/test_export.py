@@ -40,7 +40,7 @@ from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict
 from cellfeed.bridge.export.limits import METADATA_S, READ_AHEAD_CELLS_MIN, TRANSACTION_CELLS_MAX
 from cellfeed.bridge.export.records import OutRecord
 from cellfeed.bridge.export.tails import read_tails
-from cellfeed.bridge.export.unit_producer import PartitionMoved, UnitProducer
+from cellfeed.bridge.export.unit_producer import UnitProducer
 from cellfeed.bridge.export.verify import ExportVerifier, verify_export
 from cellfeed.bridge.export.watching import Watching
 from cellfeed.bridge.export.worker import run_exporter
@@ -52,7 +52,7 @@ from cellfeed.bridge.trimming.needed import needs
 from cellfeed.bridge.trimming.trim import Trimming
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.errors import NotFound, ProtectData, Refused, StorageUnavailable
+from cellfeed.store.errors import NotFound, PartitionMoved, ProtectData, Refused, StorageUnavailable
 from cellfeed.store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.integration.export_process import LOOKS_MEANWHILE
 from tests.integration.export_steps import (

@@ -13,7 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from cellfeed.bridge.export import unit_producer
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.records import OutRecord
-from cellfeed.bridge.export.unit_producer import PartitionMoved, UnitProducer
+from cellfeed.bridge.export.unit_producer import UnitProducer
+from cellfeed.store.errors import PartitionMoved
 
 
 class Message:

@@ -36,7 +36,6 @@ from cellfeed.bridge.typed.rejected_cells import forget_row, note_unfit, try_aga
 from cellfeed.bridge.typed.typed_column import TypedColumn, TypedColumns
 from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.bridge.typed.versions import (
-    IncompatibleSchema,
     Settings,
     register,
     register_declared,
@@ -46,7 +45,12 @@ from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
-from cellfeed.store.errors import DataDamaged, InvalidRequest, StorageUnavailable
+from cellfeed.store.errors import (
+    DataDamaged,
+    IncompatibleSchema,
+    InvalidRequest,
+    StorageUnavailable,
+)
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.unit.log_of_cells import LogOfCells, log_cell
 

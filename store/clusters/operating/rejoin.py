@@ -47,7 +47,7 @@ from cellfeed.store.engines.mysql.replication import (
     stop_following,
 )
 from cellfeed.store.engines.mysql.state import MySqlState
-from cellfeed.store.errors import ProtectData, StorageUnavailable, Unavailable
+from cellfeed.store.errors import HoldsMore, ProtectData, StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import refuse_other_history
 
@@ -67,12 +67,6 @@ _COPY_ROWS: Final = 2_000
 _COPY_BYTES: Final = 8 << 20
 _STATE_LAST: Final = "state_entry"
 """The table with the role: a node that tells a role has everything else."""
-
-
-class HoldsMore(ProtectData):
-    """A node has something that its master has not."""
-
-    code = "holds_more"
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,15 @@ from prometheus_client.registry import Collector
 
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
-from cellfeed.store.http.messages import REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX, UnknownRoute
+from cellfeed.store.errors import (
+    CellfeedError,
+    InvalidRequest,
+    MethodNotAllowed,
+    Overloaded,
+    UnknownDatastore,
+    UnknownRoute,
+)
+from cellfeed.store.http.messages import REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
 from cellfeed.store.http.server.asgi import (
     App,
     PeerGone,
@@ -56,13 +63,6 @@ _BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|indexes/[^/]*/query)")
 
 _REQUEST_NUMBER: Final = REQUEST_NUMBER.encode()
 _log: Final = logging.getLogger("cellfeed.worker")
-
-
-class MethodNotAllowed(InvalidRequest):
-    """405: the path exists, with another method."""
-
-    code = "method_not_allowed"
-    http_status = 405
 
 
 class WorkerApp:

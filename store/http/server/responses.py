@@ -9,7 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from cellfeed.store.cells.cell import PutResult
-from cellfeed.store.errors import CellfeedError, InvalidRequest, OutcomeUnknown
+from cellfeed.store.errors import (
+    CellfeedError,
+    OutcomeUnknown,
+    UnsupportedMediaType,
+)
 from cellfeed.store.http.messages import JSON, MSGPACK, NDJSON
 from cellfeed.store.http.server.asgi import Headers, Scope, Send, header
 
@@ -23,13 +27,6 @@ def _hook(value: Any) -> Any:
 _json_encoder: Final = msgspec.json.Encoder(enc_hook=_hook)
 _encode_json: Final = _json_encoder.encode
 _encode_msgpack: Final = msgspec.msgpack.Encoder(enc_hook=_hook).encode
-
-
-class UnsupportedMediaType(InvalidRequest):
-    """415: the request's Content-Type is none that the route reads."""
-
-    code = "unsupported_media_type"
-    http_status = 415
 
 
 def media_type_of(scope: Scope, allowed: Sequence[str] = (JSON, MSGPACK)) -> str:

@@ -171,6 +171,71 @@ def test_a_chroot_is_of_one_history_and_of_the_first_restore_of_it(
     joins("one", one)
 
 
+def test_offsets_in_the_chroot_of_another_history_are_neither_read_nor_written(
+    zookeeper_server: ZooKeeper, chroot: str, datastore: Datastore, by_hand: KazooClient
+) -> None:
+    """Also without a claim, as the gateway and `cellfeed offsets` do; and by the store that was
+    backed up, at a connection on which the chroot was its own."""
+    first = new_history()
+    restored, foreign = new_history(first), new_history()
+    url, trips = f"{zookeeper_server.url}{chroot}", ("trips", 0)
+
+    def uses(history: History) -> Coordinator:
+        return open_coordinator(url, datastore.state, lambda: history)
+
+    def is_refused(coordinator: Coordinator, history: History, owner: History) -> None:
+        calls = (
+            lambda: coordinator.fetch_offsets("g"),
+            lambda: coordinator.fetch_offsets("g", [trips]),
+            lambda: coordinator.groups(),
+            lambda: coordinator.commit_offsets("g", {trips: CommittedOffset(1)}),
+            lambda: coordinator.commit_offsets("new", {trips: CommittedOffset(1)}),
+            lambda: coordinator.delete_offsets("g", [trips]),
+            lambda: coordinator.delete_offsets("g"),
+        )
+        for call in calls:
+            with pytest.raises(ProtectData, match=owner.history_id) as refused:
+                call()
+            assert history.history_id in str(refused.value)
+        assert not by_hand.exists(f"{chroot}/consumers/new")
+
+    with closing(uses(first)) as owner:
+        owner.commit_offsets("g", {trips: CommittedOffset(7)})
+        with closing(uses(foreign)) as other:
+            is_refused(other, foreign, first)
+        assert owner.fetch_offsets("g")[trips].offset == 7
+        claim = owner.claim(owner.join("t", "a", 10), "trips", [0])[0]
+        with closing(uses(restored)) as after:
+            assert after.fetch_offsets("g")[trips].offset == 7
+            with pytest.raises(ProtectData, match=restored.history_id):
+                owner.commit_offsets("t", {trips: CommittedOffset(1)}, claims=[claim])
+            is_refused(owner, first, restored)
+            assert after.fetch_offsets("t") == {}
+            assert after.fetch_offsets("g")[trips].offset == 7
+
+
+def test_a_store_that_was_restored_twice_in_a_row_has_the_chroot_of_its_origin(
+    zookeeper_server: ZooKeeper, chroot: str, datastore: Datastore
+) -> None:
+    first = new_history()
+    between = new_history(first)  # never at work in this chroot
+    last = new_history(between)
+    url = f"{zookeeper_server.url}{chroot}"
+
+    def uses(history: History) -> Coordinator:
+        return open_coordinator(url, datastore.state, lambda: history)
+
+    for history in (first, last):
+        with closing(uses(history)) as opened:
+            opened.commit_offsets("g", {("trips", 0): CommittedOffset(1)})
+    for history in (first, between):
+        with (
+            closing(uses(history)) as opened,
+            pytest.raises(ProtectData, match=last.history_id),
+        ):
+            opened.fetch_offsets("g")
+
+
 def test_entries_need_a_claim(coordinator: ZooKeeperCoordinator) -> None:
     with pytest.raises(InvalidRequest, match="under a claim"):
         coordinator.commit_offsets("g", {}, entries={"x": b"1"})

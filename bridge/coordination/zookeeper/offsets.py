@@ -48,6 +48,7 @@ from cellfeed.bridge.coordination.zookeeper.client import (
     Create,
     Delete,
     Operation,
+    OtherConnection,
     Set,
     TransactionRefused,
     ZooKeeperClient,
@@ -62,7 +63,7 @@ from cellfeed.bridge.coordination.zookeeper.paths import (
     version_of,
 )
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
-from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
+from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner, Compared
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import (
     CellfeedError,
@@ -95,6 +96,8 @@ _WRITTEN_MAX: Final = 16
 """Identities of entries that a partition remembers as written. One at a time is on its way; others
 follow only where answers got lost."""
 
+_OWNER_CHANGES: Final = "whose the chroot is changes, or ZooKeeper is connected again, all the time"
+
 Connect = Callable[[ZooKeeperAddress, float], ZooKeeperClient]
 
 
@@ -122,9 +125,8 @@ class ZooKeeperOffsets:
         self._state = state
         self._paths = Paths(address.chroot)
         self._base = connect(address, _BASE_SESSION_S)
-        self._history = ZooKeeperHistory(
-            self._base, state, self._paths, ChrootOwner(self._base, self._paths, history)
-        )
+        self._owner = ChrootOwner(self._base, self._paths, history)
+        self._history = ZooKeeperHistory(self._base, state, self._paths, self._owner)
         self._births = Births(self._base, state, self._paths, self._history)
         self._known: set[str] = set()
         """Paths of offsets that exist as far as this process knows; one that was deleted since is
@@ -194,6 +196,16 @@ class ZooKeeperOffsets:
     def fetch_offsets(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
+        for _ in range(TRIES_MAX):
+            compared = self._owner.compared()
+            found = self._fetch(group, partitions)
+            if self._is_still(compared):
+                return found
+        raise Unavailable(f"the offsets of group {group!r} could not be read: {_OWNER_CHANGES}")
+
+    def _fetch(
+        self, group: str, partitions: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
         wanted = (
             self._listed(self._paths.offsets(group)) if partitions is None else list(partitions)
         )
@@ -214,6 +226,24 @@ class ZooKeeperOffsets:
         }
 
     def groups(self) -> list[str]:
+        for _ in range(TRIES_MAX):
+            compared = self._owner.compared()
+            found = self._groups()
+            if self._is_still(compared):
+                return found
+        raise Unavailable(f"the groups could not be listed: {_OWNER_CHANGES}")
+
+    def _is_still(self, compared: Compared | None) -> bool:
+        """Whether what was read meanwhile is this datastore's."""
+        if compared is None:
+            return True
+        [stat] = self._base.stats([compared.path], newest=True)
+        if stat == compared.stat and self._base.connections_made == compared.connection:
+            return True
+        self._owner.doubt()
+        return False
+
+    def _groups(self) -> list[str]:
         names = self._base.children(self._paths.consumers, newest=True)
         stats = self._base.stats([self._paths.offsets(unquoted(name)) for name in names])
         return sorted(
@@ -229,6 +259,7 @@ class ZooKeeperOffsets:
         *,
         claims: Sequence[Claim] = (),
     ) -> None:
+        self._owner.compared()
         for parent in (self._paths.details(group), self._paths.offsets(group)):
             there = self._listed(parent)
             gone = [key for key in there if partitions is None or key in partitions]
@@ -248,14 +279,11 @@ class ZooKeeperOffsets:
 
     def _discard(self, group: str, paths: Sequence[str], claims: Sequence[Claim]) -> None:
         """Each by itself, under the claims."""
-        if not claims:
-            self._base.discard(paths)
-            return
         self._check_births(group, claims)
         fences = self._fences(claims)
         for path in paths:
             try:
-                self._history.commit([*fences, Delete(path)])
+                self._commit(group, fences, [Delete(path)])
             except TransactionRefused as refused:
                 if refused.operation in fences:
                     self._history.doubt()
@@ -264,6 +292,27 @@ class ZooKeeperOffsets:
                     raise Unavailable(
                         f"ZooKeeper: {path} could not be deleted: {type(refused.error).__name__}"
                     ) from None
+
+    def _commit(self, group: str, fences: Sequence[Check], operations: Sequence[Operation]) -> None:
+        """Commits, while the chroot is this datastore's. Raises TransactionRefused."""
+        for _ in range(TRIES_MAX):
+            compared = self._owner.compared()
+            owned = [compared.fence] if compared is not None else []
+            try:
+                if fences:
+                    self._history.commit([*owned, *fences, *operations])
+                else:
+                    connection = compared.connection if compared is not None else None
+                    self._base.commit([*owned, *operations], connection=connection)
+            except OtherConnection:
+                continue
+            except TransactionRefused as refused:
+                if refused.operation not in owned:
+                    raise
+                self._owner.doubt()
+            else:
+                return
+        raise Unavailable(f"the offsets of group {group!r} could not be saved: {_OWNER_CHANGES}")
 
     def _check_births(self, group: str, claims: Sequence[Claim]) -> None:
         """Compares ZooKeeper with the state table if it was connected again since, and refuses
@@ -328,6 +377,7 @@ class ZooKeeperOffsets:
         extra: Sequence[Operation],
         claims: Sequence[Claim],
     ) -> None:
+        self._owner.compared()  # no folder is made in another datastore's chroot
         for _ in range(TRIES_MAX):
             self._look_up([path for path in values if path not in self._known])
             writes = [
@@ -335,8 +385,7 @@ class ZooKeeperOffsets:
                 for path, value in values.items()
             ]
             try:
-                commit = self._history.commit if fences else self._base.commit
-                commit([*fences, *extra, *writes])
+                self._commit(group, fences, [*extra, *writes])
             except TransactionRefused as refused:
                 if refused.operation in fences or refused.operation in extra:
                     self._history.doubt()

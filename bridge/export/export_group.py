@@ -24,6 +24,7 @@ from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
 from cellfeed.bridge.export.batches import Throttle
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.export_terms import settle, settled
+from cellfeed.bridge.export.foreign_topics import refuse_foreign_topic
 from cellfeed.bridge.export.kafka_clients import admin_of
 from cellfeed.bridge.export.kafka_errors import error_of, words
 from cellfeed.bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S, TOPIC_LOOK_S
@@ -225,6 +226,8 @@ class ExportGroup:
             datastore.shards,
             make=known is None or export.on_lost_topic == "start_over",
         )
+        if known is None:
+            refuse_foreign_topic(export, datastore, topic)
         encoder = RecordEncoder(
             export,
             datastore.name,

@@ -19,13 +19,15 @@ from cellfeed.bridge.export.limits import SHARDS_OF_A_UNIT, UNITS
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import refuse_other_history
 
 declare("export.before_settled", "export.after_settled")
 
 
 class Settled(msgspec.Struct, frozen=True):
     """See the module. ``starts`` by shard; ``generation`` rises each time that the export was begun
-    over in a new topic."""
+    over in a new topic. ``history_id``, ``origin_id``: of the datastore that began it; restores
+    keep the origin. Empty in terms of earlier versions, until the next start."""
 
     datastore: str
     topic: str
@@ -35,6 +37,8 @@ class Settled(msgspec.Struct, frozen=True):
     starts: list[int]
     at_us: int
     generation: int = 1
+    history_id: str = ""
+    origin_id: str = ""
 
     def shards_of(self, unit: int) -> list[int]:
         """The shards of one unit: neighbours are of different ones, so what is put in order of
@@ -55,10 +59,19 @@ def settle(datastore: Datastore, export: Export, topic_id: str) -> Settled:
     """What is settled; settles it when nothing is. Raises ProtectData when it is not what the
     configuration says now."""
     while True:
-        found = settled(datastore, export.name)
-        if found is not None:
+        entry = datastore.state.get(settled_key(export.name))
+        if entry is not None:
+            found = _decode(entry.value)
             _check(found, datastore, export)
-            return found
+            if found.origin_id or not datastore.origin_id:
+                return found
+            own = msgspec.structs.replace(
+                found, history_id=datastore.history_id, origin_id=datastore.origin_id
+            )
+            datastore.state.commit(
+                _entry(export.name, own), expect={settled_key(export.name): entry.version}
+            )
+            continue
         heads = datastore.heads()
         starts = [
             heads[shard].log_start if export.start == "earliest" else heads[shard].watermark
@@ -76,6 +89,8 @@ def settle(datastore: Datastore, export: Export, topic_id: str) -> Settled:
             export.fingerprint(),
             starts,
             datastore.state.now_us(),
+            history_id=datastore.history_id,
+            origin_id=datastore.origin_id,
         )
         failpoint("export.before_settled")
         datastore.state.commit(_entry(export.name, new), expect={settled_key(export.name): None})
@@ -92,6 +107,8 @@ def start_over(datastore: Datastore, export: Export, before: Settled, topic_id: 
             topic_id=topic_id,
             at_us=datastore.state.now_us(),
             generation=before.generation + 1,
+            history_id=datastore.history_id,
+            origin_id=datastore.origin_id,
         )
         datastore.state.commit(
             _entry(export.name, new), expect={settled_key(export.name): entry.version}
@@ -100,6 +117,14 @@ def start_over(datastore: Datastore, export: Export, before: Settled, topic_id: 
 
 
 def _check(found: Settled, datastore: Datastore, export: Export) -> None:
+    refuse_other_history(
+        f"export {export.name}",
+        found.origin_id,
+        "the datastore",
+        datastore.origin_id,
+        "Both ids are the first of their lineages. Bring the datastore back that began the export,"
+        f" or give this one a new name and topic (topic {found.topic} stays as it is)",
+    )
     now = {
         "the datastore": (found.datastore, datastore.name),
         "the number of shards": (len(found.starts), datastore.shards),

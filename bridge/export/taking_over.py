@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.events.record_headers import COLUMN_NAME, REF_KEY
 from cellfeed.bridge.export.batches import Batch, Throttle
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.export_terms import Settled, start_over
+from cellfeed.bridge.export.foreign_topics import foreign_partitions, refuse_foreign_topic
 from cellfeed.bridge.export.kafka_clients import admin_of, consumer_of
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.bridge.export.resume import Refusal, Saved, decide, exported_of
-from cellfeed.bridge.export.tails import LastRecord, read_tails
+from cellfeed.bridge.export.tails import read_tails
 from cellfeed.bridge.export.topics import ensure_topic
-from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.values import Head, LogRange
 from cellfeed.store.errors import ProtectData, Unavailable
 from cellfeed.store.limits import ADDED_ID_MAX
 
@@ -114,7 +112,9 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
             decision.exported,
             partition.tail.end,
         )
-    refused += _foreign(context, {shard: tails[shard].last for shard in taken.locations}, heads)
+    refused += foreign_partitions(
+        context.datastore, {shard: tails[shard].last for shard in taken.locations}, heads
+    )
     if refused:
         more = f"; and {len(refused) - _REASONS_MAX} more" if len(refused) > _REASONS_MAX else ""
         raise ProtectData("; ".join(refused[:_REASONS_MAX]) + more)
@@ -140,6 +140,7 @@ def _check_topic(context: ExportContext) -> None:
         export.group,
         context.topic,
     )
+    refuse_foreign_topic(export, context.datastore, context.topic)
     context.settled = start_over(context.datastore, export, context.settled, facts.topic_id)
 
 
@@ -163,39 +164,3 @@ def look_again(context: ExportContext) -> None:
             if facts.topic_id == context.settled.topic_id
             else f"topic {context.topic!r} was deleted and made again"
         )
-
-
-def _foreign(
-    context: ExportContext, last: dict[int, LastRecord | None], heads: Mapping[int, Head]
-) -> list[str]:
-    """Partitions whose last record is not of the cell that it names: another log was exported into
-    them. A cell that was trimmed cannot be asked about."""
-    known = {
-        shard: (record, record.added_id)
-        for shard, record in last.items()
-        if record is not None
-        and record.added_id is not None
-        and record.added_id >= heads[shard].log_start
-    }
-    ranges = [LogRange(shard, added_id, 1) for shard, (_, added_id) in known.items()]
-    refused = []
-    for wanted, cells in zip(
-        ranges, context.datastore.engine.scan_many(ranges) if ranges else (), strict=True
-    ):
-        record, added_id = known[wanted.shard]
-        if not cells:
-            # above the watermark, where no cell can be read yet: it was below it when it was
-            # exported
-            continue
-        cell = cells[0]
-        said = (record.key, record.headers.get(COLUMN_NAME), record.headers.get(REF_KEY))
-        if cell.added_id != added_id or said != (
-            row_key_text(cell.row_key),
-            cell.column_name.encode(),
-            b"%d" % cell.ref_key,
-        ):
-            refused.append(
-                f"partition {wanted.shard}: its last record says that it is cell {added_id}, and is"
-                " not: it is the export of another log"
-            )
-    return refused

@@ -14,11 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.bridge.events.record_headers import LeaderEpochs
+from cellfeed.bridge.events.record_headers import COLUMN_NAME, REF_KEY, LeaderEpochs
 from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.export.batches import BatchReader, Throttle
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.export_terms import Settled, settle, settled, start_over
+from cellfeed.bridge.export.export_terms import (
+    Settled,
+    settle,
+    settled,
+    settled_key,
+    start_over,
+)
+from cellfeed.bridge.export.foreign_topics import not_of_logs
 from cellfeed.bridge.export.limits import (
     LIVE_CELLS_MAX,
     TRANSACTION_BYTES_MAX,
@@ -26,9 +33,12 @@ from cellfeed.bridge.export.limits import (
     UNITS,
 )
 from cellfeed.bridge.export.records import CLAIM_CHECK, RecordEncoder
+from cellfeed.bridge.export.resume import Tail
+from cellfeed.bridge.export.tails import LastRecord, PartitionTail
 from cellfeed.bridge.export.topics import check_partitions, check_settings, wanted_settings
 from cellfeed.bridge.export.translate import Found, offset_of
 from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head, LogRange
@@ -122,6 +132,55 @@ def test_what_was_settled_holds_for_every_process_and_a_changed_export_is_refuse
     again = start_over(datastore, EXPORT, first, "id-2")
     assert (again.topic_id, again.generation) == ("id-2", 2)
     assert start_over(datastore, EXPORT, first, "id-3") == again, "another process was faster"
+
+
+def test_the_terms_of_another_lineage_are_refused_and_those_without_one_are_adopted(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = settle(datastore, EXPORT, "id-1")
+    assert (first.history_id, first.origin_id) == (datastore.history_id, datastore.origin_id)
+    old = msgspec.structs.replace(first, history_id="", origin_id="")
+    datastore.state.commit({settled_key("trips"): msgspec.msgpack.encode(old)})
+    assert settle(datastore, EXPORT, "id-1") == first == settled(datastore, "trips")
+    own = datastore.origin_id
+    with monkeypatch.context() as patched:
+        patched.setattr(Datastore, "origin_id", "another")
+        with pytest.raises(ProtectData, match="another") as refused:
+            settle(datastore, EXPORT, "id-1")
+        assert own in str(refused.value)
+        assert "new name and topic" in str(refused.value)
+    assert settled(datastore, "trips") == first
+
+
+def test_an_export_begins_in_no_topic_whose_records_are_not_shown_to_be_of_its_logs(
+    datastore: Datastore,
+) -> None:
+    put(datastore, 100)
+    heads = datastore.heads()
+    tails = {shard: _tail(datastore, shard, heads[shard].watermark - 1) for shard in heads}
+    assert not_of_logs(datastore, tails) == []
+    empty = PartitionTail(Tail(None, 0, 0), None)
+    assert not_of_logs(datastore, dict.fromkeys(heads, empty)) == []
+    other = LastRecord(0, b"another row", {}, 0)
+    wrong = {**dict.fromkeys(heads, empty), 3: PartitionTail(Tail(0, 0, 1), other)}
+    assert "partition 3: its last record" in not_of_logs(datastore, wrong)[0]
+    beyond = heads[5].next_added_id
+    wrong = {5: PartitionTail(Tail(beyond, 0, 1), other._replace(added_id=beyond))}
+    assert f"partition 5 holds cell {beyond}" in not_of_logs(datastore, wrong)[0]
+    wrong = {5: PartitionTail(Tail(None, 0, 1, foreign=True), other._replace(added_id=None))}
+    assert "something else" in not_of_logs(datastore, wrong)[0]
+    datastore.trim(3, heads[3].watermark)
+    [said] = not_of_logs(datastore, tails)
+    assert "partition 3" in said
+    assert "trimmed" in said
+
+
+def _tail(datastore: Datastore, shard: int, added_id: int) -> PartitionTail:
+    """Of a partition whose last record is of that cell."""
+    [cell] = datastore.engine.scan(shard, added_id, 1)
+    headers = {COLUMN_NAME: cell.column_name.encode(), REF_KEY: b"%d" % cell.ref_key}
+    record = LastRecord(9, row_key_text(cell.row_key), headers, added_id)
+    return PartitionTail(Tail(added_id, 0, 10), record)
 
 
 @given(st.integers(1, 300), st.integers(1, UNITS))

@@ -102,6 +102,10 @@ class FaultRun:
             and not any(self.violations.values())
         )
 
+    def __str__(self) -> str:
+        """All of it in a line: pytest cuts a dict short, and with it what was violated."""
+        return json.dumps(self.as_json())
+
     def as_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,

@@ -23,4 +23,4 @@ def test_no_invariant_breaks_whatever_happens_to_a_cluster(kind: str) -> None:
         result = run_cluster_faults(kind, default_seed())
     except NoSmallDisk as reason:
         pytest.skip(str(reason))
-    assert result.passed, result.as_json()
+    assert result.passed, str(result)

@@ -26,4 +26,4 @@ def test_the_partition_is_the_log_whatever_happens_to_the_exporters_and_their_ne
     if reason := local_kafka.why_not() or local_zookeeper.why_not():
         pytest.skip(reason)
     result = run_export_faults(kind, default_seed(), tmp_path, BRIEF)
-    assert result.passed, result.as_json()
+    assert result.passed, str(result)

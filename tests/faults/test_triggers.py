@@ -24,4 +24,4 @@ def test_each_trip_is_charged_once_whatever_happens_to_the_triggers(
     result = run_trigger_faults(
         kind, default_seed(), tmp_path, BRIEF, None if kind in HURT_ZOOKEEPER else zookeeper_server
     )
-    assert result.passed, result.as_json()
+    assert result.passed, str(result)

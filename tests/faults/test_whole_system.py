@@ -21,4 +21,4 @@ from tests.faults.seeds import default_seed
 def test_no_invariant_breaks_whatever_is_killed_or_paused(tmp_path: Path, kind: str) -> None:
     result = run_faults(kind, default_seed(), tmp_path, PUT_PAUSE_BRIEF_S)
     assert len(result.witnessed) == 4, "the faults did not happen"
-    assert result.passed, result.as_json()
+    assert result.passed, str(result)

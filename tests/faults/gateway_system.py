@@ -25,9 +25,10 @@ from tests.faults.group_clients import MEMBERS
 from tests.faults.group_members import GroupLedger, GroupMember, Member
 from tests.faults.ledger import Ledger
 from tests.faults.trigger_invariants import Sample, check_offsets_rise
-from tests.faults.trigger_system import FaultDidNotHappen, until
+from tests.faults.trigger_system import until
 from tests.faults.workload import KafkaReader
 from tests.services.local_zookeeper import ZooKeeper
+from tests.services.stopping import stop_outside_a_commit
 
 SHARDS: Final = 16
 GROUP: Final = "billing"
@@ -44,7 +45,6 @@ about gateways that are killed."""
 
 _PUT_EVERY_S: Final = 0.004
 _LOOK_EVERY_S: Final = 0.1
-_LOCK_TRIES: Final = 20
 
 
 class GatewaySystem:
@@ -163,34 +163,11 @@ class GatewaySystem:
         """SIGSTOP, and SIGCONT at the end. Never in the middle of a commit to the embedded state:
         everybody else would wait for the lock, not for a gateway."""
         process = self.gateways[name].process
-        for _ in range(_LOCK_TRIES):
-            process.send_signal(signal.SIGSTOP)
-            until(
-                lambda: process.status() == psutil.STATUS_STOPPED, "a stopped process stands still"
-            )
-            if self._state_is_free():
-                break
-            process.send_signal(signal.SIGCONT)
-            time.sleep(0.05)
-        else:
-            raise FaultDidNotHappen(f"{name} could not be stopped outside a commit")
+        stop_outside_a_commit(process)
         try:
             yield process
         finally:
             process.send_signal(signal.SIGCONT)
-
-    def _state_is_free(self) -> bool:
-        done = threading.Event()
-
-        def probe() -> None:
-            try:
-                self.datastore.state.commit({"faults/probe": b"1"})
-            except CellfeedError:
-                return
-            done.set()
-
-        threading.Thread(target=probe, daemon=True).start()
-        return done.wait(0.5)
 
 
 class StoreWriter(threading.Thread):

@@ -41,6 +41,7 @@ from tests.faults.trigger_system import (
     until,
 )
 from tests.faults.trigger_watch import Calls, Feeder, Watch
+from tests.services.stopping import stop_outside_a_commit
 from tests.services.tcp_proxy import Direction
 
 
@@ -226,7 +227,7 @@ def _all(stage: Stage) -> list[str]:
 
 def _pause(stage: Stage) -> list[str]:
     worker, member, since_ns = stage.at_work(stage.host())
-    worker.suspend()
+    stop_outside_a_commit(worker)
     try:
         until(
             lambda: stage.taken_over(member),

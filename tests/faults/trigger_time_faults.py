@@ -19,6 +19,7 @@ from cellfeed.consumers.billing.app import GROUP
 from cellfeed.store.errors import CellfeedError
 from tests.faults.trigger_faults import Stage, nothing_runs
 from tests.faults.trigger_system import FaultDidNotHappen, TriggerSystem, until
+from tests.services.stopping import stop_outside_a_commit
 
 HOUR_S: Final = 3600.0
 _NOTICED_S: Final = 5.0
@@ -38,7 +39,7 @@ def _zookeeper_rollback(stage: Stage) -> list[str]:
     stage.afflicted.add(worker.pid)
     paused = stage.chance.random() < 0.5
     if paused:
-        worker.suspend()
+        stop_outside_a_commit(worker)
     else:
         stage.afflicted.update(host.kill())
     try:

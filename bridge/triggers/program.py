@@ -237,10 +237,15 @@ def _wanted(function: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.name in ("cell", "store")]
 
 
+_MOVED: Final = {"consumers.billing.app": "cellfeed.consumers.billing.app"}
+"""Programs of ours that configurations of before name without ``cellfeed``."""
+
+
 def _module(place: str, source: str) -> ModuleType:
     try:
         if not place.endswith(".py"):
-            return importlib.import_module(place)
+            is_ours = place in _MOVED and importlib.util.find_spec(place.partition(".")[0]) is None
+            return importlib.import_module(_MOVED[place] if is_ours else place)
         path = Path(place).resolve()
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None or not path.is_file():

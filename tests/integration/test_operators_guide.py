@@ -94,6 +94,7 @@ def test_an_embedded_datastore_is_backed_up_and_restored(srv: Path) -> None:
     up = ["cellfeed up --detach --config /srv/cellfeed.yaml --run-dir /srv/cellfeed"]
     run(up, srv)
     put(srv / "cellfeed", 0, 500)
+    (srv / "tmp").mkdir()  # the directory of trial restores is the operator's to make
     [backing_up] = commands("Backing up")
     done = run(backing_up, srv)
     assert "500 cells" in done[0].output

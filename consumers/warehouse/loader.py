@@ -146,7 +146,8 @@ class WarehouseLoader:
             **_OWN_CONFIG,
         }
         self._consumer = Consumer(config, logger=_log)
-        self._look_config = {**config, "group.id": f"{group}-look"}
+        # A client of its own: beside a fetch that is under way a question would wait for it.
+        self._look = Consumer({**config, "group.id": f"{group}-look"}, logger=_log)
 
     def run(
         self,
@@ -187,6 +188,7 @@ class WarehouseLoader:
             self._oldest_at.clear()
             self._shards.clear()
             self._consumer.close()
+            self._look.close()
         return self.progress
 
     # --- records ----------------------------------------------------------------------------------
@@ -285,7 +287,7 @@ class WarehouseLoader:
         """Whether the cluster said who it is just now, and is one of the table's. Raises
         ProtectData for another one's log."""
         try:
-            cluster_id = self._consumer.list_topics(self._topic, METADATA_TIMEOUT_S).cluster_id
+            cluster_id = self._look.list_topics(self._topic, METADATA_TIMEOUT_S).cluster_id
             self._source.accept(
                 cluster_id, WarehouseTable(self._directory).last_rows, self._record_at
             )
@@ -297,12 +299,11 @@ class WarehouseLoader:
 
     def _record_at(self, shard: int, offset: int) -> WarehouseRow | None:
         """The cell that lies there now. Raises Unavailable."""
-        consumer = Consumer(self._look_config, logger=_log)
         try:
-            consumer.assign([TopicPartition(self._topic, shard, offset)])
+            self._look.assign([TopicPartition(self._topic, shard, offset)])
             ends_at = time.monotonic() + METADATA_TIMEOUT_S
             while time.monotonic() < ends_at:
-                for record in consumer.consume(1, CONSUME_WAIT_S):
+                for record in self._look.consume(1, CONSUME_WAIT_S):
                     error = record.error()
                     if error is None:
                         return (
@@ -321,7 +322,7 @@ class WarehouseLoader:
                 f" {METADATA_TIMEOUT_S:.0f} s"
             )
         finally:
-            consumer.close()
+            self._look.unassign()
 
     def _flush(self, shards: list[int]) -> bool:
         """Commits the waiting rows of ``shards`` to the table, then the group's offsets; False when

@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 
 from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE
-from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.errors import OutcomeUnknown
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("sqlite.left.between")
@@ -27,7 +27,8 @@ def staged_restore(place: Path) -> Path:
 
 
 def remove_left(place: Path) -> None:
-    """Removes them. Nothing but a restore's own folder goes. Raises StorageUnavailable."""
+    """Removes them. Nothing but a restore's own folder goes. Raises OutcomeUnknown: the
+    row's cells in the store are erased by then, so the erasure is to be repeated."""
     staged = staged_restore(place)
     try:
         for path in place.glob(f"{INDEX_FILE}.replaced-*"):
@@ -40,6 +41,6 @@ def remove_left(place: Path) -> None:
                     path.unlink()
             shutil.rmtree(staged)
     except OSError as error:
-        raise StorageUnavailable(
+        raise OutcomeUnknown(
             f"{error.filename}: {error.strerror}: bodies that were erased may be in it; remove it"
         ) from error

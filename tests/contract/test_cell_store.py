@@ -588,7 +588,7 @@ def test_an_erased_row_is_found_by_no_key_refuses_puts_and_keeps_its_places_in_t
 
 
 def test_the_column_that_tells_of_erasures_takes_no_puts(store: CellStore, row: UUID) -> None:
-    with pytest.raises(InvalidColumn, match="tells of erased rows"):
+    with pytest.raises(InvalidColumn, match="marks erased rows"):
         store.put_cell(row, ERASED_COLUMN, 0, {})
     with pytest.raises(InvalidRowKey):
         store.erase_row("nobody")

@@ -4,6 +4,7 @@ patience; told to stop it waits for nothing."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,9 +178,12 @@ def hanging(tmp_path: Path) -> RunDir:
 
 
 def started_for(directory: RunDir) -> list[psutil.Process]:
-    return [
-        child for child in psutil.Process().children() if str(directory.path) in child.cmdline()
-    ]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # a zombie, whose command line is gone, is one too
+            if str(directory.path) in child.cmdline():
+                found.append(child)
+    return found
 
 
 def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from pymysql.err import MySQLError
+
 from cellfeed.store.cells.cell import StoredCell, new_cell
 from cellfeed.store.clusters.model.roles import read_role
 from cellfeed.store.clusters.operating.promote import cluster_role, promote
@@ -414,7 +416,7 @@ def _follows(system: ClusterSystem, node: str) -> bool:
         return is_prefix(system.admin[node[0]], node, role) and bool(
             system.servers[node].sql("SHOW SLAVE STATUS")
         )
-    except CellfeedError:
+    except (CellfeedError, MySQLError):  # it starts again just now
         return False
 
 

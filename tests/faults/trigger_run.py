@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.consumers.billing.app import BASE_COLUMN, GROUP, STATUS_COLUMN
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
@@ -146,6 +148,10 @@ def run_trigger_faults(
             watch.start()
             feeder.start()
             until(lambda: calls.ended() > HOSTS, "the work is under way")
+            if kind in ("zookeeper-empty", "zookeeper-rollback"):
+                state, shards = system.datastore.state, range(system.datastore.shards)
+                kept = partial(last_known, state, version.group, system.datastore.name, shards)
+                until(lambda: len(kept()) == len(shards), "the index's offsets are kept")
             for _ in range(scale.faults if kind in REPEATED else 1):
                 time.sleep(chance.uniform(0.1, 0.5))
                 _one_fault(kind, stage, feeder, result)

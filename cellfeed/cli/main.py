@@ -1,7 +1,7 @@
 """The command line. Exit codes: 0 well, 1 failed, 2 used wrongly, 3 refused to protect data.
 
-Only the modules of the verb that is asked for are imported: a process of an instance is a command,
-too (``run``), and starts in two thirds of the time.
+Only the modules of the verb that runs are imported, and for ``--help`` those of none. A process of
+an instance is a command, too (``run``).
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import sys
 from importlib import import_module
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from cellfeed import __version__
+from cellfeed.cli.summaries import SUMMARIES
 from cellfeed.store.errors import CellfeedError
 
 _VERBS: Final = {
@@ -57,24 +59,51 @@ _GROUPS: Final = {
 it, all of them add verbs to it."""
 
 
+class _Listed(TyperGroup):
+    """Knows every verb by its summary, and imports the one that runs."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {
+            name: TyperCommand(name, help=SUMMARIES[name]) for name in (*_VERBS, *_GROUPS)
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        if name is not None and name in self.commands:
+            listed = verb_alone(name).commands[name]
+        return name, listed, rest
+
+
 def command_line(first: str | None = None) -> typer.Typer:
-    """The whole command line; with ``first``, the first word of a command, only as much of it as
-    that one needs."""
+    """The command line. With ``first``, the first word of a command, it has that verb alone; else
+    it lists all, and imports a verb when it runs."""
+    if first not in _VERBS and first not in _GROUPS:
+        return _typer(_Listed)
+    app = _typer(TyperGroup)
+    if first in _VERBS:
+        app.command()(getattr(import_module(f"cellfeed.cli.{_VERBS[first]}"), first))
+    else:
+        name, modules = _GROUPS[first]
+        owner, *_ = [import_module(f"cellfeed.cli.{module}") for module in modules]
+        app.add_typer(getattr(owner, name), name=first)
+    return app
+
+
+def verb_alone(name: str) -> TyperGroup:
+    """The command line with the verb ``name`` alone, as a group of commands."""
+    return cast("TyperGroup", typer.main.get_command(command_line(name)))
+
+
+def _typer(group: type[TyperGroup]) -> typer.Typer:
     app = typer.Typer(
+        cls=group,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         help="A sharded store of immutable cells whose every shard is a Kafka partition.",
     )
     app.callback()(_options)
-    is_one = first in _VERBS or first in _GROUPS
-    for verb, module in _VERBS.items():
-        if verb == first or not is_one:
-            app.command()(getattr(import_module(f"cellfeed.cli.{module}"), verb))
-    for group, (name, modules) in _GROUPS.items():
-        if group == first or not is_one:
-            owner, *_ = [import_module(f"cellfeed.cli.{module}") for module in modules]
-            app.add_typer(getattr(owner, name), name=group)
     return app
 
 

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import yaml
 from typer.core import TyperGroup
 
 import cellfeed
-from cellfeed.cli.main import command_line
+from cellfeed.cli.main import command_line, verb_alone
 from cellfeed.config.model import Config, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -64,8 +65,14 @@ def verbs(command: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
         yield prefix
 
 
+@cache
 def cli() -> Any:
-    return typer.main.get_command(command_line())
+    """The command line with every verb imported."""
+    whole = typer.main.get_command(command_line())
+    assert isinstance(whole, TyperGroup)
+    for name in list(whole.commands):
+        whole.commands |= verb_alone(name).commands
+    return whole
 
 
 @pytest.mark.parametrize(("page", "words"), documented("cellfeed"))

@@ -1,5 +1,4 @@
-"""One verb needs no more than its own modules, and is the same with them as in the whole command
-line."""
+"""A verb imports its own modules alone, and the list of verbs imports none."""
 
 from __future__ import annotations
 
@@ -11,8 +10,10 @@ from pathlib import Path
 import pytest
 import typer
 from typer.core import TyperGroup
+from typer.testing import CliRunner
 
-from cellfeed.cli.main import command_line
+from cellfeed.cli.main import command_line, verb_alone
+from cellfeed.cli.summaries import SUMMARIES
 
 ROOT = Path(__file__).parents[2]
 OF_OTHERS = [
@@ -25,45 +26,81 @@ OF_OTHERS = [
     "cellfeed.cli.index",
     "cellfeed.cli.status",
 ]
+HEAVY = [
+    *OF_OTHERS,
+    "asyncio",
+    "fastavro",
+    "kazoo",
+    "numpy",
+    "pymysql",
+    "sqlite3",
+    "uvloop",
+    "yaml",
+    "cellfeed.assembly",
+    "cellfeed.bridge",
+    "cellfeed.cli.cells",
+    "cellfeed.config",
+    "cellfeed.store.datastore",
+]
 
 
-def group(first: str | None = None) -> TyperGroup:
-    made = typer.main.get_command(command_line(first))
+def loaded_by(code: str) -> set[str]:
+    """The modules of a process after ``code``."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import json, sys\n{code}\nprint(json.dumps(list(sys.modules)))",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_need() -> None:
+    loaded = loaded_by("from cellfeed.cli.main import command_line; command_line('run')")
+    assert "cellfeed.assembly.processes" in loaded
+    assert not loaded & set(OF_OTHERS)
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["--version"], ["no-such-verb"]])
+def test_the_list_of_verbs_imports_none_of_them(words: list[str]) -> None:
+    loaded = loaded_by(
+        f"from cellfeed.cli import main\nsys.argv = ['cellfeed', *{words}]\n"
+        "try:\n    main.main()\nexcept SystemExit:\n    pass"
+    )
+    assert "cellfeed.cli.summaries" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def listed() -> TyperGroup:
+    made = typer.main.get_command(command_line())
     assert isinstance(made, TyperGroup)
     return made
 
 
-def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_need() -> None:
-    code = (
-        "import json, sys; from cellfeed.cli.main import command_line; command_line('run');"
-        " print(json.dumps(sorted(sys.modules)))"
-    )
-    loaded = json.loads(
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout
-    )
-    assert "cellfeed.assembly.processes" in loaded
-    assert not set(loaded) & set(OF_OTHERS)
+@pytest.mark.parametrize("name", sorted(listed().commands))
+def test_the_list_says_of_a_verb_what_its_own_help_begins_with(name: str) -> None:
+    (verb,) = verb_alone(name).commands.values()
+    assert " ".join((verb.help or "").split()).startswith(SUMMARIES[name])
+    assert listed().commands[name].help == SUMMARIES[name]
 
 
-@pytest.mark.parametrize("first", sorted(group().commands))
-def test_a_verb_alone_is_what_it_is_among_the_others(first: str) -> None:
-    alone, among = group(first).commands, group().commands
-    assert set(alone) == {first}
-    assert (alone[first].help, [each.opts for each in alone[first].params]) == (
-        among[first].help,
-        [each.opts for each in among[first].params],
-    )
-    if isinstance(among[first], TyperGroup):
-        assert list(alone[first].commands) == list(among[first].commands)
+def test_every_summary_is_of_a_verb() -> None:
+    assert set(SUMMARIES) == set(listed().commands)
 
 
-@pytest.mark.parametrize("first", [None, "--version", "--help", "no-such-verb"])
-def test_whatever_else_comes_first_is_answered_by_the_whole(first: str | None) -> None:
-    assert len(group(first).commands) > 15
+@pytest.mark.parametrize("words", [["down"], ["--", "down"]])
+def test_a_listed_verb_is_imported_when_it_runs(words: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(command_line(), [*words, "--run-dir", str(tmp_path)])
+    assert (done.exit_code, done.output) == (0, f"nothing runs in {tmp_path}\n")
+
+
+def test_a_mistyped_verb_is_answered_with_those_alike() -> None:
+    done = CliRunner().invoke(command_line("statsu"), ["statsu"])
+    assert done.exit_code == 2
+    assert "Did you mean 'status'" in done.output

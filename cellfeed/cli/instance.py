@@ -1,23 +1,26 @@
 """Which instance a command speaks to: ``--run-dir`` (or CELLFEED_RUN_DIR) of a local one, or
-``--url`` of its workers."""
+``--url`` of its workers.
+
+Only a command that opens the datastore itself imports the store: most speak HTTP.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cellfeed.assembly import storage
-from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.config.model import Config, load_config
 from cellfeed.run_dir import RunDir
-from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import NotFound
 from cellfeed.store.http.client import Client
+
+if TYPE_CHECKING:
+    from cellfeed.bridge.coordination.contract import Coordinator
+    from cellfeed.store.datastore import Datastore
 
 DEFAULT_RUN_DIR = Path("run")
 
@@ -114,6 +117,9 @@ def config_of(run_dir: Path, file: Path | None) -> Config:
 def opened(run_dir: Path, file: Path | None = None) -> Iterator[Opened]:
     """Opens the instance of a run directory or of a configuration. Raises NotFound,
     StorageUnavailable."""
+    from cellfeed.assembly import storage
+    from cellfeed.bridge.coordination.open import open_coordinator
+
     config = config_of(run_dir, file)
     with (
         storage.open_datastore(config, RunDir(run_dir).path) as datastore,

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from cellfeed.assembly.processes import run_process
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config.model import load_config
@@ -109,6 +108,8 @@ def run(
 ) -> None:
     """Run one process of an instance in the foreground (what `up` starts; for other
     supervisors)."""
+    from cellfeed.assembly.processes import run_process  # up and down open no store
+
     run_process(run_dir, name)
 
 

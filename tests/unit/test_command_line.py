@@ -62,16 +62,30 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_need() -> None:
-    loaded = loaded_by("from cellfeed.cli.main import command_line; command_line('run')")
-    assert "cellfeed.assembly.processes" in loaded
+    loaded = loaded_by(
+        "from cellfeed.cli.main import command_line; command_line('run')\n"
+        "import cellfeed.assembly.processes"
+    )
     assert not loaded & set(OF_OTHERS)
 
 
-@pytest.mark.parametrize("words", [["--help"], [], ["--version"], ["no-such-verb"]])
-def test_the_list_of_verbs_imports_none_of_them(words: list[str]) -> None:
+def test_verbs_that_speak_to_processes_import_no_store() -> None:
     loaded = loaded_by(
-        f"from cellfeed.cli import main\nsys.argv = ['cellfeed', *{words}]\n"
-        "try:\n    main.main()\nexcept SystemExit:\n    pass"
+        "from cellfeed.cli.main import verb_alone\n"
+        "for verb in 'put get scan tail erase verify up down'.split(): verb_alone(verb)"
+    )
+    assert {"cellfeed.cli.cells", "cellfeed.cli.verify", "cellfeed.cli.lifecycle"} <= loaded
+    assert not loaded & {*OF_OTHERS, "cellfeed.assembly", "cellfeed.store.datastore"}
+
+
+def test_the_list_of_verbs_imports_none_of_them() -> None:
+    loaded = loaded_by(
+        "from contextlib import suppress\n"
+        "from cellfeed.cli import main\n"
+        "for words in (['--help'], [], ['--version'], ['no-such-verb']):\n"
+        "    sys.argv = ['cellfeed', *words]\n"
+        "    with suppress(SystemExit):\n"
+        "        main.main()"
     )
     assert "cellfeed.cli.summaries" in loaded
     assert not loaded & set(HEAVY)

@@ -26,7 +26,7 @@ from cellfeed.store.dictionaries.training import SAMPLES_MIN, SAMPLES_WANTED, Sa
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.errors import Unavailable
-from tests.services.local_mariadb import MariaDB
+from tests.support.local_mariadb import MariaDB
 
 SHARDS = 16
 BATCH = 5_000

@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from benchmarks._processes import STOP_TIMEOUT_S
 from cellfeed.servers.kafka_jars import class_path_of
-from tests.services.free_ports import free_port
+from tests.support.free_ports import free_port
 
 CONNECT_VERSION: Final = "3.9.2"
 DEBEZIUM_VERSION: Final = "3.3.0.Final"

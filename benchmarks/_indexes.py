@@ -22,7 +22,7 @@ from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.version import IndexVersion
-from tests.services.waiting import wait_until
+from tests.support.waiting import wait_until
 
 SHARDS: Final = 16
 DRIVERS: Final = 1_000

@@ -1,7 +1,7 @@
 """Apache Kafka itself, as a peer: one broker (KRaft) on loopback, its records those of a gateway's
 topic.
 
-Kafka's jars come as for the tests (:mod:`tests.services.kafka_jars`); without Java or Maven there
+Kafka's jars come as for the tests (:mod:`tests.support.kafka_jars`); without Java or Maven there
 is no peer and :class:`JarsUnavailable` says why.
 """
 
@@ -21,8 +21,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
 from benchmarks._processes import STOP_TIMEOUT_S
-from tests.services.free_ports import free_ports
-from tests.services.kafka_jars import JarsUnavailable, kafka_class_path
+from tests.support.free_ports import free_ports
+from tests.support.kafka_jars import JarsUnavailable, kafka_class_path
 
 __all__ = ["JarsUnavailable", "copy_topic", "kafka_broker", "kafka_broker_process"]
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.services import local_mariadb
-from tests.services.local_mariadb import MariaDB
+from tests.support import local_mariadb
+from tests.support.local_mariadb import MariaDB
 
 _OPTIONS = (
     "--innodb-buffer-pool-size=256M",

@@ -16,9 +16,9 @@ import psutil
 
 from benchmarks._processes import STOP_TIMEOUT_S
 from cellfeed.run_dir import RunDir
-from tests.services import local_mariadb
-from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import bare_servers
+from tests.support import local_mariadb
+from tests.support.local_mariadb import MariaDB
+from tests.support.mariadb_cluster import bare_servers
 
 SHARDS = 16
 

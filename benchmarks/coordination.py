@@ -25,8 +25,8 @@ from cellfeed.bridge.coordination.assignment import balance
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.store.datastore import Datastore
-from tests.services import local_zookeeper
-from tests.services.local_zookeeper import ZooKeeper
+from tests.support import local_zookeeper
+from tests.support.local_zookeeper import ZooKeeper
 
 SHARDS = 4_096
 MEMBERS = 8

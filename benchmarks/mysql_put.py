@@ -47,7 +47,7 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.http.client import Client
 from cellfeed.store.http.server.commits import LoopCommits
 from cellfeed.store.http.server.worker import run_worker
-from tests.services.local_mariadb import MariaDB
+from tests.support.local_mariadb import MariaDB
 
 SHARDS = 64
 BATCH_CELLS = 5_000

@@ -25,7 +25,7 @@ from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX
-from tests.services.local_mariadb import MariaDB
+from tests.support.local_mariadb import MariaDB
 
 CELLS = 200_000
 STEP_CELLS = SCAN_CELLS_MAX

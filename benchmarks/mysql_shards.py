@@ -23,7 +23,7 @@ from cellfeed.store.cells.cell import NewCell, new_cell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from tests.services.local_mariadb import MariaDB
+from tests.support.local_mariadb import MariaDB
 
 SHARDS = 4_096
 SINGLE_PUTS = 300

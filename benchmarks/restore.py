@@ -37,7 +37,7 @@ from cellfeed.store.backups.restore import Target, plan
 from cellfeed.store.backups.restore import restore as restore_backup
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.engines.sqlite.open import CELLS_FILE
-from tests.services import local_mariadb
+from tests.support import local_mariadb
 
 CELLS = 100_000
 RUNS = 3

@@ -30,7 +30,7 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from tests.services.local_mariadb import MariaDB
+from tests.support.local_mariadb import MariaDB
 
 CELLS = 100_000
 RUNS = 4

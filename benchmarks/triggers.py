@@ -52,8 +52,8 @@ from cellfeed.bridge.triggers.worker import run_trigger_worker
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.http.client import Client
-from tests.services import local_zookeeper
-from tests.services.local_zookeeper import ZooKeeper
+from tests.support import local_zookeeper
+from tests.support.local_zookeeper import ZooKeeper
 
 CELLS = 100_000
 RUNS = 3

@@ -17,9 +17,9 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import clear_failpoints
 from tests.faults.seeds import VARIABLE as FAULT_SEED
 from tests.faults.seeds import default_seed, pytest_report_header
-from tests.services import local_mariadb, local_zookeeper
-from tests.services.local_mariadb import MariaDB
-from tests.services.local_zookeeper import ZooKeeper
+from tests.support import local_mariadb, local_zookeeper
+from tests.support.local_mariadb import MariaDB
+from tests.support.local_zookeeper import ZooKeeper
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run that a shell has begun in the background ignores Ctrl-C, and so would all that it

@@ -3,8 +3,8 @@
 The name of a record is its chosen values joined by ``|``; in each value a backslash becomes two and
 a ``|`` gets one before it, so that different values never make the same name. Text counts as it
 stands, anything else as canonical JSON. The row key is the UUIDv5 (RFC 9562 §5.5) of that name in
-:data:`ROW_KEY_NAMESPACE`. Frozen by golden vectors in ``tests/unit/test_load_row_keys.py``: another
-rule would load every file a second time.
+:data:`ROW_KEY_NAMESPACE`. Frozen by golden vectors in
+``tests/unit/cellfeed/test_load_row_keys.py``: another rule would load every file a second time.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ key as lower-case text: ``(murmur2(utf8(str(row_key))) & 0x7fffffff) % shards`` 
 with every other topic keyed by the same ids, and a client in any language can find a row's
 partition without asking.
 
-Frozen by the golden vectors in ``tests/unit/test_sharding.py``.
+Frozen by the golden vectors in ``tests/unit/store/test_cells.py``.
 """
 
 from __future__ import annotations

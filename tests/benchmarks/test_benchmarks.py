@@ -43,7 +43,7 @@ from benchmarks import (
     triggers,
 )
 from benchmarks.__main__ import main
-from tests.services import local_kafka, local_mariadb
+from tests.support import local_kafka, local_mariadb
 
 SMALL = {
     "backup": lambda: backup.figures(cells=500, runs=1, with_mariadb=False),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.drivers import DRIVERS, Driver
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import Received, expected_records, fill
+from tests.support.drivers import DRIVERS, Driver
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import Received, expected_records, fill
 
 
 @pytest.fixture(scope="session")

@@ -20,9 +20,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at
     ResourceType,
 )
 
-from tests.clients.raw_requests import ask, encoded
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import SHARDS, Received
+from tests.support.raw_requests import ask, encoded
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, Received
 
 pytestmark = pytest.mark.integration
 

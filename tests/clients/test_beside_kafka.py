@@ -27,10 +27,10 @@ from cellfeed.bridge.events.record_batch import decode_record_batches
 from cellfeed.bridge.gateway.apis.advertised import APIS
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
 from cellfeed.store.datastore import Datastore
-from tests.clients.raw_requests import ask, decoded, encoded, exchange, head_bytes
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import SHARDS
-from tests.services.local_kafka import Kafka, started_kafka
+from tests.support.local_kafka import Kafka, started_kafka
+from tests.support.raw_requests import ask, decoded, encoded, exchange, head_bytes
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("kafka")]
 

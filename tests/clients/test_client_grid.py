@@ -15,8 +15,8 @@ import pytest
 from tests.clients.grid import table
 from tests.clients.grid.clients import CLIENTS
 from tests.clients.grid.scenarios import SCENARIOS, Grid, why_not
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import Received
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import Received
 
 # One worker, so that gateways, builds and the death of a gateway are there once. The first test may
 # have to build the drivers.

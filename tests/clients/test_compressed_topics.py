@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from tests.clients.drivers import ConfluentDriver, KafkaPythonDriver
-from tests.clients.running_gateway import GatewayProcess
 from tests.clients.test_java_tools import SHOW_ALL, Java, as_console, java, of_console
 from tests.clients.test_kcat import FORMAT, kcat, parsed
-from tests.clients.trips_log import SHARDS, Received, expected_records, fill
-from tests.services.kcat import needs_kcat
+from tests.support.drivers import ConfluentDriver, KafkaPythonDriver
+from tests.support.kcat import needs_kcat
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, Received, expected_records, fill
 
 pytestmark = pytest.mark.integration
 

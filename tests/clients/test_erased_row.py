@@ -11,8 +11,8 @@ import pytest
 
 from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.datastore import Datastore
-from tests.clients.running_gateway import GatewayProcess
 from tests.clients.test_trimmed_log import PARTITION, confluent, consumed
+from tests.support.running_gateway import GatewayProcess
 
 pytestmark = pytest.mark.integration
 

@@ -35,8 +35,8 @@ from cellfeed.bridge.gateway.server import Gateway, GatewayConfig
 from cellfeed.bridge.gateway.wire.protocol import read_head, read_request, write_response
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
-from tests.clients.raw_requests import decoded, encoded, head_bytes
-from tests.services.waiting import wait_until
+from tests.support.raw_requests import decoded, encoded, head_bytes
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway rights")]
 

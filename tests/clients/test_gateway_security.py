@@ -29,11 +29,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.gateway.security.users import Acl, allow, put_user, remove_acl, remove_user
 from cellfeed.store.datastore import Datastore
-from tests.clients.certificates import Certificates, make_certificates
-from tests.clients.raw_requests import ask, encoded
-from tests.clients.running_gateway import GatewayProcess
-from tests.services.free_ports import free_ports
-from tests.services.waiting import wait_until
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.free_ports import free_ports
+from tests.support.raw_requests import ask, encoded
+from tests.support.running_gateway import GatewayProcess
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway security")]
 

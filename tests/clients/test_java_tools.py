@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import SHARDS, Received
-from tests.services.kafka_jars import JarsUnavailable, kafka_class_path
+from tests.support.kafka_jars import JarsUnavailable, kafka_class_path
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, Received
 
 pytestmark = pytest.mark.integration
 

@@ -12,9 +12,9 @@ import pytest
 
 from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
 from cellfeed.store.datastore import Datastore
-from tests.clients.running_gateway import GatewayProcess
-from tests.services.kafka_connect import ConnectUnavailable, FileSink, connect_class_path
-from tests.services.waiting import wait_until
+from tests.support.kafka_connect import ConnectUnavailable, FileSink, connect_class_path
+from tests.support.running_gateway import GatewayProcess
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

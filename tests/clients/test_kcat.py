@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cellfeed.store.datastore import Datastore
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import SHARDS, Received
-from tests.services.kcat import needs_kcat
+from tests.support.kcat import needs_kcat
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, Received
 
 pytestmark = [pytest.mark.integration, needs_kcat]
 

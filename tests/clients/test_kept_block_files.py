@@ -19,11 +19,11 @@ from cellfeed.bridge.gateway.apis.api_35_describe_log_dirs import KEY as LOG_DIR
 from cellfeed.bridge.gateway.limits import BLOCK_CELLS
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.datastore import Datastore
-from tests.clients.drivers import ConfluentDriver
-from tests.clients.raw_requests import ask, encoded
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import Received
-from tests.services.waiting import wait_until
+from tests.support.drivers import ConfluentDriver
+from tests.support.raw_requests import ask, encoded
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import Received
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient
 
 from tests.clients.grid.builds import Unavailable
 from tests.clients.grid.table import GUIDE
-from tests.clients.running_gateway import GatewayProcess
 from tests.clients.tools.builds import TOOLS, node_tools, pinned, python_tools
-from tests.clients.trips_log import SHARDS, Received
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, Received
 
 # One worker, so that each is installed once; the first test may have to install it.
 pytestmark = [

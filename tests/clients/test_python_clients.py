@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cellfeed.store.datastore import Datastore
-from tests.clients.drivers import Driver
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import SHARDS, Received
+from tests.support.drivers import Driver
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, Received
 
 pytestmark = pytest.mark.integration
 

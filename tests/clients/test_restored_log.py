@@ -18,8 +18,8 @@ from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import IDS_LEFT_OUT, plan, restore
 from cellfeed.store.cells.cell import RESTORED_COLUMN
 from cellfeed.store.datastore import Datastore
-from tests.clients.running_gateway import GatewayProcess
-from tests.rides import rides
+from tests.support.rides import rides
+from tests.support.running_gateway import GatewayProcess
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ import pytest
 from kafka.errors import OffsetOutOfRangeError
 
 from cellfeed.store.datastore import Datastore
-from tests.clients.running_gateway import GatewayProcess
+from tests.support.running_gateway import GatewayProcess
 
 pytestmark = pytest.mark.integration
 

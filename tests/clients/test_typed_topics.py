@@ -27,9 +27,9 @@ from cellfeed.bridge.typed.versions import Settings, register, stored_columns
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
 from cellfeed.store.datastore import Datastore
-from tests.clients.drivers import DRIVERS, Driver
-from tests.clients.running_gateway import GatewayProcess
-from tests.services.waiting import wait_until
+from tests.support.drivers import DRIVERS, Driver
+from tests.support.running_gateway import GatewayProcess
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 

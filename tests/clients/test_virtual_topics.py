@@ -23,11 +23,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from cellfeed.bridge.events.cloud_events import CONTENT_TYPE, envelope_of
 from cellfeed.store.cells.cell import Triple
 from cellfeed.store.datastore import Datastore
-from tests.clients.drivers import Driver
-from tests.clients.running_gateway import GatewayProcess
 from tests.clients.test_java_tools import Java, java
-from tests.clients.trips_log import SHARDS
-from tests.services.kcat import needs_kcat
+from tests.support.drivers import Driver
+from tests.support.kcat import needs_kcat
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS
 
 pytestmark = pytest.mark.integration
 

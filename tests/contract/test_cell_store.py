@@ -38,8 +38,8 @@ from cellfeed.store.limits import (
     READ_KEYS_MAX,
     SCAN_CELLS_MAX,
 )
-from tests.services import local_mariadb
-from tests.worker_thread import worker_thread
+from tests.support import local_mariadb
+from tests.support.worker_thread import worker_thread
 
 
 @pytest.fixture(scope="module", params=["sqlite", "mysql"])

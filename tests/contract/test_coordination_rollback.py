@@ -24,9 +24,9 @@ from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from cellfeed.testing.zookeeper_tree import TreeCopy, ZooKeeperTree
-from tests.services import local_zookeeper
-from tests.services.local_zookeeper import ZooKeeper
-from tests.services.waiting import wait_until
+from tests.support import local_zookeeper
+from tests.support.local_zookeeper import ZooKeeper
+from tests.support.waiting import wait_until
 
 GROUP = "g"
 T = TypeVar("T")

@@ -37,8 +37,8 @@ from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.engines.sqlite.open import CELLS_FILE, SCHEMA_VERSION
 from cellfeed.store.errors import DataDamaged, DictionaryLost, ProtectData
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
-from tests.rides import rides
-from tests.services.local_mariadb import MariaDB
+from tests.support.local_mariadb import MariaDB
+from tests.support.rides import rides
 
 pytestmark = pytest.mark.usefixtures("no_other_stores")
 

@@ -912,7 +912,7 @@ def test_e25_a_history_has_one_identity_for_everybody_who_opens_it(
     if kind == "mysql":
         assert (
             identity == ""
-        )  # a server has the identity of its cluster: tests/integration/test_histories.py
+        )  # a server has the identity of its cluster: tests/integration/cli/test_histories.py
         return
     assert (len(identity), int(identity, 16) > 0) == (32, True)
     assert open_engine().history.history_id == identity

@@ -40,8 +40,8 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import InvalidLocation, Trimmed
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
-from tests.services import local_mariadb
-from tests.services.local_mariadb import MariaDB
+from tests.support import local_mariadb
+from tests.support.local_mariadb import MariaDB
 
 SHARDS = 3
 TRIM_FAILPOINTS = sorted(

@@ -38,7 +38,7 @@ from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.version import IndexVersion
-from tests.services.index_store_proxy import IndexStoreProxy
+from tests.support.index_store_proxy import IndexStoreProxy
 
 COLUMNS = (
     "[{column_key: BASE, fields: [{field: driver, type: string}]}, {column_key: STATUS, fields:"

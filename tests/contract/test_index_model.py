@@ -37,9 +37,9 @@ from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.version import IndexVersion, RowView
-from tests.services import local_mariadb
-from tests.services.index_store_proxy import IndexStoreProxy
-from tests.services.local_mariadb import MariaDB
+from tests.support import local_mariadb
+from tests.support.index_store_proxy import IndexStoreProxy
+from tests.support.local_mariadb import MariaDB
 
 SHARDS = 3
 SEEDS_THAT_FAILED = [2, 13]

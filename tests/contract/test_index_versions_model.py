@@ -55,8 +55,8 @@ from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.values import decode
 from cellfeed.store.indexes.version import IndexVersion, RowView
 from tests.contract.test_index_model import CELLS, DEFINITION, ERASE_PLACES, SHARDS
-from tests.services import local_mariadb
-from tests.services.local_mariadb import MariaDB
+from tests.support import local_mariadb
+from tests.support.local_mariadb import MariaDB
 
 
 def _defined(columns: str) -> IndexDefinition:

@@ -30,8 +30,8 @@ from cellfeed.store.engines.sqlite import files as sqlite_files
 from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from tests.rides import ride, rides
-from tests.unit.test_warehouse_shard_loader import SHARD, Log
+from tests.support.rides import ride, rides
+from tests.support.warehouse_log import SHARD, Log
 
 CELLS = 24
 ROWS = range(40)

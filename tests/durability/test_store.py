@@ -9,7 +9,7 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.programs import CELLS
-from tests.rides import ride
+from tests.support.rides import ride
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from cellfeed.consumers.warehouse.shard_loader import ShardLoader
 from cellfeed.consumers.warehouse.table import make_table
 from tests.durability.conftest import Cuts
 from tests.durability.programs import ROWS
-from tests.unit.test_warehouse_shard_loader import SHARD, Log, assert_prefix, feed
+from tests.support.warehouse_log import SHARD, Log, assert_prefix, feed
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -30,8 +30,8 @@ from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, ru
 from tests.faults.seeds import default_seed
 from tests.faults.trigger_faults import BRIEF, FULL
 from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
-from tests.services import local_kafka, local_mariadb, local_zookeeper
-from tests.services.small_disk import NoSmallDisk
+from tests.support import local_kafka, local_mariadb, local_zookeeper
+from tests.support.small_disk import NoSmallDisk
 
 
 def main() -> int:

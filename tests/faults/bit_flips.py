@@ -36,7 +36,7 @@ from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from cellfeed.store.errors import CellfeedError
 from tests.faults.invariants import Violations
 from tests.faults.run import FaultRun
-from tests.rides import rides
+from tests.support.rides import rides
 
 BIT_FLIP_KINDS: Final = ("bit-flips",)
 

@@ -30,8 +30,8 @@ from cellfeed.store.errors import CellfeedError, ProtectData, StorageUnavailable
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, put_again
 from tests.faults.ledger import Put
 from tests.faults.move_faults import back_killed, master_killed, mover_killed, promoted, shard_moves
-from tests.services.small_disk import fill, make_room
-from tests.services.tcp_proxy import Action, Rule
+from tests.support.small_disk import fill, make_room
+from tests.support.tcp_proxy import Action, Rule
 
 HELD_AT_ONCE: Final = 3
 """COMMITs that are kept back together, each of another connection."""

@@ -43,10 +43,10 @@ from tests.faults.invariants import (
 )
 from tests.faults.shown import Shown
 from tests.faults.workload import seen_cell
-from tests.integration.export_steps import check_equal, export_to
-from tests.integration.move_steps import gateway, kafka_consumer
-from tests.services.local_kafka import Kafka
-from tests.unit.trigger_workers import Recorder, working
+from tests.support.export_steps import check_equal, export_to
+from tests.support.local_kafka import Kafka
+from tests.support.move_steps import gateway, kafka_consumer
+from tests.support.trigger_workers import Recorder, working
 
 _FLUSH = FlushPolicy(rows=50, age_s=0.3)
 

@@ -50,8 +50,8 @@ from tests.faults.restart_faults import RESTART_FAULTS
 from tests.faults.run import FaultRun
 from tests.faults.shown import Shown
 from tests.faults.state_work import StateWork
-from tests.services.kept_index import differences, index_worker, made_index
-from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S
+from tests.support.kept_index import differences, index_worker, made_index
+from tests.support.mariadb_cluster import BUSY_FENCE_MAX_S
 
 _FAULTS = {**CLUSTER_FAULTS, **RESTART_FAULTS}
 CLUSTER_KINDS = tuple(_FAULTS)

@@ -34,10 +34,10 @@ from tests.faults.invariants import Seen, Violations
 from tests.faults.key_readers import ALLOWED_ERRORS
 from tests.faults.ledger import Ledger, Put
 from tests.faults.state_work import StateWork
-from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import bare_servers
-from tests.services.small_disk import small_disk
-from tests.services.tcp_proxy import TcpProxy
+from tests.support.local_mariadb import MariaDB
+from tests.support.mariadb_cluster import bare_servers
+from tests.support.small_disk import small_disk
+from tests.support.tcp_proxy import TcpProxy
 
 DATASTORE = "trips"
 SHARDS = 8

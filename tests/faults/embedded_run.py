@@ -31,8 +31,8 @@ from tests.faults.invariants import (
 )
 from tests.faults.ledger import Ledger
 from tests.faults.run import FaultRun
-from tests.services.small_disk import fill, make_room, small_disk
-from tests.services.waiting import wait_until
+from tests.support.small_disk import fill, make_room, small_disk
+from tests.support.waiting import wait_until
 
 DESCRIPTOR_LIMIT, FILES_REPLACED, STORE_DISK_FULL = EMBEDDED_KINDS = (
     "descriptor-limit",

@@ -30,7 +30,7 @@ class Worker:
             command = [
                 sys.executable,
                 "-m",
-                "tests.integration.http_worker_process",
+                "tests.support.http_worker_process",
                 str(directory),
             ]
             self.process = subprocess.Popen(

@@ -15,7 +15,7 @@ from cellfeed.store import erasures
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.erasures import ErasureJob
 from cellfeed.store.indexes import catalog
-from tests.services.personal_data import SHARDS
+from tests.support.personal_data import SHARDS
 
 
 def main(directory: str, row: str = "") -> None:

@@ -25,7 +25,7 @@ from cellfeed.store.engines.sqlite.scrub import scrub_files
 from cellfeed.store.indexes import catalog
 from tests.faults.invariants import Violations, merge
 from tests.faults.run import FaultRun
-from tests.services.personal_data import PLACES, SHARDS, files_with
+from tests.support.personal_data import PLACES, SHARDS, files_with
 
 ERASE_EVERYWHERE: Final = "erase-everywhere"
 ERASE_KINDS: Final = (ERASE_EVERYWHERE,)

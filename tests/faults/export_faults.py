@@ -44,10 +44,10 @@ from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
 from tests.faults.invariants import Violations
-from tests.integration.export_steps import Exporter, ends, kafka_admin, pause, put
-from tests.services.local_kafka import Kafka
-from tests.services.local_zookeeper import ZooKeeper
-from tests.services.tcp_proxy import Direction, TcpProxy
+from tests.support.export_steps import Exporter, ends, kafka_admin, pause, put
+from tests.support.local_kafka import Kafka
+from tests.support.local_zookeeper import ZooKeeper
+from tests.support.tcp_proxy import Direction, TcpProxy
 
 if TYPE_CHECKING:
     from tests.faults.export_run import Reader

@@ -43,22 +43,14 @@ from tests.faults.export_faults import (
     until,
 )
 from tests.faults.run import FaultRun
-from tests.integration.export_process import open_store
-from tests.integration.export_steps import (
-    LEASE_S,
-    Exporter,
-    Writer,
-    check_equal,
-    ends,
-    export_to,
-    put,
-)
-from tests.services.free_ports import free_ports
-from tests.services.local_kafka import Kafka
-from tests.services.local_mariadb import MariaDB
-from tests.services.local_zookeeper import ZooKeeper
-from tests.services.mariadb_cluster import lone_server
-from tests.services.tcp_proxy import TcpProxy
+from tests.support.export_process import open_store
+from tests.support.export_steps import LEASE_S, Exporter, Writer, check_equal, ends, export_to, put
+from tests.support.free_ports import free_ports
+from tests.support.local_kafka import Kafka
+from tests.support.local_mariadb import MariaDB
+from tests.support.local_zookeeper import ZooKeeper
+from tests.support.mariadb_cluster import lone_server
+from tests.support.tcp_proxy import TcpProxy
 
 __all__ = ["BRIEF", "EXPORT_KINDS", "FULL", "STORE_CUT", "run_export_faults"]
 

@@ -19,7 +19,7 @@ from tests.faults.invariants import Violations, check_gapless, check_log, merge
 from tests.faults.ledger import Ledger, Put
 from tests.faults.run import FaultRun
 from tests.faults.workload import read_log
-from tests.worker_thread import worker_thread
+from tests.support.worker_thread import worker_thread
 
 FORK_KINDS: Final = ("forked-client",)
 

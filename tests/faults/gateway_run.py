@@ -19,7 +19,7 @@ from tests.faults.invariants import Seen, Violations, check_gapless, check_log, 
 from tests.faults.run import FaultRun
 from tests.faults.trigger_system import FaultDidNotHappen, until
 from tests.faults.workload import seen_cell
-from tests.services.local_zookeeper import ZooKeeper
+from tests.support.local_zookeeper import ZooKeeper
 
 GATEWAY_KINDS = tuple(FAULTS)
 RECOVERY_MAX_S = 10.0

@@ -20,15 +20,15 @@ from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError
-from tests.clients.running_gateway import GatewayProcess
 from tests.faults.group_clients import MEMBERS
 from tests.faults.group_members import GroupLedger, GroupMember, Member
 from tests.faults.ledger import Ledger
 from tests.faults.trigger_invariants import Sample, check_offsets_rise
 from tests.faults.trigger_system import until
 from tests.faults.workload import KafkaReader
-from tests.services.local_zookeeper import ZooKeeper
-from tests.services.stopping import stop_outside_a_commit
+from tests.support.local_zookeeper import ZooKeeper
+from tests.support.running_gateway import GatewayProcess
+from tests.support.stopping import stop_outside_a_commit
 
 SHARDS: Final = 16
 GROUP: Final = "billing"

@@ -1,8 +1,8 @@
 """The invariants of the product as functions of what was seen from outside. Each returns the
 violations as sentences; an empty list is a pass.
 
-Pure: no clock, no socket. ``tests/unit/test_invariants.py`` shows for each that it finds its own
-violation, so none is a check that cannot fail.
+Pure: no clock, no socket. ``tests/unit/harness/test_invariants.py`` shows for each that it finds
+its own violation, so none is a check that cannot fail.
 """
 
 from __future__ import annotations

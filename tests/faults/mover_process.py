@@ -18,7 +18,7 @@ from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.moves import heal, steps
 from cellfeed.store.clusters.moves.mover import clean, move_shard, roll_back
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S
+from tests.support.mariadb_cluster import BUSY_FENCE_MAX_S
 
 ROOT = Path(__file__).parents[2]
 DATASTORE = "trips"

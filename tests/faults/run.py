@@ -55,7 +55,7 @@ from tests.faults.offset_watch import watching_offsets
 from tests.faults.shown import Shown
 from tests.faults.system import LEASE_S, SHARDS, System
 from tests.faults.workload import KafkaReader, Writers, read_log
-from tests.services.kept_index import differences
+from tests.support.kept_index import differences
 
 KINDS = ("worker", "gateway", "triggers", "index", "warehouse", "pause", "all")
 FAULTS_IN_A_RUN = 4

@@ -1,8 +1,8 @@
 """What the workers of a fault run know of the state table and of a group's offsets, and what must
 be true of it (E11, I20).
 
-Pure: no clock, no socket. ``tests/unit/test_fault_ledgers.py`` shows for each check that it finds
-its own violation.
+Pure: no clock, no socket. ``tests/unit/harness/test_fault_ledgers.py`` shows for each check that it
+finds its own violation.
 """
 
 from __future__ import annotations

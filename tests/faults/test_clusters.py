@@ -7,8 +7,8 @@ import pytest
 
 from tests.faults.cluster_run import CLUSTER_KINDS, LONG_KINDS, run_cluster_faults
 from tests.faults.seeds import default_seed
-from tests.services import local_mariadb
-from tests.services.small_disk import NoSmallDisk
+from tests.support import local_mariadb
+from tests.support.small_disk import NoSmallDisk
 
 
 @pytest.mark.faults

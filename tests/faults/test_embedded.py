@@ -9,8 +9,8 @@ import pytest
 
 from tests.faults.embedded_run import EMBEDDED_KINDS, FAULTS_IN_A_RUN, run_embedded_faults
 from tests.faults.erase_run import ERASE_EVERYWHERE, run_erase_faults
-from tests.services.personal_data import PLACES
-from tests.services.small_disk import NoSmallDisk
+from tests.support.personal_data import PLACES
+from tests.support.small_disk import NoSmallDisk
 
 
 @pytest.mark.faults

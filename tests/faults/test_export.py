@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.export_run import BRIEF, EXPORT_KINDS, run_export_faults
 from tests.faults.seeds import default_seed
-from tests.services import local_kafka, local_zookeeper
+from tests.support import local_kafka, local_zookeeper
 
 
 @pytest.mark.faults

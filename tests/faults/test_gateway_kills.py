@@ -15,12 +15,12 @@ from confluent_kafka import Consumer, TopicPartition
 
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.datastore import Datastore
-from tests.clients.running_gateway import GatewayProcess
 from tests.faults.group_members import GroupLedger, GroupMember, check_group
 from tests.faults.invariants import check_gapless, check_log, check_reader, merge
 from tests.faults.ledger import Ledger
 from tests.faults.workload import KafkaReader, seen_cell
-from tests.services.waiting import wait_until
+from tests.support.running_gateway import GatewayProcess
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.faults,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.seeds import seed_with
-from tests.services import local_zookeeper
+from tests.support import local_zookeeper
 
 ROOT = Path(__file__).parents[2]
 ODD, EVEN = seed_with(1), seed_with(0)

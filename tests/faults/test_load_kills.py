@@ -16,8 +16,8 @@ import pytest
 from cellfeed.store.http.client import Client
 from tests.faults.invariants import check_gapless
 from tests.faults.workload import read_log
-from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, processes, running
-from tests.services.waiting import wait_until
+from tests.support.cli_instance import CELLFEED, ROOT, cellfeed, processes, running
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
 from tests.faults.planted import PLANTS, SHOWN_TOO_EARLY, Plant, found_by
 from tests.faults.seeds import default_seed
-from tests.services import local_mariadb
+from tests.support import local_mariadb
 
 ALWAYS = ("master-restarts-then-dies", "minions-join", "lost-tail")
 SHORT = (

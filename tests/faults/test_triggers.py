@@ -10,7 +10,7 @@ import pytest
 from tests.faults.seeds import default_seed
 from tests.faults.trigger_faults import BRIEF, HURT_ZOOKEEPER
 from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
-from tests.services.local_zookeeper import ZooKeeper
+from tests.support.local_zookeeper import ZooKeeper
 
 
 @pytest.mark.faults

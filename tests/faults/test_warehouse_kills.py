@@ -19,8 +19,8 @@ from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FAILPOINTS
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
-from tests.clients.running_gateway import REPOSITORY, GatewayProcess
-from tests.clients.trips_log import fill
+from tests.support.running_gateway import REPOSITORY, GatewayProcess
+from tests.support.trips_log import fill
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 

@@ -22,9 +22,9 @@ from tests.faults.zookeeper_workers import (
     put,
     saved,
 )
-from tests.services import local_zookeeper
-from tests.services.local_zookeeper import Ensemble
-from tests.services.waiting import wait_until
+from tests.support import local_zookeeper
+from tests.support.local_zookeeper import Ensemble
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

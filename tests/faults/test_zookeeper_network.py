@@ -14,9 +14,9 @@ from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.bridge.triggers.shard.position import SAVE_EVERY_S
 from cellfeed.store.datastore import Datastore
 from tests.faults.zookeeper_workers import GROUP, Workers, all_owned, caught_up, put, saved
-from tests.services.local_zookeeper import ZooKeeper
-from tests.services.tcp_proxy import Direction, TcpProxy
-from tests.services.waiting import wait_until
+from tests.support.local_zookeeper import ZooKeeper
+from tests.support.tcp_proxy import Direction, TcpProxy
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

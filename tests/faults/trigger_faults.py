@@ -41,8 +41,8 @@ from tests.faults.trigger_system import (
     until,
 )
 from tests.faults.trigger_watch import Calls, Feeder, Watch
-from tests.services.stopping import stop_outside_a_commit
-from tests.services.tcp_proxy import Direction
+from tests.support.stopping import stop_outside_a_commit
+from tests.support.tcp_proxy import Direction
 
 
 @dataclass(frozen=True)

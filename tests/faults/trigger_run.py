@@ -44,8 +44,8 @@ from tests.faults.trigger_invariants import (
 from tests.faults.trigger_system import HOSTS, SHARDS, FaultDidNotHappen, TriggerSystem, until
 from tests.faults.trigger_time_faults import IN_STORE, TIME_FAULTS
 from tests.faults.trigger_watch import Calls, Feeder, Watch
-from tests.services.kept_index import differences, index_worker, made_index
-from tests.services.local_zookeeper import ZooKeeper
+from tests.support.kept_index import differences, index_worker, made_index
+from tests.support.local_zookeeper import ZooKeeper
 
 _ALL: Final = {**FAULTS, **TIME_FAULTS}
 TRIGGER_KINDS = tuple(_ALL)

@@ -26,9 +26,9 @@ from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
 from cellfeed.consumers.billing.app import GROUP
 from cellfeed.run_dir import RunDir
 from cellfeed.store.datastore import Datastore
-from tests.services.fake_clock import FakeClock
-from tests.services.local_zookeeper import ZooKeeper
-from tests.services.tcp_proxy import TcpProxy
+from tests.support.fake_clock import FakeClock
+from tests.support.local_zookeeper import ZooKeeper
+from tests.support.tcp_proxy import TcpProxy
 
 ROOT: Final = Path(__file__).parents[2]
 SHARDS: Final = 8

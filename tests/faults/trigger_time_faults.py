@@ -19,7 +19,7 @@ from cellfeed.consumers.billing.app import GROUP
 from cellfeed.store.errors import CellfeedError
 from tests.faults.trigger_faults import Stage, nothing_runs
 from tests.faults.trigger_system import FaultDidNotHappen, TriggerSystem, until
-from tests.services.stopping import stop_outside_a_commit
+from tests.support.stopping import stop_outside_a_commit
 
 HOUR_S: Final = 3600.0
 _NOTICED_S: Final = 5.0

@@ -66,11 +66,11 @@ class Workers:
                 [
                     sys.executable,
                     "-m",
-                    "tests.integration.trigger_process",
+                    "tests.support.trigger_process",
                     str(self.tmp_path / "store"),
                     name,
                     str(self.lease_s),
-                    "tests.integration.trigger_programs:recording",
+                    "tests.support.trigger_programs:recording",
                     json.dumps(settings),
                 ],
                 cwd=ROOT,

@@ -20,11 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.clients.drivers import DRIVERS, Driver
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import SHARDS, fill
-from tests.services.free_ports import free_port
-from tests.services.kafka_jars import JarsUnavailable, kafka_class_path
+from tests.support.drivers import DRIVERS, Driver
+from tests.support.free_ports import free_port
+from tests.support.kafka_jars import JarsUnavailable, kafka_class_path
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, fill
 
 FILE: Final = Path(__file__).parent / "captured_frames.txt"
 _RECORDS: Final = 200

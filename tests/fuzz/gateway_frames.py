@@ -15,7 +15,8 @@ from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX
 from cellfeed.bridge.gateway.topics.topics import Topics
 from tests.fuzz.captures import captured_frames
 from tests.fuzz.lengths import with_a_lie
-from tests.unit.test_gateway_frames import ALL_VERSIONS, SAMPLES, head_bytes, sample
+from tests.support.gateway_samples import ALL_VERSIONS, SAMPLES, sample
+from tests.support.raw_requests import head_bytes
 
 _NUMBERS = [
     b"\x7f\xff\xff\xff",

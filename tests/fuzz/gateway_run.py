@@ -26,9 +26,6 @@ import psutil
 
 from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX, FRAME_TIMEOUT_S
 from cellfeed.store.datastore import Datastore
-from tests.clients.raw_requests import encoded, head_bytes
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import SHARDS, fill
 from tests.faults.gateway_system import StoreWriter
 from tests.faults.group_clients import KafkaPythonMember
 from tests.faults.group_members import GroupLedger, GroupMember, check_group
@@ -37,6 +34,9 @@ from tests.faults.ledger import Ledger
 from tests.faults.workload import KafkaReader, seen_cell
 from tests.fuzz.gateway_frames import valid_frames, with_length
 from tests.fuzz.peers import LETTING_GO_S, Sent, send_batch
+from tests.support.raw_requests import encoded, head_bytes
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, fill
 
 GROUP: Final = "good-clients"
 GROWTH_BYTES_MAX: Final = 32 << 20

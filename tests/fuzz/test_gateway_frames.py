@@ -23,11 +23,11 @@ import psutil
 import pytest
 
 from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX
-from tests.clients.drivers import DRIVERS
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import expected_records, fill
 from tests.fuzz.gateway_frames import api_versions_request, valid_frames, with_length
 from tests.fuzz.lengths import length_places, with_a_lie
+from tests.support.drivers import DRIVERS
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import expected_records, fill
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway-fuzz")]
 

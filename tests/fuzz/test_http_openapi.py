@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cellfeed.store.datastore import Datastore
-from tests.worker_thread import worker_thread
+from tests.support.worker_thread import worker_thread
 
 pytestmark = pytest.mark.integration
 

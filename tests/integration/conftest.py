@@ -16,12 +16,12 @@ from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.moves import steps
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from tests.services import local_mariadb
-from tests.services.cluster_steps import open_engine
-from tests.services.local_kafka import Kafka, started_kafka
-from tests.services.local_mariadb import MariaDB
-from tests.services.local_zookeeper import ZooKeeper
-from tests.services.mariadb_cluster import (
+from tests.support import local_mariadb
+from tests.support.cluster_steps import open_engine
+from tests.support.local_kafka import Kafka, started_kafka
+from tests.support.local_mariadb import MariaDB
+from tests.support.local_zookeeper import ZooKeeper
+from tests.support.mariadb_cluster import (
     BUSY_FENCE_MAX_S,
     DATASTORE,
     SHARDS,

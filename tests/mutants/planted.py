@@ -7,7 +7,7 @@
     file = "store/engines/sqlite/files.py"
     old = 'PRAGMA synchronous=FULL"'        # found exactly once in the file
     new = 'PRAGMA synchronous=NORMAL"'
-    tests = ["tests/unit/test_durability.py::test_…"]
+    tests = ["tests/durability/test_store.py::test_…"]
     why = "the promise that it breaks"
     accepted = "why no test can find it"    # only of a survivor that is accepted
 

@@ -22,7 +22,7 @@ its first minion:
     all those cells; before it has it, no watermark counts it and no promotion takes it for a minion
 
 A process may be cut off from every node but an old master, which does not know yet that it is one.
-What it reads there (``tests/integration/test_cut_off.py``):
+What it reads there (``tests/integration/clusters/test_cut_off.py``):
 
     logs          nothing past the watermark, which needs a minion: so nothing that a promotion can
                   take back. They stand still

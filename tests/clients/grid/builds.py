@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from tests.services.kafka_jars import JarsUnavailable, kafka_class_path
+from tests.support.kafka_jars import JarsUnavailable, kafka_class_path
 
 DRIVERS: Final = Path(__file__).parent / "drivers"
 BUILD_TIMEOUT_S: Final = 230.0

@@ -27,8 +27,8 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError
 from tests.clients.grid.clients import Client
 from tests.clients.grid.running_client import Record, RunningClient
-from tests.clients.running_gateway import GatewayProcess
-from tests.services.waiting import wait_until
+from tests.support.running_gateway import GatewayProcess
+from tests.support.waiting import wait_until
 
 TOPIC: Final = "trips.BASE"
 SESSION_S: Final = 2.0

@@ -15,8 +15,8 @@ from tests.clients.grid import gateway_death
 from tests.clients.grid.builds import Unavailable
 from tests.clients.grid.clients import CLIENTS, Client
 from tests.clients.grid.running_client import Record, RunningClient
-from tests.clients.running_gateway import GatewayProcess
-from tests.clients.trips_log import SHARDS, Received
+from tests.support.running_gateway import GatewayProcess
+from tests.support.trips_log import SHARDS, Received
 
 TOPIC: Final = "trips.BASE"
 """In JSON, so that a driver needs no decoder: text is compared."""

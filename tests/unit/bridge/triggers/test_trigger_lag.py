@@ -1,0 +1,423 @@
+"""Lag is exact and 0 when idle; every shard has a reason, whoever could tell it; a look costs the
+same for any number of shards."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.control import Control
+from cellfeed.bridge.groups.history import Operator
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
+from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
+from cellfeed.bridge.triggers.operate.progress_records import ProgressTeller, worker_record
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.shard.position import Progress
+from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.store.datastore import Datastore
+from cellfeed.testing.zookeeper_tree import ZooKeeperTree
+from tests.support.trigger_workers import (
+    COORDINATIONS,
+    GROUP,
+    Recorder,
+    ends,
+    offsets,
+    open_coordination,
+    put,
+    working,
+)
+from tests.support.waiting import wait_until
+
+BY = Operator("somebody@here", "a look at the fares")
+
+
+@pytest.fixture
+def datastore(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tree() -> ZooKeeperTree:
+    return ZooKeeperTree()
+
+
+@pytest.fixture(params=COORDINATIONS)
+def coordinator(
+    request: pytest.FixtureRequest, datastore: Datastore, tree: ZooKeeperTree
+) -> Iterator[Coordinator]:
+    with closing(open_coordination(request.param, datastore, tree)) as opened:
+        yield opened
+
+
+def read(datastore: Datastore, coordinator: Coordinator) -> GroupLag:
+    return LagReader(datastore, coordinator).read(GROUP)
+
+
+def reasons(lag: GroupLag) -> set[str]:
+    return {each.because for each in lag.shards}
+
+
+def test_an_idle_trigger_is_not_behind_also_when_the_last_cells_are_of_other_columns(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    recorder = Recorder()
+    with working(datastore, coordinator, recorder):
+        put(datastore, range(20))
+        put(datastore, range(20, 60), "NOTES")
+        wait_until(lambda: offsets(coordinator) == ends(datastore), "it has come past all of them")
+        wait_until(
+            lambda: all(
+                each.because == f"came to {each.watermark - 1}"
+                for each in read(datastore, coordinator).shards
+            ),
+            "it has told so",
+        )
+        lag = read(datastore, coordinator)
+    assert (lag.cells, lag.seconds, lag.workers, lag.waits_because, lag.without_worker) == (
+        0,
+        0.0,
+        ["w"],
+        "",
+        0,
+    )
+    assert all(
+        (each.cells, each.seconds, each.owner) == (0, 0.0, "w") and each.progress_us
+        for each in lag.shards
+    )
+    assert lag.about is not None
+    assert lag.about.column == "BASE"
+    assert len(recorder.cells) == 20
+
+
+def test_cells_behind_are_those_from_the_offset_on_and_seconds_the_age_of_the_first(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    put(datastore, range(60))
+    end = ends(datastore)
+    coordinator.commit_offsets(
+        GROUP,
+        {
+            ("trips", 0): CommittedOffset(3),
+            ("trips", 1): CommittedOffset(end[1]),
+            ("elsewhere", 2): CommittedOffset(1),
+        },
+    )
+    before_us = datastore.state.now_us()
+    lag = read(datastore, coordinator)
+    after_us = datastore.state.now_us()
+    assert {each.shard: each.cells for each in lag.shards} == {
+        0: end[0] - 3,
+        1: 0,
+        2: end[2],
+        3: end[3],
+    }
+    assert lag.cells == sum(each.cells for each in lag.shards)
+    for each in lag.shards:
+        if each.cells:
+            [first] = datastore.engine.scan(each.shard, each.offset or 0, 1)
+            assert each.seconds is not None
+            assert (
+                (before_us - first.created_at_us) / 1e6
+                <= each.seconds
+                <= (after_us - first.created_at_us) / 1e6
+            )
+    assert lag.seconds == max(each.seconds or 0.0 for each in lag.shards)
+    assert lag.shards[1].seconds == 0.0
+
+
+def test_a_look_with_a_bound_reads_the_cells_that_have_waited_for_longest_first(
+    datastore: Datastore,
+) -> None:
+    put(datastore, range(60))
+    coordinator = StoreCoordinator(datastore.state)
+    for shard in (2, 0, 3, 1):
+        coordinator.commit_offsets(GROUP, {("trips", shard): CommittedOffset(1)})
+    reader = LagReader(datastore, coordinator)
+    known = [
+        {each.shard for each in reader.read(GROUP, looks_max=1).shards if each.seconds is not None}
+        for _ in range(4)
+    ]
+    assert known == [{2}, {0, 2}, {0, 2, 3}, {0, 1, 2, 3}]
+
+
+def test_a_shard_that_no_worker_has_says_so_and_since_when(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    put(datastore, range(10))
+    assert reasons(read(datastore, coordinator)) == {
+        "no worker has ever had it: start one with cellfeed triggers run"
+    }
+    recorder = Recorder()
+    with working(datastore, coordinator, recorder, "first"):
+        wait_until(lambda: len(recorder.cells) == 10, "it works")
+    lag = read(datastore, coordinator)
+    assert all(
+        each.because.startswith("no worker has it since 20")
+        and "when first left as the last one" in each.because
+        for each in lag.shards
+    )
+    assert (lag.without_worker, lag.workers) == (4, [])
+    # One that died without a word.
+    standing = Standing(coordinator, GROUP, "dead", 0.3)
+    Taking(recorder.trigger, datastore, coordinator, ParkedCells(datastore.state), standing).take(
+        standing.session, range(3)
+    )
+    teller = ProgressTeller(datastore.state, GROUP, "dead", "BASE", "record")
+    teller.tell(None, {0: Progress(location=3, because="came to 2")})
+    wait_until(lambda: coordinator.members(GROUP) == [], "its lease runs out")
+    lag = read(datastore, coordinator)
+    assert all(
+        each.because.startswith("no worker has it since 20")
+        and "dead is gone without a word" in each.because
+        for each in lag.shards[:3]
+    )
+    assert "when first left as the last one" in lag.shards[3].because
+    assert lag.without_worker == 4
+
+
+def test_a_cell_that_does_not_end_or_fails_is_the_reason_of_its_shard(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    recorder, go_on = Recorder(), threading.Event()
+
+    def hang(cell: Any) -> None:
+        if cell.shard == 1:
+            go_on.wait(60)
+        if cell.shard == 2:
+            raise ValueError("no")
+
+    recorder.before = hang
+    try:
+        with working(datastore, coordinator, recorder):
+            put(datastore, range(40))
+            wait_until(
+                lambda: read(datastore, coordinator).shards[1].cells == ends(datastore)[1],
+                "the shard hangs",
+            )
+            wait_until(
+                lambda: read(datastore, coordinator).shards[0].because.startswith("came to "),
+                "the others go on",
+            )
+            assert read(datastore, coordinator).shards[1].owner == "w"
+            wait_until(
+                lambda: (
+                    "cell 0 has been running since 20"
+                    in read(datastore, coordinator).shards[1].because
+                ),
+                "it says in which cell",
+            )
+            wait_until(lambda: read(datastore, coordinator).parked > 0, "what fails is parked")
+            Control(datastore.state, GROUP).pause(BY)
+            wait_until(
+                lambda: read(datastore, coordinator).without_worker == 3, "the others stand aside"
+            )
+            because = read(datastore, coordinator).shards[1].because
+            assert because.startswith("paused by somebody@here since 20")
+            assert "because a look at the fares; w has not ended its cell: " in because
+            go_on.set()
+            wait_until(lambda: read(datastore, coordinator).without_worker == 4, "and the last one")
+            Control(datastore.state, GROUP).resume(BY)
+            wait_until(lambda: read(datastore, coordinator).cells == 0, "all goes on")
+    finally:
+        go_on.set()
+
+
+def test_a_trigger_that_stopped_or_was_paused_says_so_for_every_shard(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    ParkedCells(datastore.state).stop(GROUP, "100 cells are parked")
+    lag = read(datastore, coordinator)
+    assert (
+        lag.waits_because
+        == f"stopped: 100 cells are parked; go on with: cellfeed parked resume {GROUP}"
+    )
+    assert reasons(lag) == {lag.waits_because}
+    Control(datastore.state, GROUP).pause(BY)
+    assert reasons(read(datastore, coordinator)) == {str(Control(datastore.state, GROUP).paused())}
+
+
+def test_what_is_kept_while_zookeeper_is_away_counts_as_soon_as_it_is_back(
+    datastore: Datastore, tree: ZooKeeperTree
+) -> None:
+    recorder = Recorder()
+    with (
+        closing(open_coordination("zookeeper", datastore, tree)) as theirs,
+        closing(open_coordination("zookeeper", datastore, tree)) as mine,
+    ):
+        with working(datastore, theirs, recorder):
+            wait_until(
+                lambda: len(Footholds(datastore.state, GROUP, "trips").kept()) == 4,
+                "it has begun on the shards",
+            )
+            tree.go_away()
+            put(datastore, range(40))
+            wait_until(lambda: len(recorder.cells) == 40, "work goes on")
+        tree.come_back()
+        assert sum(offsets(mine).values()) == 0
+        assert read(datastore, mine).cells == 0
+
+
+def test_while_zookeeper_is_away_a_trigger_is_as_far_as_its_workers_say(
+    datastore: Datastore, tree: ZooKeeperTree
+) -> None:
+    recorder = Recorder()
+    with (
+        closing(open_coordination("zookeeper", datastore, tree)) as theirs,
+        closing(open_coordination("zookeeper", datastore, tree)) as mine,
+    ):
+        with working(datastore, theirs, recorder):
+            put(datastore, range(40))
+            wait_until(lambda: offsets(mine) == ends(datastore), "all cells are run")
+            wait_until(
+                lambda: all(
+                    each.because.startswith("came to") for each in read(datastore, mine).shards
+                ),
+                "it has told so",
+            )
+            tree.go_away()
+            # What it told last may be of a moment before the last cells; it goes on telling.
+            wait_until(lambda: read(datastore, mine).cells == 0, "it has told of all cells")
+            lag = read(datastore, mine)
+            assert lag.away_because.startswith("the coordination is away: ")
+            assert (lag.cells, lag.workers, lag.without_worker) == (0, ["w"], 0)
+            put(datastore, range(40, 60))
+            wait_until(
+                lambda: read(datastore, mine).cells == 0 and len(recorder.cells) == 60,
+                "it goes on, and tells",
+            )
+            assert all("came to" in each.because for each in read(datastore, mine).shards)
+        lag = read(datastore, mine)
+        assert lag.cells == 0, "what it kept is known"
+        assert reasons(lag) == {lag.away_because}
+        tree.come_back()
+
+
+def test_a_live_worker_that_says_nothing_is_a_reason(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = StoreCoordinator(datastore.state)
+    standing = Standing(coordinator, GROUP, "mute", 600)
+    Taking(Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), standing).take(
+        standing.session, range(4)
+    )
+    assert reasons(read(datastore, coordinator)) == {"mute has it and has not told of it yet"}
+    ProgressTeller(datastore.state, GROUP, "mute", "BASE", "record").tell(
+        None, {shard: Progress(3, because="came to 2") for shard in range(4)}
+    )
+    assert reasons(read(datastore, coordinator)) == {"came to 2"}
+    now_us = datastore.state.now_us()
+    monkeypatch.setattr(datastore.state, "now_us", lambda: now_us + 90_000_000)
+    [because] = reasons(read(datastore, coordinator))
+    assert because.startswith("mute has said nothing since 20")
+    assert because.endswith("then: came to 2")
+
+
+def test_lost_offsets_are_the_reason_with_what_can_be_done(
+    datastore: Datastore, tree: ZooKeeperTree
+) -> None:
+    recorder = Recorder()
+    with closing(open_coordination("zookeeper", datastore, tree)) as coordinator:
+        with working(datastore, coordinator, recorder):
+            put(datastore, range(10))
+            wait_until(lambda: offsets(coordinator) == ends(datastore), "it works")
+        coordinator.delete_offsets(GROUP)
+        because = read(datastore, coordinator).waits_because
+    assert because.startswith(
+        "stands still: the offsets of 4 shards that it has worked on are gone"
+    )
+    assert f"cellfeed offsets set {GROUP} kept|earliest|latest" in because
+
+
+def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(
+        "cellfeed.bridge.triggers.operate.progress_records.time.monotonic", lambda: now_s
+    )
+    teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")
+    key = f"triggers/{GROUP}/workers/w"
+
+    def version() -> int:
+        entry = datastore.state.get(key)
+        assert entry is not None
+        return entry.version
+
+    shards = {
+        0: Progress(5, because="came to 4"),
+        1: Progress(7, because="cell 7 failed 2 times"),
+        2: Progress(1, because="came to 0"),
+    }
+    teller.tell(None, shards)
+    first = version()
+    assert not teller.is_due()
+    now_s += 1.0
+    assert teller.is_due()
+    teller.tell(None, shards)
+    assert version() == first, "nothing had changed"
+    shards[0].location, shards[0].because = 6, "came to 5"
+    teller.tell(None, shards)
+    assert version() > first
+    entry = datastore.state.get(key)
+    assert entry is not None
+    record = worker_record(entry)
+    assert [record.reason(shard) for shard in range(3)] == [
+        "came to 5",
+        "cell 7 failed 2 times",
+        "came to 0",
+    ]
+    assert len(record.reasons) == 1, "what follows from the location is not written"
+    second = version()
+    now_s += 15.0
+    teller.tell(None, shards)
+    assert version() > second, "one that has nothing new says so now and then"
+    teller.leave()
+    assert datastore.state.get(key) is None
+
+
+@pytest.mark.parametrize("shards", [4, 4096])
+def test_a_look_takes_the_same_few_reads_for_any_number_of_shards(
+    tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Datastore.open_embedded(tmp_path / "many", shards=shards) as datastore:
+        coordinator = StoreCoordinator(datastore.state)
+        standing = Standing(coordinator, GROUP, "w", 600)
+        runs = Taking(
+            Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), standing
+        ).take(standing.session, range(shards))
+        teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")
+        teller.tell(None, {shard: run.progress for shard, run in runs.items()})
+        entry = datastore.state.get(f"triggers/{GROUP}/workers/w")
+        assert entry is not None
+        assert len(entry.value) < 16 * shards + 100
+        reads: Counter[str] = Counter()
+        for owner, name in (
+            (datastore.state, "get"),
+            (datastore.state, "list"),
+            (datastore.engine, "heads"),
+            (datastore.engine, "scan_many"),
+        ):
+            monkeypatch.setattr(owner, name, _counted(reads, name, getattr(owner, name)))
+        lag = LagReader(datastore, coordinator).read(GROUP)
+        assert len(lag.shards) == shards
+        assert reads["heads"] == 1
+        assert reads["scan_many"] == 0
+        assert reads["get"] + reads["list"] <= 12
+
+
+def _counted(reads: Counter[str], name: str, call: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
+        reads[name] += 1
+        return call(*arguments, **options)
+
+    return counted

@@ -1,0 +1,120 @@
+"""A verb imports its own modules alone, and the list of verbs imports none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.core import TyperGroup
+from typer.testing import CliRunner
+
+from cellfeed.cli.main import command_line, verb_alone
+from cellfeed.cli.summaries import SUMMARIES
+
+ROOT = Path(__file__).parents[3]
+OF_OTHERS = [
+    "kio",
+    "confluent_kafka",
+    "pyarrow",
+    "duckdb",
+    "litestar",
+    "cellfeed.cli.demo",
+    "cellfeed.cli.index",
+    "cellfeed.cli.status",
+]
+HEAVY = [
+    *OF_OTHERS,
+    "asyncio",
+    "fastavro",
+    "kazoo",
+    "numpy",
+    "pymysql",
+    "sqlite3",
+    "uvloop",
+    "yaml",
+    "cellfeed.assembly",
+    "cellfeed.bridge",
+    "cellfeed.cli.cells",
+    "cellfeed.config",
+    "cellfeed.store.datastore",
+]
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules of a process after ``code``."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import json, sys\n{code}\nprint(json.dumps(list(sys.modules)))",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_need() -> None:
+    loaded = loaded_by(
+        "from cellfeed.cli.main import command_line; command_line('run')\n"
+        "import cellfeed.assembly.processes"
+    )
+    assert not loaded & set(OF_OTHERS)
+
+
+def test_verbs_that_speak_to_processes_import_no_store() -> None:
+    loaded = loaded_by(
+        "from cellfeed.cli.main import verb_alone\n"
+        "for verb in 'put get scan tail erase verify up down'.split(): verb_alone(verb)"
+    )
+    assert {"cellfeed.cli.cells", "cellfeed.cli.verify", "cellfeed.cli.lifecycle"} <= loaded
+    assert not loaded & {*OF_OTHERS, "cellfeed.assembly", "cellfeed.store.datastore"}
+
+
+def test_the_list_of_verbs_imports_none_of_them() -> None:
+    loaded = loaded_by(
+        "from contextlib import suppress\n"
+        "from cellfeed.cli import main\n"
+        "for words in (['--help'], [], ['--version'], ['no-such-verb']):\n"
+        "    sys.argv = ['cellfeed', *words]\n"
+        "    with suppress(SystemExit):\n"
+        "        main.main()"
+    )
+    assert "cellfeed.cli.summaries" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def listed() -> TyperGroup:
+    made = typer.main.get_command(command_line())
+    assert isinstance(made, TyperGroup)
+    return made
+
+
+@pytest.mark.parametrize("name", sorted(listed().commands))
+def test_the_list_says_of_a_verb_what_its_own_help_begins_with(name: str) -> None:
+    (verb,) = verb_alone(name).commands.values()
+    assert " ".join((verb.help or "").split()).startswith(SUMMARIES[name])
+    assert listed().commands[name].help == SUMMARIES[name]
+
+
+def test_every_summary_is_of_a_verb() -> None:
+    assert set(SUMMARIES) == set(listed().commands)
+
+
+@pytest.mark.parametrize("words", [["down"], ["--", "down"]])
+def test_a_listed_verb_is_imported_when_it_runs(words: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(command_line(), [*words, "--run-dir", str(tmp_path)])
+    assert (done.exit_code, done.output) == (0, f"nothing runs in {tmp_path}\n")
+
+
+def test_a_mistyped_verb_is_answered_with_those_alike() -> None:
+    done = CliRunner().invoke(command_line("statsu"), ["statsu"])
+    assert done.exit_code == 2
+    assert "Did you mean 'status'" in done.output

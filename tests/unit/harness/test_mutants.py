@@ -1,0 +1,75 @@
+"""The lists of planted bugs fit the code, and the runner tells a killed one from a survivor and
+from a run that says nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.planted import Mutant, mistakes, mutants
+from tests.mutants.runs import Verdict, copied_tree, run_mutant
+
+ROOT = Path(__file__).parents[3]
+CODE = "def double(number: int) -> int:\n    return number * 2\n"
+TESTS = (
+    "import pytest\nfrom code_under_test import double\ndef test_it(): assert double(3) == 6\ndef"
+    " test_skips(): pytest.skip('no server')\n"
+)
+
+
+def test_every_planted_bug_fits_the_code_exactly_once_and_names_tests_that_are_there() -> None:
+    assert list(mistakes(mutants(), ROOT)) == []
+
+
+def mutant(
+    old: str = "number * 2", new: str = "number * 3", test: str = "test_it.py::test_it"
+) -> Mutant:
+    return Mutant("area", "name", "code_under_test.py", old, new, (test,), "a why")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "code_under_test.py").write_text(CODE)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (mutant(old="number"), "2 times"),
+        (mutant(old="nothing"), "0 times"),
+        (mutant(new="number * 2"), "the same"),
+        (mutant(test="test_it.py::test_gone"), "no test"),
+    ],
+)
+def test_an_entry_that_does_not_fit_is_named(tree: Path, wrong: Mutant, says: str) -> None:
+    [mistake] = mistakes([wrong], tree)
+    assert says in mistake
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("planted", "verdict"),
+    [
+        (mutant(), Verdict.KILLED),
+        (mutant(new="2 * number"), Verdict.SURVIVED),
+        (mutant(new="number * ("), Verdict.ERROR),
+        (mutant(test="test_it.py::test_skips"), Verdict.ERROR),
+    ],
+)
+def test_a_bug_is_killed_survives_or_says_nothing_and_the_tree_stays_as_it_is(
+    tree: Path, planted: Mutant, verdict: Verdict
+) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
+    with copied_tree(tree) as copy:
+        assert run_mutant(copy, planted).verdict is verdict
+        assert (copy / planted.file).read_text() == CODE
+    assert (tree / planted.file).read_text() == CODE
+
+
+def test_a_copy_of_the_tree_runs_its_own_code_and_not_the_originals() -> None:
+    with copied_tree(ROOT) as copy:
+        assert (copy / "cellfeed" / "store").resolve() == (copy / "store").resolve()

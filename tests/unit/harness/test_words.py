@@ -1,0 +1,96 @@
+"""Errors, log lines and command help are in plain words: short sentences, the field's terms."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("store", "bridge", "consumers", "cellfeed")
+WORDS_MAX = 25
+INSTEAD = {
+    r"anew": "again",
+    r"go(es)? on": "continues, resumes",
+    r"tells? of": "names, marks",
+    r"(is|are) told": "is reported",
+    r"comes back": "rejoins, returns",
+    r"whoever": "the one who, anybody",
+    r"milliards?": "billion",
+    r"all the same": "still",
+    r"by then": "until then",
+    r"seldomer": "less often",
+}
+_LOGS = ("debug", "info", "warning", "error", "exception", "critical")
+
+
+class Text(NamedTuple):
+    place: str
+    text: str
+
+
+def _text_of(node: ast.expr) -> str:
+    """The literal text of a string; an ``X`` for each value in it."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text_of(part) for part in parts)
+        case ast.FormattedValue():
+            return "X"
+        case ast.BinOp(left=left, right=right):
+            return _text_of(left) + _text_of(right)
+    return ""
+
+
+def _texts(path: Path) -> Iterator[Text]:
+    """What the module says to people."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        found: list[str] = []
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            found += [_text_of(argument) for argument in node.exc.args]
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            found += [_text_of(node.args[0])] if name in _LOGS and node.args else []
+            found += [_text_of(each.value) for each in node.keywords if each.arg == "help"]
+        elif isinstance(node, ast.FunctionDef) and "cli" in path.parts and node.decorator_list:
+            found.append(ast.get_docstring(node) or "")
+        place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        yield from (Text(place, each) for each in found if each)
+
+
+def _faults(text: str) -> Iterator[str]:
+    for sentence in re.split(r"(?<=[.!?;:])\s+", " ".join(text.split())):
+        if (count := len(sentence.split())) > WORDS_MAX:
+            yield f"{count} words, at most {WORDS_MAX}: {sentence}"
+        for word, better in INSTEAD.items():
+            if re.search(rf"\b{word}\b", sentence):
+                yield f"{word!r} is not the field's word ({better}): {sentence}"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_messages_and_help_are_in_plain_words(folder: str) -> None:
+    paths = [
+        path
+        for path in (ROOT / folder).rglob("*.py")
+        if not any(parent.is_symlink() for parent in path.parents)
+    ]
+    texts = [text for path in paths for text in _texts(path)]
+    assert texts
+    assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the group goes on",
+        "read anew",
+        "a sentence of " + "very " * 24 + "many words",
+    ],
+)
+def test_what_is_not_plain_is_found(text: str) -> None:
+    assert list(_faults(text)) != []

@@ -21,6 +21,8 @@
     │   ├── StorageUnavailable    503  definite: failed before the commit began
     │   │   ├── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has
         moved, to another one
+    │   │   ├── ForeignServer     503  another cluster's server, or another datastore's, answers at
+        a node's address
     │   │   └── NoMinion          503  the cluster replicates semi-synchronously and has no minion
         left: it takes no writes
     │   ├── WrongAnswer           502  an answer came that is not one to this request; a put is then
@@ -195,6 +197,13 @@ class ShardMoving(StorageUnavailable):
     found on the other one."""
 
     code = "shard_moving"
+
+
+class ForeignServer(StorageUnavailable):
+    """A server of another cluster, or of another history, answers at the address of a node. It is
+    neither read nor written to."""
+
+    code = "foreign_server"
 
 
 class NoMinion(StorageUnavailable):

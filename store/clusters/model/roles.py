@@ -82,6 +82,15 @@ class Role(msgspec.Struct, frozen=True):
         again."""
         return WriteTerms(self.epoch, self.semi_sync, self.history_id)
 
+    def why_foreign(self, told: Role) -> str:
+        """Why a server that tells this role is no node of the cluster; empty for one that is."""
+        if told.cluster == self.cluster and is_same_history(told.history_id, self.history_id):
+            return ""
+        return (
+            f"it is a server of cluster {told.cluster!r} in history {told.history_id}, not of"
+            f" {self.cluster!r} in history {self.history_id}"
+        )
+
     def promotion_after(self, epoch: int) -> str | None:
         """What the new master of the first promotion after ``epoch`` had: a node that has heard of
         none later and has more holds what was never replicated.

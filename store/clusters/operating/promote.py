@@ -232,6 +232,8 @@ def settled_role(cluster: ClusterServers, quick: ClusterServers) -> Iterator[Rol
 
 def takes_writes(cluster: ClusterServers, role: Role) -> bool:
     try:
+        if _why_foreign(cluster, role.master, role):
+            return False
         return not is_read_only(cluster.server(role.master))
     except Unavailable:
         return False
@@ -243,6 +245,8 @@ def _is_unfinished(cluster: ClusterServers, role: Role) -> bool:
     and is closed."""
     try:
         server = cluster.server(role.master)
+        if _why_foreign(cluster, role.master, role):
+            return False
         return is_read_only(server) and minion_status(server) is None
     except Unavailable:
         return False
@@ -423,6 +427,10 @@ def _finish(cluster: ClusterServers, role: Role, give_up: Collection[str]) -> Pr
         "cluster %s: finishing the promotion of %s that was begun before", cluster.name, role.master
     )
     minions = [name for name in role.minions if name not in give_up]
+    for name in list(minions):
+        if foreign := _why_foreign(cluster, name, role):
+            _log.error("cluster %s: %s is left alone: %s", cluster.name, name, foreign)
+            minions.remove(name)
     _open(cluster, msgspec.structs.replace(role, minions=minions))
     position = dict(role.promotions).get(role.epoch, "")
     return Promotion(
@@ -445,7 +453,15 @@ def _candidates(cluster: ClusterServers, role: Role, give_up: Collection[str]) -
         if name == role.master or name in give_up:
             continue
         try:
-            if _shares_history(cluster, name, role):
+            if foreign := _why_foreign(cluster, name, role):
+                if name in role.minions:
+                    raise ProtectData(
+                        f"another server has the address of minion {name}, which may hold cells"
+                        f" that were shown: {foreign}. Bring the minion back, or name it as given"
+                        f" up: cellfeed cluster promote {cluster.name} --give-up {name}"
+                    )
+                _log.warning("cluster %s: %s is left alone: %s", cluster.name, name, foreign)
+            elif _shares_history(cluster, name, role):
                 candidates.append(name)
             elif name in role.minions:
                 raise ProtectData(
@@ -476,6 +492,13 @@ def _shares_history(cluster: ClusterServers, name: str, role: Role) -> bool:
     return status is not None and status.follows(cluster.server(role.master)) and not status.error
 
 
+def _why_foreign(cluster: ClusterServers, name: str, role: Role) -> str:
+    """Why the server at the node's address is no node of the cluster; empty where it is one, or
+    tells no role. Raises Unavailable."""
+    told = _told(cluster, name)
+    return "" if told is None else role.why_foreign(told)
+
+
 def _told(cluster: ClusterServers, name: str) -> Role | None:
     server = cluster.servers[name]
     return (
@@ -485,6 +508,8 @@ def _told(cluster: ClusterServers, name: str) -> Role | None:
 
 def _fence(cluster: ClusterServers, role: Role) -> bool:
     try:
+        if foreign := _why_foreign(cluster, role.master, role):
+            raise StorageUnavailable(f"another server has its address: {foreign}")
         make_read_only(cluster.server(role.master))
     except CellfeedError as error:
         _log.warning(

@@ -211,13 +211,19 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
     server = cluster.server(node)
     if node == role.master:
         raise ProtectData(f"{node} is the master of cluster {cluster.name}")
+    told = told_role(cluster, node)
+    if told is not None and told.cluster != role.cluster:
+        raise ProtectData(
+            f"{node}: {role.why_foreign(told)}. Nothing was done to it: name servers of cluster"
+            f" {cluster.name} in the configuration"
+        )
     if not is_read_only(server):
         make_read_only(server)
         _log.warning(
             "cluster %s: %s is back and was master once; it is read-only now", cluster.name, node
         )
     refuse_promised(quick, role)
-    if (told := told_role(cluster, node)) is not None:
+    if told is not None:
         cure = (
             "Nothing of it may be put again; to make it a copy of the master: cellfeed cluster"
             f" rejoin {cluster.name} {node} --copy"

@@ -71,7 +71,7 @@ from cellfeed.store.errors import (
     StorageUnavailable,
     Unavailable,
 )
-from cellfeed.store.histories import is_same_history
+from cellfeed.store.histories import is_same_history, refuse_other_history
 from cellfeed.store.limits import ADDED_ID_MAX
 
 ROLE_FRESH_S: Final = 1.0
@@ -87,6 +87,8 @@ MINION_WAIT_S: Final = 10.0
 in milliseconds, on a busy machine in seconds."""
 
 _PAUSE_S: Final = 0.002
+
+_CURE: Final = "Name clusters of one datastore in the configuration"
 
 _UNKNOWN_HEAD: Final = Head(0, 0, 0, 0, 0)
 
@@ -150,6 +152,24 @@ class Cluster:
         """The ends of a shard's log as they were last worked out."""
         return self._told.get(shard, _UNKNOWN_HEAD)._replace(watermark=self.shown(shard))
 
+    def belong_to(self, history_id: str) -> None:
+        """The datastore is of this history: nodes of another one take no part, also where they are
+        all that the cluster has. Raises ProtectData when it was decided otherwise before."""
+        if not history_id:
+            return
+        with self._lock:
+            if self._history_id is None:
+                self._role = None  # of whichever server answered first
+            refuse_other_history(
+                f"cluster {self.name}", self._history_id or "", "the datastore", history_id, _CURE
+            )
+            self._set_history(history_id)
+
+    def _set_history(self, history_id: str) -> None:
+        self._history_id = history_id
+        for node in self.nodes.values():
+            node.belongs_to = self.name, history_id
+
     def lacks(self) -> bool:
         """Whether the master said, when the heads were last looked at, that it does not hold one of
         the shards: the shard map has changed, or is about to."""
@@ -177,7 +197,7 @@ class Cluster:
                         f"it is of cluster {role.cluster!r} in history {role.history_id}, not of"
                         f" {self.name!r} in history {self._history_id}"
                     )
-                self._history_id = self._history_id or role.history_id
+                self._set_history(self._history_id or role.history_id)
             before = self._role
             self._role = newest([before, role])
             if self._role is before:
@@ -203,7 +223,7 @@ class Cluster:
         with self._lock:
             if not own or self._history_id is not None:
                 return
-            self._history_id = next((role.history_id for role in own if role.history_id), "")
+            self._set_history(next((role.history_id for role in own if role.history_id), ""))
             self._role = newest(own)
         for name, reason in foreign.items():
             self.nodes[name].refuse(reason)
@@ -211,7 +231,7 @@ class Cluster:
     def role(self) -> Role:
         """Who is master, as far as this process has heard. Raises StorageUnavailable when no node
         has ever told, ProtectData when as many nodes are of one history as of another."""
-        if self._history_id is None:
+        if self._history_id is None or self._role is None:
             # Nothing can be done without it, so the first look may take its time: connecting is
             # part of it.
             self.look(3 * WATCH_TIMEOUT_S)

@@ -94,6 +94,11 @@ class NodeEngine(Engine, Protocol):
         restarted before that."""
         ...
 
+    def expect(self, cluster: str, history_id: str) -> None:
+        """From now on calls raise ForeignServer where another server than one of this cluster and
+        history answers."""
+        ...
+
     def settle(self, terms: WriteTerms) -> None:
         """Comes back when a write under these terms would be acknowledged, so when a minion has all
         that a semi-synchronous master holds."""
@@ -158,6 +163,9 @@ class StorageNode:
         """When the last look that was answered began, by the monotonic clock."""
         self.is_foreign = False
         """Whether it is another cluster's node, or of another history: nothing is read of it."""
+        self.belongs_to: tuple[str, str] | None = None
+        """The cluster and the history that the node's server must be of, once they are known: a
+        server is asked on every connection, for another one may have the address by now."""
         self.on_role: Callable[[Role], str | None] = lambda _: None
         """Called by the watcher with what the node has heard of the cluster's role, at every look.
         Returns why the node takes no part."""
@@ -183,7 +191,10 @@ class StorageNode:
             raise StorageUnavailable(f"node {self.name} is left alone for a moment: {self.why_not}")
         began_s = time.monotonic()
         try:
-            result = what(self._engine(timeout_s))
+            engine = self._engine(timeout_s)
+            if self.belongs_to is not None:
+                engine.expect(*self.belongs_to)
+            result = what(engine)
         except DataDamaged as error:
             self.breaker.succeeded()
             self.damaged, self._damaged_at_s = str(error), time.monotonic()

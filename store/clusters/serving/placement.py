@@ -53,6 +53,7 @@ class Placement:
                 )
         self.map = shard_map
         for name, cluster in clusters.items():
+            cluster.belong_to(shard_map.history_id)
             cluster.hold(shard_map.shards_of(name))
 
     def cluster_of(self, shard: int) -> Cluster:

@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -112,6 +112,9 @@ class MySqlServer:
         self.opened_at_s = -math.inf
         """When the youngest connection was begun, by the monotonic clock: the server may have
         restarted before that."""
+        self.on_open: Callable[[Connection[Any]], None] | None = None
+        """Called with every connection that is made, before anybody uses it; what it raises, the
+        connection's user is told."""
         self._generation = forks.generation
         """The connections are those of one process: after a ``fork()`` a child refuses to use them,
         and does not end the parent's sessions."""
@@ -224,6 +227,15 @@ class MySqlServer:
             # of PyMySQL any kind, where what answers is no server or is cut off in its greeting
             raise failed(self, error, "nothing written, no connection") from error
         connection._read_timeout = self.timeout_s  # type: ignore[attr-defined] # noqa: SLF001 - PyMySQL has one for the greeting and all that follows
+        if self.on_open is not None:
+            try:
+                self.on_open(connection)
+            except BaseException as error:
+                with suppress(Exception):
+                    connection.close()
+                if isinstance(error, (pymysql.err.MySQLError, OSError)):
+                    raise failed(self, error, "nothing written, no connection") from error
+                raise
         return connection
 
     @contextmanager

@@ -8,6 +8,7 @@ indexes, state.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pymysql.connections import Connection
@@ -92,6 +93,7 @@ class MySqlEngine:
             self._server.close()
             raise
         self._guard = Guard(self._server, self._meta)
+        self._belongs_to: tuple[str, str] | None = None
         self._state = MySqlState(self._server, self._meta)
         self._buffer = MySqlBuffer(self._server, self._meta)
         self._indexes = MySqlIndexes(self._server, self._meta, self._database, self._shards)
@@ -304,6 +306,16 @@ class MySqlEngine:
     def connected_at_s(self) -> float:
         """When the youngest connection was begun, by the monotonic clock."""
         return self._server.opened_at_s
+
+    def expect(self, cluster: str, history_id: str) -> None:
+        """From now on only connections are used that have reached a server of this cluster and
+        history. A name or an address may lead to another server at any time."""
+        if self._belongs_to != (cluster, history_id):
+            self._belongs_to = cluster, history_id
+            self._server.on_open = partial(
+                self._guard.check_server, cluster=cluster, history_id=history_id
+            )
+            self._server.drop_idle()
 
     def settle(self, terms: WriteTerms) -> None:
         """Comes back when a write under these terms would be acknowledged. Raises

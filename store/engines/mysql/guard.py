@@ -36,9 +36,15 @@ from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query, run_script
 from cellfeed.store.engines.mysql.errors import commit_failed, error_code, failed, worth_another_try
 from cellfeed.store.engines.mysql.replication import SEMI_SYNC_SETTINGS, confirm_by_minion
-from cellfeed.store.errors import DataDamaged, ProtectData, StaleWriter, StorageUnavailable
+from cellfeed.store.errors import (
+    DataDamaged,
+    ForeignServer,
+    ProtectData,
+    StaleWriter,
+    StorageUnavailable,
+)
 from cellfeed.store.failpoints import marked
-from cellfeed.store.histories import refuse_other_history
+from cellfeed.store.histories import is_same_history, refuse_other_history
 
 ROLE_KEY: Final = "cluster/role"
 """The state entry with the cluster's role (:mod:`cellfeed.store.clusters.model.roles`)."""
@@ -58,6 +64,7 @@ seconds for each try before."""
 class _RoleTerms(msgspec.Struct, frozen=True):
     """The part of a role that a guard compares."""
 
+    cluster: str
     epoch: int
     semi_sync: bool = False
     history_id: str = ""
@@ -99,6 +106,23 @@ class Guard:
         asks."""
         rows = f"SELECT 1 FROM {self._meta}.state_revision UNION ALL SELECT 2 UNION ALL SELECT 3"
         return f"SELECT IF({' AND '.join([self.condition(terms), *more])}, 1, ({rows}))"
+
+    def check_server(self, connection: Connection[Any], cluster: str, history_id: str) -> None:
+        """Raises ForeignServer unless the server that the connection reaches is a node of this
+        cluster and history."""
+        [(value,)] = query(connection, f"SELECT ({self._role})")
+        role = self._decoded(value)
+        if role is None:
+            raise ForeignServer(
+                f"{self._server} tells no role: a restore or a copy to it is under way, or it is"
+                " another server than it was"
+            )
+        if role.cluster != cluster or not is_same_history(role.history_id, history_id):
+            raise ForeignServer(
+                f"{self._server} is a server of cluster {role.cluster!r} in history"
+                f" {role.history_id}, and {cluster!r} is in history {history_id}: another server"
+                " has the node's address; name the node's own in the configuration"
+            )
 
     def explain(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
         """Raises what the guard found: StorageUnavailable, StaleWriter or ProtectData, nothing

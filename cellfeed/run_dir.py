@@ -5,6 +5,7 @@ processes.json    [{"name", "kind", "pid", "ports", "log"}], replaced as a whole
 ready/NAME.json   written by a process when it serves: its pid, when it began, its ports
 missing/NAME      why a server that is to run could not be started yet
 troubles/NAME.json  written by a process when one of its loops dies: its pid, and the loops
+recovery/NAME.json  written by a process that takes backups: the recovery point, what is in the way
 logs/NAME.log     what it prints
 supervisor.lock   held by the running ``cellfeed up``
 """
@@ -24,6 +25,7 @@ import msgspec
 import psutil
 
 from cellfeed.store.background import LoopTrouble
+from cellfeed.store.backups.due import Report
 from cellfeed.store.errors import InvalidRequest, NotFound
 
 STOP_TIMEOUT_S: Final = 40.0
@@ -71,6 +73,7 @@ class RunDir:
             self.path / "ready",
             self.path / "missing",
             self.path / "troubles",
+            self.path / "recovery",
             self.path / "logs",
         ):
             folder.mkdir(parents=True, exist_ok=True)
@@ -166,6 +169,22 @@ class RunDir:
             if process is not None and process.pid == said.pid
             else []
         )
+
+    # --- recovery points --------------------------------------------------------------------------
+
+    def say_recovery(self, name: str, report: Report) -> None:
+        """Called by a process that takes backups, after each look at their folder."""
+        _replace(self._recovery(name), msgspec.json.encode(report))
+
+    def recovery(self, name: str) -> Report:
+        """What the process of that name said last, also one that does not run any more."""
+        try:
+            return msgspec.json.decode(self._recovery(name).read_bytes(), type=Report)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return Report()
+
+    def _recovery(self, name: str) -> Path:
+        return self.path / "recovery" / f"{name}.json"
 
     # --- ready files ------------------------------------------------------------------------------
 

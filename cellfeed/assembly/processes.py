@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cellfeed.assembly import storage
 from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.config.model import (
+    BackupsConfig,
     Config,
     GatewayProcessConfig,
     IndexWorkersConfig,
@@ -88,6 +89,10 @@ def run_process(run_dir: Path, name: str) -> None:
                 next(each for each in config.warehouses if each.name == name),
                 stop,
             )
+        case "backups":
+            _run_backups(
+                directory, config, next(each for each in config.backups if each.name == name), stop
+            )
         case "failover":
             _run_failover(directory, config, name, stop)
         case kind if kind in SERVER_KINDS:
@@ -113,6 +118,7 @@ def trigger_settings(directory: RunDir, triggers: TriggersConfig) -> dict[str, A
 def _run_worker(
     directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event
 ) -> None:
+    from cellfeed.assembly.recovery_metrics import RecoveryMetrics
     from cellfeed.bridge.indexes.groups import index_positions
     from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
     from cellfeed.store.http.server.worker import run_worker
@@ -138,7 +144,10 @@ def _run_worker(
             port,
             stop=stop,
             on_started=lambda bound: directory.say_ready(worker.name, {"http": bound}),
-            collectors=[TriggerMetrics(datastore, coordinator)],
+            collectors=[
+                TriggerMetrics(datastore, coordinator),
+                RecoveryMetrics(directory, [each.name for each in config.backups]),
+            ],
         )
 
 
@@ -249,6 +258,25 @@ def _run_exports(directory: RunDir, config: Config, name: str, stop: threading.E
         # Of several instances over one storage each has a process of this name: the run directory
         # tells them apart.
         run_exporter(config.exports, datastore, coordinator, _instance_id(directory, name), stop)
+
+
+def _run_backups(
+    directory: RunDir, config: Config, backups: BackupsConfig, stop: threading.Event
+) -> None:
+    from cellfeed.assembly.backup_source import backup_source
+    from cellfeed.store.backups.folder import BackupFolder
+    from cellfeed.store.backups.schedule import BackupSchedule
+
+    with backup_source(config, directory.path) as source:
+        schedule = BackupSchedule(
+            BackupFolder(directory.inside(backups.directory)),
+            source,
+            backups.policy(),
+            partial(directory.say_recovery, backups.name),
+        )
+        with _beside("backup-schedule", schedule.run, stop):
+            directory.say_ready(backups.name, {})
+            stop.wait()
 
 
 def _register_schemas(directory: RunDir, config: Config, datastore: Datastore) -> None:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.backup_source import backup_source
 from cellfeed.assembly.trial_restore import Trial, try_restore
-from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.bridge.backups.readers import group_readers
-from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.cli.instance import (
     DEFAULT_RUN_DIR,
     ConfigOption,
@@ -30,7 +25,7 @@ from cellfeed.cli.output import JsonOption, console, errors, print_json, progres
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import ending_at_signals
 from cellfeed.store.backups.check import verify
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.prune import Decision, decide, remove
 from cellfeed.store.backups.register import Register
@@ -94,32 +89,17 @@ def create_backup(
         raise UnknownDatastore(
             f"the instance has datastore {checked.datastore.name!r}, not {datastore!r}"
         )
-    checked = msgspec.structs.replace(
-        checked, datastore=msgspec.structs.replace(checked.datastore, log_reads="minion")
-    )
     folder = BackupFolder(directory)
     below = (
         folder.get(None if onto == LATEST else onto, checked.datastore.name)
         if onto is not None
         else None
     )
-    with (
-        storage.open_datastore(checked, RunDir(run_dir).path) as opened,
-        closing(
-            open_coordinator(checked.coordination, opened.state, opened.history)
-        ) as coordinator,
-        progress_bar() as bar,
-    ):
+    with backup_source(checked, RunDir(run_dir).path) as source, progress_bar() as bar:
         task = bar.add_task("backing up (cells)", total=None)
-        source = Source(
-            opened.engine,
-            belongs,
-            group_readers(coordinator, opened.shards),
-            storage.shard_owners(opened),
-        )
         made = create(
             folder,
-            source,
+            source(),
             onto=below,
             cells_per_s=cells_per_s,
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),

@@ -3,6 +3,7 @@ is parked."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -38,6 +39,9 @@ from cellfeed.store.errors import CellfeedError, NotFound, Unavailable
 
 _SHARDS_PRINTED_MAX: Final = 64
 """Shards that are printed one by one; a datastore may have thousands."""
+
+_LATE_TIMES: Final = 3
+"""From how many times the schedule's interval on a recovery point is shown in red."""
 
 
 @dataclass
@@ -79,6 +83,7 @@ class _Told:
     """Why consumer groups of the gateways stand still, until somebody accepts their offsets."""
 
     erasures: list[UnendedErasure] = field(default_factory=list)
+    backups: list[dict[str, Any]] = field(default_factory=list)
     storage_away: str | None = None
     coordination_away: str | None = None
 
@@ -93,6 +98,7 @@ class _Told:
             "gateways": [vars(gateway) for gateway in self.gateways],
             "consumers_wait": self.consumers_wait,
             "erasures": [msgspec.to_builtins(each) for each in self.erasures],
+            "backups": self.backups,
             "storage_away": self.storage_away,
             "coordination_away": self.coordination_away,
         }
@@ -111,6 +117,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     else:
         _print_processes(told)
         _print_storage(told, config.datastore.name)
+        _print_backups(told)
         _print_gateways(told)
         _print_groups(told, config.datastore.name)
     if told.storage_away:
@@ -132,6 +139,7 @@ def _told(directory: RunDir, config: Config) -> _Told:
             {"name": name, "kind": kinds.get(name), "reason": reason}
             for name, reason in directory.missing().items()
         ],
+        backups=_backups(directory, config),
     )
     try:
         with (
@@ -229,6 +237,44 @@ def _print_storage(told: _Told, datastore: str) -> None:
             f" goes on with it by itself{reason}"
         )
         console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
+
+
+def _backups(directory: RunDir, config: Config) -> list[dict[str, Any]]:
+    now_us = time.time_ns() // 1000
+    found = []
+    for each in config.backups:
+        report = directory.recovery(each.name)
+        found.append(
+            {
+                "name": each.name,
+                "directory": str(directory.inside(each.directory)),
+                "recovery_point": report.backup,
+                "age_s": report.age_s(now_us),
+                "every_s": each.every_s,
+                "error": report.error or None,
+                "damaged": report.passed_over,
+            }
+        )
+    return found
+
+
+def _print_backups(told: _Told) -> None:
+    for each in told.backups:
+        age_s, due_s = each["age_s"], each["every_s"]
+        point = (
+            "no whole backup yet"
+            if age_s is None
+            else f"the recovery point is {age_s:.0f} s old, {each['recovery_point']}"
+        )
+        console.print(
+            f"{each['name']}: {point}, in {each['directory']} (one every {due_s:g} s)",
+            style="red" if age_s is None or age_s > _LATE_TIMES * due_s else None,
+            highlight=False,
+        )
+        wrong = [f"the last attempt failed: {each['error']}"] if each["error"] else []
+        wrong += [f"{name} is damaged: {reason}" for name, reason in each["damaged"].items()]
+        for line in wrong:
+            console.print(f"{each['name']}: {line}", style="red", highlight=False, soft_wrap=True)
 
 
 def _each_shard(numbers: Mapping[int, int]) -> str:

@@ -25,6 +25,7 @@ from cellfeed.bridge.gateway.security.listeners import Listener, check_listener
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
 from cellfeed.bridge.typed.declaration import ColumnSchema, check_schemas
 from cellfeed.store.arguments import check_datastore_name
+from cellfeed.store.backups.due import INCREMENTS_MAX, Policy
 from cellfeed.store.engines.mysql.connections import parse_mysql_url
 from cellfeed.store.errors import InvalidRequest, ProtectData
 from cellfeed.store.limits import SHARDS_MAX
@@ -36,6 +37,8 @@ ProcessName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
 
 EXPORT_PROCESS = "export"
 """The process that runs the exports of an instance."""
+
+DAY_S = 86_400
 
 
 class MariaDbServerConfig(
@@ -234,6 +237,25 @@ class WarehouseConfig(Struct, forbid_unknown_fields=True, frozen=True):
     flush_age_s: Annotated[float, Meta(gt=0)] = 5.0
 
 
+class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """A process that backs the datastore up on a schedule. ``directory``: the folder of backups; a
+    relative one lies in the run directory. ``every_s``: seconds from the beginning of one backup to
+    that of the next one, an increment, or a full one when the last full one began ``full_every_s``
+    ago. ``keep_days``: the declared time, after which backups are removed with all that they stand
+    on; all stay without. ``cells_per_s``: no faster than that."""
+
+    directory: str
+    name: ProcessName = "backups"
+    every_s: Annotated[float, Meta(ge=1)] = 300.0
+    full_every_s: Annotated[float, Meta(ge=1)] = 86_400.0
+    keep_days: Annotated[float, Meta(gt=0)] | None = None
+    cells_per_s: Annotated[float, Meta(gt=0)] | None = None
+
+    def policy(self) -> Policy:
+        """As the schedule takes it."""
+        return Policy(self.every_s, self.full_every_s, self.keep_days, self.cells_per_s)
+
+
 class Config(Struct, forbid_unknown_fields=True, frozen=True):
     """The whole file. ``servers`` are started before, and ended after everything else."""
 
@@ -248,6 +270,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     exports: list[Export] = []
     """Copies of the log in Kafka clusters; one process named ``export`` runs all of them."""
     warehouses: list[WarehouseConfig] = []
+    backups: list[BackupsConfig] = []
     coordination: str = IN_STORE
     """Where groups meet and offsets are kept: ``store``, or
     ``zookeeper://[user:password@]host:port,host:port/chroot``."""
@@ -307,6 +330,7 @@ def check_config(config: Config) -> Config:
         check_loopback(gateway.name, gateway.host)
         _check_listeners(gateway)
     _check_topics(config)
+    _check_backups(config)
     return config
 
 
@@ -321,6 +345,27 @@ def _check_topics(config: Config) -> None:
         check_schemas(config.datastore.schemas)
     except InvalidRequest as error:
         raise InvalidRequest(f"config: datastore.schemas: {error}") from None
+
+
+def _check_backups(config: Config) -> None:
+    folders = Counter(each.directory for each in config.backups)
+    if repeated := [folder for folder, count in folders.items() if count > 1]:
+        raise InvalidRequest(
+            f"config: backups: two processes take backups into {repeated[0]}: one of them is enough"
+        )
+    for each in config.backups:
+        if each.full_every_s > INCREMENTS_MAX * each.every_s:
+            raise InvalidRequest(
+                f"config: {each.name} takes {each.full_every_s / each.every_s:.0f} increments onto"
+                f" one full backup, at most {INCREMENTS_MAX} are possible: raise every_s"
+                f" ({each.every_s:g}) or lower full_every_s ({each.full_every_s:g})"
+            )
+        if each.keep_days is not None and each.full_every_s >= each.keep_days * DAY_S:
+            raise InvalidRequest(
+                f"config: {each.name} keeps backups for {each.keep_days:g} days, and takes a full"
+                f" one every {each.full_every_s / DAY_S:g}: a full one goes only when a newer one"
+                " is there, so lower full_every_s below keep_days"
+            )
 
 
 def _check_listeners(gateway: GatewayProcessConfig) -> None:
@@ -356,6 +401,7 @@ def process_names(config: Config) -> list[tuple[str, str]]:
     if config.exports:
         names.append((EXPORT_PROCESS, "export"))
     names += [(warehouse.name, "warehouse") for warehouse in config.warehouses]
+    names += [(backups.name, "backups") for backups in config.backups]
     if any(cluster.failover == "automatic" for cluster in config.datastore.clusters):
         names.append(("failover", "failover"))
     return names

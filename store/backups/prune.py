@@ -87,7 +87,7 @@ def decide(
         for each in unreadable
         if each.finished and each.marker is not None and datastore in (None, each.marker.datastore)
     }
-    reasons = _damaged(found)
+    reasons = damaged_of(found)
     broken |= {
         marker_of(backup): reasons[backup.name] for backup in found if backup.name in reasons
     }
@@ -138,7 +138,7 @@ def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
     return Removal(marker, why, tuple(foreign_entries(folder.path / marker.name)))
 
 
-def _damaged(found: Sequence[Backup]) -> dict[str, str]:
+def damaged_of(found: Sequence[Backup]) -> dict[str, str]:
     """By name why a backup cannot be restored, as far as that can be told without reading files:
     what it stands on, and lengths."""
     by_name = {each.name: each for each in found}

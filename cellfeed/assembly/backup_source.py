@@ -1,0 +1,36 @@
+"""What a configuration's backups are taken of: its datastore, read from minions, and its
+coordination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from cellfeed.assembly import storage
+from cellfeed.bridge.backups.kept_state import belongs
+from cellfeed.bridge.backups.readers import group_readers
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.config.model import Config
+from cellfeed.store.backups.create import Source
+
+
+@contextmanager
+def backup_source(config: Config, directory: Path) -> Iterator[Callable[[], Source]]:
+    """Opens it; each call gives what the next backup is taken of, with the offsets and the shard
+    map of that moment. Raises StorageUnavailable, ProtectData, as the call does."""
+    minions_first = msgspec.structs.replace(
+        config, datastore=msgspec.structs.replace(config.datastore, log_reads="minion")
+    )
+    with (
+        storage.open_datastore(minions_first, directory) as opened,
+        closing(open_coordinator(config.coordination, opened.state, opened.history)) as coordinator,
+    ):
+        yield lambda: Source(
+            opened.engine,
+            belongs,
+            group_readers(coordinator, opened.shards),
+            storage.shard_owners(opened),
+        )

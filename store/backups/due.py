@@ -1,0 +1,133 @@
+"""What a schedule of backups does next, told from the folder alone: so a process that was killed,
+or is another one by now, continues where the folder stands.
+
+The **recovery point** is the newest backup of the store's own history that is whole, as far as its
+manifests and the lengths of its files tell: all that was acknowledged when it began can be
+restored. The next backup is due ``every_s`` after its beginning, and stands on it, unless a full
+one is due:
+
+    there is none               the folder is new, or the store was restored, or made again
+    the full one is too old     it began ``full_every_s`` ago, or, by a clock that went back, later
+                                than now
+    the chain is too long       ``INCREMENTS_MAX`` increments stand on it
+
+A damaged backup counts as none: an increment on it could never be restored. Backups of another
+history are not built upon. Where all of the datastore's backups are of another **lineage**, the
+folder is another store's, and nothing is written to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.prune import damaged_of
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import NotFound, ProtectData
+from cellfeed.store.histories import History, is_same_history
+
+INCREMENTS_MAX: Final = 2_000
+"""Increments on one full backup. A restore needs all of them, and each step of a schedule reads
+their manifests: 2,000 of 16 shards are 6 MB."""
+
+SECOND_US: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Seconds from the beginning of a backup to the next one's; from that of a full one to the next
+    full one's; the declared time in days, None to keep all; no more than so many cells a second."""
+
+    every_s: float
+    full_every_s: float
+    keep_days: float | None = None
+    cells_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """``chain``: the recovery point with those that it stands on, the full one first; empty where
+    there is none. ``passed_over``: by name the backups of the datastore that are damaged, and
+    why."""
+
+    chain: Sequence[Backup]
+    passed_over: Mapping[str, str]
+
+    @property
+    def recovery_point(self) -> Backup | None:
+        return self.chain[-1] if self.chain else None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a schedule says of itself. ``backup``: the recovery point, None where there is none;
+    ``begun_at_us``: its beginning, by the store's clock. ``error``: why the last attempt failed,
+    empty when it did not; ``passed_over``: damaged backups, with the reasons."""
+
+    backup: str | None = None
+    begun_at_us: int | None = None
+    error: str = ""
+    passed_over: dict[str, str] = {}
+
+    def age_s(self, now_us: int) -> float | None:
+        """Seconds since the beginning of the recovery point; None where there is none."""
+        return (
+            None if self.begun_at_us is None else max(0.0, (now_us - self.begun_at_us) / SECOND_US)
+        )
+
+
+def standing_of(folder: BackupFolder, engine: Engine) -> Standing:
+    """Where the folder stands for a store. Raises ProtectData for a folder of another store."""
+    try:
+        found, unreadable = folder.look()
+    except NotFound:
+        return Standing([], {})
+    found = [each for each in found if each.manifest.datastore == engine.datastore]
+    reasons = damaged_of(found)
+    own = [
+        each
+        for each in found
+        if each.manifest.shards == engine.shards
+        and is_same_history(each.manifest.history.history_id, engine.history.history_id)
+    ]
+    if not own and found:
+        _refuse_other_lineage(folder, found[-1], engine.history)
+    whole = [each for each in own if each.name not in reasons]
+    reasons |= {
+        each.name: each.reason
+        for each in unreadable
+        if each.finished and each.marker is not None and each.marker.datastore == engine.datastore
+    }
+    return Standing(folder.chain(whole[-1]) if whole else [], reasons)
+
+
+def is_full_due(standing: Standing, policy: Policy, now_us: int) -> bool:
+    """Whether the next backup is a full one."""
+    if not standing.chain:
+        return True
+    age_us = now_us - standing.chain[0].manifest.created_at_us
+    return not 0 <= age_us < policy.full_every_s * SECOND_US or (
+        len(standing.chain) > INCREMENTS_MAX
+    )
+
+
+def due_in_s(standing: Standing, policy: Policy, now_us: int) -> float:
+    """In how many seconds the next backup is to begin; 0 where it is due. A clock that went back
+    puts it off by ``every_s`` at most."""
+    if standing.recovery_point is None:
+        return 0.0
+    age_s = (now_us - standing.recovery_point.manifest.created_at_us) / SECOND_US
+    return min(max(0.0, policy.every_s - age_s), policy.every_s)
+
+
+def _refuse_other_lineage(folder: BackupFolder, newest: Backup, history: History) -> None:
+    theirs, own = newest.manifest.history.origin_id, history.origin_id
+    if not is_same_history(theirs, own):
+        raise ProtectData(
+            f"no backup taken: {folder.path} has backups of another store of that name, the newest"
+            f" is {newest.name}: its lineage begins with history {theirs}, this store's with {own}."
+            " Give this store a folder of its own"
+        )

@@ -16,8 +16,8 @@ import pytest
 
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.marker import MANIFEST
-from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, ended, processes
-from tests.services.waiting import wait_until
+from tests.support.cli_instance import CELLFEED, ROOT, cellfeed, ended, processes
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 import typer
@@ -19,11 +19,12 @@ from cellfeed.bridge.coordination.open import open_offsets_elsewhere
 from cellfeed.bridge.groups.history import operator
 from cellfeed.cli.backup import BackupOption, FolderArgument
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from cellfeed.cli.restore_part import part_of, put_part
 from cellfeed.config.model import Config, load_config
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.check import check_files, dictionaries_known, read_state
-from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.erasures import erased_in_folder, to_erase, told_of
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Manifest, Reader
 from cellfeed.store.backups.register import Register
@@ -39,6 +40,8 @@ from cellfeed.store.backups.restore import restore as restore_backup
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
 from cellfeed.store.limits import ADDED_ID_MAX
+
+NO_REASON: Final = "not given"
 
 
 class ReadersAhead(StrEnum):
@@ -92,7 +95,40 @@ def restore(
     ] = None,
     reason: Annotated[
         str, typer.Option("--reason", help="Why; told in the log where ids are left out.")
-    ] = "not given",
+    ] = NO_REASON,
+    row_key: Annotated[
+        str | None,
+        typer.Option(
+            "--row-key",
+            metavar="UUID",
+            help="Only the cells of this row that the store lacks, into a store that has cells.",
+        ),
+    ] = None,
+    shard: Annotated[
+        int | None,
+        typer.Option(
+            "--shard",
+            metavar="N",
+            help="Only the cells of this shard that the store lacks, into a store that has cells.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="With --row-key or --shard: count what would be put; put nothing."
+        ),
+    ] = False,
+    from_history: Annotated[
+        str | None,
+        typer.Option(
+            "--from-history",
+            metavar="ID",
+            help=(
+                "With --row-key or --shard: the backup is of this history, which the store does not"
+                " know, and its cells belong into the store."
+            ),
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a backup back into empty storage: embedded, or the clusters of a configuration. It is
@@ -102,7 +138,20 @@ def restore(
     export, a warehouse or a later backup is known to have read further than the backup goes.
     Refused (exit code 1) while a later backup or the register of erasures cannot be read. Killed,
     it is run again. Indexes are built again; every reader resumes where it was.
+
+    --row-key and --shard restore a part into a store that has cells, while its processes run or
+    not. Each cell that the store lacks is put: it gets a new id, and triggers and consumers see it
+    as a new cell. Nothing is overwritten: cells with another body are named (exit code 1). Rows
+    that were erased are left out. Refused (exit code 3) where the backup is neither of the store's
+    history, nor of its parent, nor of the first of its lineage.
     """
+    whole_only = {
+        "--readers-ahead": ahead is not ReadersAhead.REFUSE,
+        "--above": above,
+        "--reason": reason != NO_REASON,
+    }
+    part_only = {"--dry-run": dry_run, "--from-history": from_history is not None}
+    _refuse_together(row_key, shard, whole_only, part_only)
     by = operator(reason)
     run_dir = RunDir(into)
     checked = load_config(config or (run_dir.config if run_dir.config.exists() else None))
@@ -117,7 +166,8 @@ def restore(
             " --config"
         )
     named = _above(above or (), told)
-    if wrong := check_files(chain):
+    part = part_of(row_key, shard, told.shards)
+    if wrong := check_files(chain, None if part is None else part.shard):
         raise DataDamaged(
             f"nothing restored: {wrong[0]}"
             + (
@@ -126,8 +176,13 @@ def restore(
                 else ""
             )
         )
-    later = folder.later(chain[-1])
+    later = folder.later(chain[-1]) if part is None else folder.later(chain[-1], then="")
     erasures = told_of(Register(directory), chain[-1], later)
+    if part is not None:
+        with dictionaries_known(chain):
+            erased_rows = erased_in_folder(chain, later, erasures)
+        put_part(run_dir, checked, chain, part, erased_rows, from_history, dry_run, as_json)
+        return
     with ExitStack() as opened:
         offsets = open_offsets_elsewhere(checked.coordination)
         if offsets is not None:
@@ -182,6 +237,24 @@ def restore(
             )
         lost = {shard: ids for shard, ids in planned.lost.items() if not target.is_open(shard)}
     _tell(planned, lost, back, left, as_json)
+
+
+def _refuse_together(
+    row_key: str | None,
+    shard: int | None,
+    whole_only: Mapping[str, object],
+    part_only: Mapping[str, object],
+) -> None:
+    """Raises InvalidRequest for options that do not go together."""
+    if row_key is not None and shard is not None:
+        raise InvalidRequest(
+            "--row-key and --shard exclude each other: a row is in one shard alone"
+        )
+    is_part = row_key is not None or shard is not None
+    if wrong := [name for name, given in (whole_only if is_part else part_only).items() if given]:
+        raise InvalidRequest(
+            f"{wrong[0]} goes {'without' if is_part else 'with'} a --row-key or --shard"
+        )
 
 
 def _readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:

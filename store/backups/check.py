@@ -33,12 +33,18 @@ OnProgress = Callable[[int], None]
 """Is told how many cells have been read, after each piece."""
 
 
-def check_files(chain: Sequence[Backup]) -> list[str]:
+def check_files(chain: Sequence[Backup], shard: int | None = None) -> list[str]:
     """What is wrong with the files of these backups, by length and SHA-256: a line for each;
-    nothing when all are as they were written."""
+    nothing when all are as they were written. ``shard``: files that have cells of other shards
+    alone are not read."""
     wrong = []
     for backup in chain:
+        others = {each.file for each in backup.manifest.segments if each.shard != shard} - {
+            each.file for each in backup.manifest.segments if each.shard == shard
+        }
         for file in backup.manifest.files:
+            if shard is not None and file.name in others:
+                continue
             path = backup.path / file.name
             try:
                 digest = sha256()

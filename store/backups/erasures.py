@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
-from cellfeed.store.backups.check import read_segment
+from cellfeed.store.backups.check import read_segment, read_state
 from cellfeed.store.backups.folder import Backup
 from cellfeed.store.backups.manifest import BackedErasure
 from cellfeed.store.backups.register import NOT_DONE, Erasure, Register
@@ -129,6 +129,24 @@ def to_erase(
         ):
             found.setdefault(shard, []).append(row_key)
     return found
+
+
+def erased_in_folder(
+    chain: Sequence[Backup], later: Sequence[Backup], told: Iterable[Erasure]
+) -> set[bytes]:
+    """Row keys of all rows that the folder knows to be erased, whatever was put since. ``told``: as
+    :func:`told_of` gives it. Needs
+    :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises
+    DataDamaged."""
+    newest = chain[-1].manifest
+    of = newest.datastore, newest.shards
+    known = [
+        *(each for each in told if (each.datastore, each.shards) == of),
+        *known_to_manifests(later, *of),
+        *known_to_state(*of, read_state(chain[-1])),
+    ]
+    in_logs = {each.row_key for backup in chain for each in _erasures(backup)}
+    return {bytes.fromhex(row_key) for row_key in in_logs.union(each.row_key for each in known)}
 
 
 def _since(erasures: Sequence[Erasure], done: DoneErasure | None) -> Sequence[Erasure]:

@@ -157,18 +157,20 @@ class BackupFolder:
             chain.insert(0, before)
         return chain
 
-    def later(self, backup: Backup) -> list[Backup]:
-        """The backups of the same datastore that were taken after this one, in order. Raises
-        DataDamaged while one that may be among them cannot be read: what it knows of erasures and
-        of readers would be passed over."""
+    def later(
+        self, backup: Backup, then: str = ", and restore with --readers-ahead raise-epoch"
+    ) -> list[Backup]:
+        """The backups of the same datastore that were taken after this one, in order. ``then``: how
+        to go on once it was moved out of the folder. Raises DataDamaged while one that may be among
+        them cannot be read: what it knows of erasures and of readers would be passed over."""
         found, unreadable = self.look()
         told = backup.manifest
         if hidden := [each for each in unreadable if each.may_follow(told)]:
             raise DataDamaged(
                 f"nothing restored: {hidden[0].name}, which may be a later backup than"
                 f" {backup.name}, cannot be read ({hidden[0].reason}), so nobody knows which ids"
-                " and erasures it has. Bring it back from a copy; or move it out of the folder,"
-                " and restore with --readers-ahead raise-epoch"
+                " and erasures it has. Bring it back from a copy; or move it out of the folder"
+                f"{then}"
             )
         same = (told.datastore, told.shards)
         return [

@@ -4,9 +4,6 @@ a kill -9 at each point leaves."""
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,8 +19,8 @@ from cellfeed.bridge.groups.control import group_prefix
 from cellfeed.cli.main import command_line
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import CellfeedError, InvalidRequest, NotFound, ProtectData
-from tests.support.cli_instance import CELLFEED, ROOT
+from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData
+from tests.support.cli_commands import done, killed, refused
 from tests.support.local_zookeeper import ZooKeeper
 from tests.support.rides import rides
 
@@ -48,32 +45,6 @@ def backups(run_dir: Path) -> Path:
     """A folder with one backup of it."""
     done("backup", "create", run_dir.parent / "backups", "--run-dir", run_dir)
     return run_dir.parent / "backups"
-
-
-def done(*words: object) -> str:
-    """What the command prints; it ends well."""
-    result = CliRunner().invoke(command_line(str(words[0])), [str(word) for word in words])
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
-
-
-def refused(*words: object) -> CellfeedError:
-    """Why it did not."""
-    result = CliRunner().invoke(command_line(str(words[0])), [str(word) for word in words])
-    assert isinstance(result.exception, CellfeedError), result.output
-    return result.exception
-
-
-def killed(failpoint: str, *words: object) -> None:
-    ended = subprocess.run(
-        [*CELLFEED, *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=180,
-        check=False,
-        env={**os.environ, "CELLFEED_FAILPOINTS": f"{failpoint}=kill"},
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 def ends(directory: Path) -> Iterator[int]:

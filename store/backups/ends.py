@@ -1,10 +1,11 @@
 """Up to which id a backup takes each log: every cell that was acknowledged when the backup began is
 below it.
 
-Acknowledged cells lie below the master's next ids, but a backup reads only what the watermark
-shows, which minions raise. So it waits until the watermark has passed the next ids that the masters
-told first. A promotion meanwhile may discard ids that were never acknowledged: then the new
-master's word counts.
+Acknowledged cells lie below the next ids that a master tells from then on. What it told before does
+not count: another process may have put cells since, and minions may be as far behind. But a backup
+reads only what the watermark shows, which minions raise. So it waits until the watermark has passed
+the first next ids that the masters tell after the call. A promotion meanwhile may discard ids that
+were never acknowledged: then the new master's word counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Final
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import StorageUnavailable
-from cellfeed.store.limits import ADDED_ID_MAX
 
 WAIT_S: Final = 30.0
 """How long the watermark may take to pass what was acknowledged, in seconds: longer than a
@@ -32,11 +32,10 @@ def acknowledged_heads(engine: Engine) -> dict[int, Head]:
     wanted: dict[int, tuple[int, int]] = {}
     until_s = time.monotonic() + WAIT_S
     while True:
+        for shard, (epoch, next_added_id) in engine.acknowledged_ends().items():
+            if shard not in wanted or wanted[shard][0] != epoch:
+                wanted[shard] = epoch, next_added_id
         heads = engine.heads()
-        for shard, head in heads.items():
-            epoch, _ = wanted.get(shard, (None, 0))
-            if head.next_added_id != ADDED_ID_MAX and epoch != head.leader_epoch:
-                wanted[shard] = head.leader_epoch, head.next_added_id
         behind = {
             shard: head
             for shard, head in heads.items()

@@ -392,10 +392,11 @@ class Cluster:
             return False
         return True
 
-    def _heard_enough(self, role: Role) -> bool:
-        """Whether the nodes that were not heard from lately are too few to have promoted another
-        master."""
-        since_s = time.monotonic() - CONFIRM_S
+    def _heard_enough(self, role: Role, since_s: float | None = None) -> bool:
+        """Whether the nodes that were not heard from since then (not lately, without it) are too
+        few to have promoted another master."""
+        if since_s is None:
+            since_s = time.monotonic() - CONFIRM_S
         silent = sum(
             node.told_at_s < since_s for name, node in self.nodes.items() if name != role.master
         )
@@ -478,6 +479,28 @@ class Cluster:
                     ),
                 )
         return found
+
+    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
+        """As the engine's. What a node said before the call does not count: cells may have been
+        acknowledged since, and a promotion needs a majority that has not been asked."""
+        began_s = time.monotonic()
+        self.role()
+        self.look(WATCH_TIMEOUT_S)
+        role, views = self._seen()
+        master = views.get(role.master)
+        if (
+            master is None
+            or master.role is None
+            or master.role.epoch != role.epoch
+            or self.nodes[role.master].told_at_s < began_s
+            or not self._heard_enough(role, began_s)
+        ):
+            return {}
+        return {
+            shard: (head.leader_epoch, head.next_added_id)
+            for shard, head in master.heads.items()
+            if shard in self.shards
+        }
 
     def _erasures_seen(self, shard: int, following: Mapping[str, NodeView]) -> int:
         """Another number whenever what a node has come to is another than before: a read may go to

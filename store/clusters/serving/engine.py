@@ -394,6 +394,15 @@ class ClusteredEngine:
                 )
         return heads if shards is None else {shard: heads[shard] for shard in wanted}
 
+    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
+        ends: dict[int, tuple[int, int]] = {}
+        for name, cluster in self.clusters.items():
+            told = cluster.acknowledged_ends()
+            ends |= {
+                shard: end for shard, end in told.items() if self.placement.name_of(shard) == name
+            }
+        return ends
+
     def _head(self, shard: int) -> Head:
         return self.heads([shard])[shard]
 

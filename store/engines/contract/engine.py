@@ -232,6 +232,12 @@ class Engine(Protocol):
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]: ...
 
+    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
+        """By shard the leader epoch and the next added_id, as its master tells them after the call
+        began: every cell that was acknowledged before is below. A shard is left out while its
+        master cannot be asked, or another one may have been promoted."""
+        ...
+
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         """By shard the id from which on nothing may be trimmed now: at most the watermark, and what
         every minion has. Raises StorageUnavailable while that is not known."""

@@ -297,6 +297,11 @@ class MySqlEngine:
             # then the log begins behind it now.
             return max(low, self._counters.log_start(connection, shard))
 
+    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
+        return {
+            shard: (head.leader_epoch, head.next_added_id) for shard, head in self.heads().items()
+        }
+
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         return self._counters.heads(
             shards if shards is None else [check_shard(shard, self._shards) for shard in shards]

@@ -343,6 +343,11 @@ class SqliteEngine:
                     low = (row[0] & ADDED_ID_MAX) + 1
         return low
 
+    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
+        return {
+            shard: (head.leader_epoch, head.next_added_id) for shard, head in self.heads().items()
+        }
+
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         sql = (
             "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch,"

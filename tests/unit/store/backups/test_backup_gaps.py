@@ -193,6 +193,11 @@ class _Heads:
     def __init__(self, *told: tuple[int, int, int]) -> None:
         self.told = [Head(0, watermark, next_id, epoch, 0) for watermark, next_id, epoch in told]
 
+    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
+        head = self.told[0]
+        known = head.next_added_id != ADDED_ID_MAX
+        return {0: (head.leader_epoch, head.next_added_id)} if known else {}
+
     def heads(self) -> dict[int, Head]:
         return {0: self.told.pop(0) if len(self.told) > 1 else self.told[0]}
 

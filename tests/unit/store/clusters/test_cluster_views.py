@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -232,3 +233,19 @@ def test_a_history_that_gets_its_identity_meanwhile_stays_the_clusters(
     assert cluster.role() == ROLE
     assert nodes["a"].on_role(msgspec.structs.replace(ROLE, history_id="1" * 32)) is None
     assert nodes["b"].on_role(msgspec.structs.replace(ROLE, history_id="2" * 32)) is not None
+
+
+def test_acknowledged_ends_are_told_after_the_call_by_the_master_and_a_majority(
+    nodes: dict[str, Node], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends_while_answer(*names: str) -> dict[int, tuple[int, int]]:
+        for name, node in nodes.items():
+            told = partial(node.says, 12) if name in names else lambda: None
+            monkeypatch.setattr(node, "wait", lambda *_, told=told: told())
+        return cluster.acknowledged_ends()
+
+    assert cluster.heads()[0].next_added_id == 10
+    assert ends_while_answer() == {}, "others may have put cells since the nodes said so"
+    assert ends_while_answer("b", "c") == {}
+    assert ends_while_answer("a") == {}, "the others may have promoted one of them"
+    assert ends_while_answer("a", "c") == {0: (1, 12)}

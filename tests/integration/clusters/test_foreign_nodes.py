@@ -25,10 +25,10 @@ from cellfeed.store.engines.mysql.replication import (
     minion_status,
 )
 from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
-from tests.services import local_mariadb
-from tests.services.cluster_steps import cells, eventually, open_engine, put_until_stored, shown
-from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import (
+from tests.support import local_mariadb
+from tests.support.cluster_steps import cells, eventually, open_engine, put_until_stored, shown
+from tests.support.local_mariadb import MariaDB
+from tests.support.mariadb_cluster import (
     DATASTORE,
     SHARDS,
     TestCluster,
@@ -37,7 +37,7 @@ from tests.services.mariadb_cluster import (
     make_cluster,
     node_opener,
 )
-from tests.services.tcp_proxy import TcpProxy
+from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = [
     pytest.mark.integration,

@@ -28,6 +28,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ERASED_IN_GUIDE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+RESTORED_IN_GUIDE = "20263b88-d2b4-56b3-9b7f-e5d5a3b70b1c"
 GUIDE = Path(__file__).parents[3] / "docs" / "operators.md"
 
 
@@ -93,16 +94,19 @@ def test_an_embedded_datastore_is_backed_up_and_restored(srv: Path) -> None:
     (srv / "cellfeed.yaml").write_text(EMBEDDED)
     up = ["cellfeed up --detach --config /srv/cellfeed.yaml --run-dir /srv/cellfeed"]
     run(up, srv)
-    put(srv / "cellfeed", 0, 500)
+    put(srv / "cellfeed", 0, 499)
+    with _client(srv / "cellfeed") as client:
+        assert client.put_cell(RESTORED_IN_GUIDE, "BASE", 1, {"n": 499}).acknowledged
     (srv / "tmp").mkdir()  # the directory of trial restores is the operator's to make
     [backing_up] = commands("Backing up")
     done = run(backing_up, srv)
     assert "500 cells" in done[0].output
     assert done[1].output.count("0 cells") == 1
     before = digests(srv / "cellfeed")
-    embedded, _, raised, above = commands("Restoring")
+    embedded, _, raised, above, part = commands("Restoring")
     run(embedded, srv)
     assert digests(srv / "cellfeed") == before
+    assert "0 put, 1 there already" in run(part, srv)[-1].output
     put(srv / "cellfeed", 500, 20)
     assert "are nobody's" in run(raised, srv)[0].output
     assert "at 90000" in run(above, srv)[0].output

@@ -29,6 +29,7 @@ from typing import BinaryIO, Final, NamedTuple
 from cellfeed.bridge.backups.kept_state import restored
 from cellfeed.signals import raise_if_asked, uninterrupted
 from cellfeed.store.backups.check import dictionaries_known, read_state
+from cellfeed.store.backups.encryption import Identities
 from cellfeed.store.backups.erasures import to_erase, told_of
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
@@ -69,12 +70,15 @@ def try_restore(
     chain: list[Backup],
     tmp_dir: Path,
     on_progress: OnProgress = lambda *_: None,
+    identities: Identities | None = None,
 ) -> Trial:
     """Does it, in a folder inside ``tmp_dir``. ``chain``: a full backup and its increments, in
-    order. Raises DataDamaged where the backup cannot be restored, InvalidRequest without that
-    directory, StorageUnavailable where it has too little room or fails."""
+    order, decrypted with ``identities`` where they are encrypted. Raises DataDamaged where the
+    backup cannot be restored, InvalidRequest without that directory, StorageUnavailable where it
+    has too little room or fails."""
     told = chain[-1].manifest
-    erasures = told_of(Register(folder.path), chain[-1], folder.later(chain[-1]))
+    register = Register(folder.path, identities=identities)
+    erasures = told_of(register, chain[-1], folder.later(chain[-1]))
     now_us = time.time_ns() // 1000
     entries = read_state(chain[-1])
     with dictionaries_known(chain):

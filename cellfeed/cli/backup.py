@@ -18,15 +18,17 @@ from cellfeed.cli.instance import (
     DEFAULT_RUN_DIR,
     ConfigOption,
     DatastoreOption,
+    IdentityOption,
     RunDirOption,
     config_of,
 )
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import ending_at_signals
-from cellfeed.store.backups.check import verify
+from cellfeed.store.backups.check import verify, verify_without_identity
 from cellfeed.store.backups.create import create
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.encryption import Identities, identities_of, recipients_of
+from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
 from cellfeed.store.backups.prune import Decision, decide, remove
 from cellfeed.store.backups.register import Register
 from cellfeed.store.errors import DataDamaged, InvalidRequest, UnknownDatastore
@@ -65,6 +67,25 @@ def create_backup(
             ),
         ),
     ] = None,
+    recipient: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--recipient",
+            metavar="AGE1…",
+            help=(
+                "Encrypt it to this age recipient, a public key; may be given several times: any"
+                " one of their identities decrypts it."
+            ),
+        ),
+    ] = None,
+    recipients_file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--recipients-file",
+            metavar="FILE",
+            help="Encrypt it to the recipients of this file as well, one in a line.",
+        ),
+    ] = None,
     cells_per_s: Annotated[
         float | None,
         typer.Option(
@@ -83,7 +104,12 @@ def create_backup(
     Reads from a minion where there is one, once it has all that is acknowledged by now; fails, and
     names the cells, when that takes longer than half a minute. A backup that was killed is none;
     the next one removes what it left. Nothing else in the folder is ever removed.
+
+    With recipients everything that may hold users' data is encrypted with age before it is written.
+    A folder of backups is encrypted or not: one of the other kind is refused (exit code 3), and so
+    is an increment with other recipients than the backup that it stands on.
     """
+    recipients = recipients_of(recipient or (), recipients_file or ())
     checked = config_of(run_dir, config)
     if datastore not in (None, checked.datastore.name):
         raise UnknownDatastore(
@@ -101,6 +127,7 @@ def create_backup(
             folder,
             source(),
             onto=below,
+            recipients=recipients,
             cells_per_s=cells_per_s,
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
@@ -112,7 +139,9 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
     """Show the backups of a folder, the oldest first, and folders with the name of a backup that
     are none."""
     found, unreadable = BackupFolder(directory).look()
-    table = Table("backup", "datastore", "begun", "cells", "bytes", "stands on", box=None)
+    table = Table(
+        "backup", "datastore", "begun", "cells", "bytes", "encrypted", "stands on", box=None
+    )
     for backup in found:
         if as_json:
             print_json(_as_json(backup))
@@ -123,6 +152,7 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
             _moment(told.created_at_us),
             str(told.cells),
             str(told.bytes),
+            "yes" if told.is_encrypted else "no",
             told.onto or "",
         )
     for each in unreadable:
@@ -137,6 +167,7 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
 def verify_backup(
     directory: FolderArgument,
     backup: BackupOption = None,
+    identity: IdentityOption = None,
     trial: Annotated[
         bool,
         typer.Option(
@@ -164,6 +195,9 @@ def verify_backup(
     """Read a backup, and those that it stands on, and check every byte of it: lengths, checksums,
     missing cells, the digest of each log, and the register of erasures. Exits with 1 for damage.
 
+    An encrypted backup is decrypted with `--identity`. Without, only its completeness is checked:
+    that every file has its length and SHA-256, and that no piece of a log is missing.
+
     The temporary store of `--restore` is removed also when the trial fails or a signal ends it
     (exit code 128 and the signal's number). It has bodies of rows that were erased since: after a
     kill -9 the next trial with the same temporary directory removes it.
@@ -171,18 +205,31 @@ def verify_backup(
     if tmp_dir is not None and not trial:
         raise InvalidRequest("--tmp-dir is the place of a trial restore: give --restore as well")
     folder = BackupFolder(directory)
+    identities = identities_of(identity or ())
     chain = folder.chain(folder.get(backup))
+    if identities is not None or trial:
+        chain = with_identities(chain, identities)
+    is_read = not any(each.is_locked for each in chain)
+    register = Register(directory, identities=identities)
+    recorded = [(chain[-1].name, chain[-1].manifest.register)]
     with progress_bar() as bar:
         task = bar.add_task("verifying (cells)", total=sum(each.manifest.cells for each in chain))
-        wrong = verify(chain, lambda cells: bar.advance(task, cells))
+        wrong = (
+            verify(chain, lambda cells: bar.advance(task, cells))
+            if is_read
+            else verify_without_identity(chain)
+        )
     try:
-        Register(directory).entries([(chain[-1].name, chain[-1].manifest.register)])
+        if is_read:
+            register.entries(recorded)
+        else:
+            register.check(recorded)
     except DataDamaged as error:
         wrong.append(str(error))
     tried: Trial | None = None
     if trial and not wrong:
         try:
-            tried = _tried(folder, chain, tmp_dir or Path(tempfile.gettempdir()))
+            tried = _tried(folder, chain, tmp_dir or Path(tempfile.gettempdir()), identities)
         except DataDamaged as error:
             wrong.append(str(error))
     if as_json:
@@ -191,6 +238,7 @@ def verify_backup(
                 "backup": chain[-1].name,
                 "stands_on": [each.name for each in chain[:-1]],
                 "whole": not wrong,
+                "decrypted": is_read,
                 "damage": wrong,
                 **({"restored": tried and tried._asdict()} if trial else {}),
             }
@@ -202,7 +250,9 @@ def verify_backup(
         raise DataDamaged(f"backup {chain[-1].name} is damaged: it cannot be restored")
     if not as_json:
         console.print(
-            f"{chain[-1].name} is whole: {sum(each.manifest.cells for each in chain)} cells",
+            f"{chain[-1].name} is {'whole' if is_read else 'complete'}:"
+            f" {sum(each.manifest.cells for each in chain)} cells"
+            + ("" if is_read else "; it is encrypted, and --identity reads its content as well"),
             highlight=False,
         )
     if tried and not as_json:
@@ -213,7 +263,9 @@ def verify_backup(
         )
 
 
-def _tried(folder: BackupFolder, chain: list[Backup], tmp_dir: Path) -> Trial:
+def _tried(
+    folder: BackupFolder, chain: list[Backup], tmp_dir: Path, identities: Identities | None
+) -> Trial:
     with ending_at_signals(), progress_bar() as bar:
         task = bar.add_task("restoring on trial (cells)", total=None)
         return try_restore(
@@ -221,6 +273,7 @@ def _tried(folder: BackupFolder, chain: list[Backup], tmp_dir: Path) -> Trial:
             chain,
             tmp_dir,
             lambda done, total: bar.update(task, completed=done, total=total),
+            identities,
         )
 
 
@@ -291,8 +344,10 @@ def _print_decision(decision: Decision, dry_run: bool) -> None:
 
 def _described(backup: Backup) -> str:
     told = backup.manifest
-    return f"{told.cells} cells in {told.bytes} bytes" + (
-        f", onto {told.onto}" if told.onto else ""
+    return (
+        f"{told.cells} cells in {told.bytes} bytes"
+        + (f", onto {told.onto}" if told.onto else "")
+        + (f", encrypted to {', '.join(told.recipients)}" if told.is_encrypted else "")
     )
 
 
@@ -313,6 +368,7 @@ def _as_json(backup: Backup) -> dict[str, object]:
         "cells": told.cells,
         "bytes": told.bytes,
         "onto": told.onto,
+        "recipients": told.recipients,
         "watermarks": {str(log.shard): log.watermark for log in told.logs},
     }
 

@@ -9,7 +9,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of
+from cellfeed.cli.instance import (
+    DEFAULT_RUN_DIR,
+    ConfigOption,
+    IdentityOption,
+    RunDirOption,
+    config_of,
+)
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.store.errors import InvalidRequest
 
@@ -30,6 +36,7 @@ def check(
             "--backups", help="With --repair: take copies from backups in this folder as well."
         ),
     ] = None,
+    identity: IdentityOption = None,
     wait_s: Annotated[
         float,
         typer.Option(
@@ -55,10 +62,20 @@ def check(
     """
     if backups is not None and not repair:
         raise InvalidRequest("--backups says where --repair takes copies from: give both, or none")
+    if identity and backups is None:
+        raise InvalidRequest("--identity decrypts the backups of --backups: give both, or none")
 
-    from cellfeed.cli.checking import cells_to_check, check_indexes, check_storage, repair_storage
+    from cellfeed.cli.checking import (
+        Backups,
+        cells_to_check,
+        check_indexes,
+        check_storage,
+        repair_storage,
+    )
+    from cellfeed.store.backups.encryption import identities_of
     from cellfeed.store.engines.contract.findings import Findings
 
+    copies = Backups(backups, identities_of(identity or ())) if backups is not None else None
     settings, found, began_s = config_of(run_dir, config), Findings(), time.monotonic()
     with progress_bar() as bar:
         task = bar.add_task(
@@ -68,7 +85,7 @@ def check(
     seconds = time.monotonic() - began_s
     if repair:
         with errors.status("repairing"):
-            repair_storage(settings, run_dir, backups, found)
+            repair_storage(settings, run_dir, copies, found)
     if indexes:
         with errors.status("indexes") as status:
             check_indexes(config, run_dir, wait_s, found, status.update)

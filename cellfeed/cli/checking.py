@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cellfeed.assembly import storage
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.cli.instance import opened
-from cellfeed.config.model import Config
+from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.run_dir import RunDir
+from cellfeed.store.backups.encryption import Identities
 from cellfeed.store.backups.repair import BackupSource, Mender, Source, repair
 from cellfeed.store.clusters.operating.check import cells_of, check_cluster
 from cellfeed.store.clusters.operating.promote import cluster_role
@@ -103,7 +105,18 @@ def check_indexes(
         into.add("unread", "indexes", f"not compared with the cells: {error}")
 
 
-def repair_storage(config: Config, run_dir: Path, backups: Path | None, found: Findings) -> None:
+class Backups(NamedTuple):
+    """A folder of backups, and what decrypts them."""
+
+    folder: Path
+    identities: Identities | None
+
+    def source(self, given: DatastoreConfig, history_id: str) -> BackupSource:
+        """Copies of cells of that history."""
+        return BackupSource(self.folder, given.name, given.shards, history_id, self.identities)
+
+
+def repair_storage(config: Config, run_dir: Path, backups: Backups | None, found: Findings) -> None:
     """Puts verified copies in the place of damaged and lost cells: of another node of the same
     cluster, or of a backup of the same history."""
     with ExitStack() as held:
@@ -114,7 +127,7 @@ def repair_storage(config: Config, run_dir: Path, backups: Path | None, found: F
 
 
 def _repair_files(
-    config: Config, run_dir: Path, backups: Path | None, found: Findings, held: ExitStack
+    config: Config, run_dir: Path, backups: Backups | None, found: Findings, held: ExitStack
 ) -> None:
     given, place = config.datastore, directory_of(config, run_dir)
     held.enter_context(closing(SharedLock(place)))
@@ -134,16 +147,12 @@ def _repair_files(
             found.found[index] = replace(
                 found.found[index], mended="the index of keys was built again from the cells"
             )
-    sources = (
-        [BackupSource(backups, given.name, given.shards, file_history(place))]
-        if backups is not None
-        else []
-    )
+    sources = [backups.source(given, file_history(place))] if backups is not None else []
     repair(found, {CELLS_FILE: mender}, {CELLS_FILE: sources}, given.shards)
 
 
 def _repair_clusters(
-    config: Config, backups: Path | None, found: Findings, held: ExitStack
+    config: Config, backups: Backups | None, found: Findings, held: ExitStack
 ) -> None:
     given, layout = config.datastore, Layout(config.datastore.name, config.datastore.shards)
     menders: dict[str, Mender] = {}
@@ -165,7 +174,5 @@ def _repair_clusters(
                 if other != node
             ]
             if backups is not None:
-                sources[place].append(
-                    BackupSource(backups, given.name, given.shards, role.history_id)
-                )
+                sources[place].append(backups.source(given, role.history_id))
     repair(found, menders, sources, given.shards)

@@ -50,6 +50,17 @@ DatastoreOption = Annotated[
     str | None,
     typer.Option("--datastore", help="The datastore's name; the instance's own by default."),
 ]
+IdentityOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--identity",
+        metavar="FILE",
+        help=(
+            "A file with age identities (AGE-SECRET-KEY-1…), for encrypted backups; may be given"
+            " several times."
+        ),
+    ),
+]
 
 
 def worker_urls(run_dir: Path) -> list[str]:

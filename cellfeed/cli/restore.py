@@ -18,14 +18,16 @@ from cellfeed.bridge.backups.readers import export_readers, group_readers, set_b
 from cellfeed.bridge.coordination.open import open_offsets_elsewhere
 from cellfeed.bridge.groups.history import operator
 from cellfeed.cli.backup import BackupOption, FolderArgument
+from cellfeed.cli.instance import IdentityOption
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.cli.restore_part import part_of, put_part
 from cellfeed.config.model import Config, load_config
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.check import check_files, dictionaries_known, read_state
+from cellfeed.store.backups.encryption import identities_of
 from cellfeed.store.backups.erasures import erased_in_folder, to_erase, told_of
-from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.folder import BackupFolder, with_identities
 from cellfeed.store.backups.manifest import Manifest, Reader
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import (
@@ -72,6 +74,7 @@ def restore(
         ),
     ] = None,
     backup: BackupOption = None,
+    identity: IdentityOption = None,
     ahead: Annotated[
         ReadersAhead,
         typer.Option(
@@ -137,7 +140,8 @@ def restore(
     Refused (exit code 3) where a cell was ever written, and while a consumer group, a trigger, an
     export, a warehouse or a later backup is known to have read further than the backup goes.
     Refused (exit code 1) while a later backup or the register of erasures cannot be read. Killed,
-    it is run again. Indexes are built again; every reader resumes where it was.
+    it is run again. Indexes are built again; every reader resumes where it was. An encrypted backup
+    needs --identity.
 
     --row-key and --shard restore a part into a store that has cells, while its processes run or
     not. Each cell that the store lacks is put: it gets a new id, and triggers and consumers see it
@@ -165,6 +169,9 @@ def restore(
             f" {checked.datastore.shards}: a row key's shard never changes. Give one that fits with"
             " --config"
         )
+    identities = identities_of(identity or ())
+    chain = with_identities(chain, identities)
+    told = chain[-1].manifest
     named = _above(above or (), told)
     part = part_of(row_key, shard, told.shards)
     if wrong := check_files(chain, None if part is None else part.shard):
@@ -177,7 +184,7 @@ def restore(
             )
         )
     later = folder.later(chain[-1]) if part is None else folder.later(chain[-1], then="")
-    erasures = told_of(Register(directory), chain[-1], later)
+    erasures = told_of(Register(directory, identities=identities), chain[-1], later)
     if part is not None:
         with dictionaries_known(chain):
             erased_rows = erased_in_folder(chain, later, erasures)

@@ -9,7 +9,9 @@ Names prove nothing: a store that was made again has the same, and two restores 
 the same leader epochs. What proves it is a cell. Two histories of a shard differ in every cell
 behind their common beginning, for ids are given in order and a cell that was put again has another
 moment. So a manifest has a **witness** for each log, a hash of its last cell without the body,
-which an erasure may take. The store must have that very cell at that id.
+which an erasure may take. The store must have that very cell at that id. Of an encrypted backup the
+hash is over the id and the moment alone: with a row key in it, a guess at that key could be
+confirmed.
 
 Where the cell was trimmed since, the log's end may still say it: an end that has not moved must
 have the same time. Where it has moved, the shard proves nothing, and others must. A store none of
@@ -33,10 +35,13 @@ from cellfeed.store.errors import ProtectData, Trimmed
 from cellfeed.store.histories import refuse_other_history
 
 _CELL: Final = struct.Struct(">Q16sqQ")
+_PLACE: Final = struct.Struct(">QQ")
 
 
-def witness_of(cell: StoredCell) -> str:
-    """A hash of all of a cell but its body."""
+def witness_of(cell: StoredCell, *, encrypted: bool = False) -> str:
+    """A hash of all of a cell but its body; for an encrypted backup, of its id and moment."""
+    if encrypted:
+        return sha256(_PLACE.pack(cell.added_id, cell.created_at_us)).hexdigest()
     return sha256(
         _CELL.pack(cell.added_id, cell.row_key, cell.ref_key, cell.created_at_us)
         + cell.column_name.encode()
@@ -95,7 +100,9 @@ def check_same_store(
             or any(first < log.watermark for _, first in since)
         ):
             raise _other(base, log)
-        proven = _proven(engine, log, witnesses.get(log.shard, ""), head)
+        proven = _proven(
+            engine, log, witnesses.get(log.shard, ""), head, encrypted=base.manifest.is_encrypted
+        )
         if proven is False:
             raise _other(base, log)
         proofs += proven is True
@@ -107,7 +114,9 @@ def check_same_store(
         )
 
 
-def _proven(engine: Engine, log: BackedLog, witness: str, head: Head) -> bool | None:
+def _proven(
+    engine: Engine, log: BackedLog, witness: str, head: Head, *, encrypted: bool
+) -> bool | None:
     """Whether the log is the one of the backup; None when nothing tells."""
     if log.watermark == 0:
         return None
@@ -119,7 +128,7 @@ def _proven(engine: Engine, log: BackedLog, witness: str, head: Head) -> bool | 
         return (
             bool(found)
             and found[0].added_id == log.watermark - 1
-            and witness_of(found[0]) == witness
+            and witness_of(found[0], encrypted=encrypted) == witness
         )
     if head.watermark == log.watermark:
         return head.last_created_at_us == log.last_created_at_us

@@ -13,12 +13,17 @@ In a file of cells a payload is: shard (4), number of cells (4), and the cells, 
 (2), length of the body (4), the name, the body **as it is stored**
 (:mod:`cellfeed.store.cells.body_codec`). Bodies are neither decoded nor compressed anew: what comes
 back is, byte for byte, what was there.
+
+In a file of an encrypted backup a payload is an age message, and its content is blocks: so damage
+of the file is found without a key, and many small entries share one message. No message holds cells
+of two pieces of a log.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from typing import BinaryIO, Final
 from zlib import crc32
 
@@ -26,6 +31,7 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import DataDamaged
 
 MAGIC: Final = b"cellfeed backup1"
+ENCRYPTED_MAGIC: Final = b"cellfeed backup2"
 BLOCK_BYTES: Final = 1 << 20
 """Payload after which a block ends: large enough that its head costs nothing, small enough to be
 held in memory many times over."""
@@ -69,6 +75,17 @@ def read_blocks(file: BinaryIO, name: str, offset: int, size: int) -> Iterator[b
             )
         offset += _HEAD.size + length
         yield payload
+
+
+def read_encrypted_blocks(
+    file: BinaryIO, name: str, offset: int, size: int, decrypt: Callable[[bytes, str], bytes]
+) -> Iterator[bytes]:
+    """The payloads of the blocks inside of the encrypted ones. ``decrypt``: a message and its name
+    for errors. Raises DataDamaged."""
+    for number, message in enumerate(read_blocks(file, name, offset, size)):
+        what = f"{name}: encrypted block {number} from {offset} on"
+        content = decrypt(message, what)
+        yield from read_blocks(BytesIO(content), what, 0, len(content))
 
 
 def cells_payload(shard: int, cells: Sequence[StoredCell]) -> bytes:

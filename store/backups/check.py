@@ -15,7 +15,13 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from cellfeed.store.backups.block_file import MAGIC, cells_of, read_blocks
+from cellfeed.store.backups.block_file import (
+    ENCRYPTED_MAGIC,
+    MAGIC,
+    cells_of,
+    read_blocks,
+    read_encrypted_blocks,
+)
 from cellfeed.store.backups.folder import Backup
 from cellfeed.store.backups.manifest import Segment
 from cellfeed.store.backups.marker import DICTIONARIES, STATE
@@ -91,6 +97,17 @@ def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) ->
     return list(dict.fromkeys(wrong))
 
 
+def verify_without_identity(chain: Sequence[Backup]) -> list[str]:
+    """What can be told to be wrong with encrypted backups that are not decrypted: lengths, SHA-256,
+    and whether the pieces of each log follow each other."""
+    wrong = check_files(chain)
+    try:
+        check_whole(chain)
+    except CellfeedError as error:
+        wrong.append(str(error))
+    return wrong
+
+
 def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]:
     """The cells of a piece of a log, in pieces. Raises DataDamaged, at the latest behind the last
     cell: what comes before the end is not checked as a whole."""
@@ -99,7 +116,7 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
     # Cells below the log's start may have been trimmed while the backup was taken.
     digest, gaps = ShardDigest(), GapCheck(segment.shard, max(segment.from_id, log_start))
     with _opened(backup, segment.file) as file:
-        for payload in read_blocks(file, name, segment.offset, segment.bytes):
+        for payload in _payloads(backup, file, name, segment.offset, segment.bytes):
             shard, cells = cells_of(payload, name)
             if (
                 shard != segment.shard
@@ -167,7 +184,7 @@ def read_state(backup: Backup) -> list[tuple[str, bytes]]:
     [file] = [each for each in backup.manifest.files if each.name == STATE]
     name = f"{backup.name}/{STATE}"
     with _opened(backup, STATE) as opened:
-        payloads = list(read_blocks(opened, name, len(MAGIC), file.bytes - len(MAGIC)))
+        payloads = list(_payloads(backup, opened, name, len(MAGIC), file.bytes - len(MAGIC)))
     try:
         return [msgspec.msgpack.decode(payload, type=tuple[str, bytes]) for payload in payloads]
     except msgspec.MsgspecError as error:
@@ -178,8 +195,13 @@ def read_dictionaries(backup: Backup) -> list[Dictionary]:
     """Raises DataDamaged when one is damaged, or one that a turn names is missing."""
     name = f"{backup.name}/{DICTIONARIES}"
     try:
-        found = [from_line(line) for line in (backup.path / DICTIONARIES).read_bytes().splitlines()]
-    except (OSError, CellfeedError) as error:
+        stored = (backup.path / DICTIONARIES).read_bytes()
+    except OSError as error:
+        raise DataDamaged(f"{name}: {error.strerror}") from error
+    content = backup.decrypt(stored, name)
+    try:
+        found = [from_line(line) for line in content.splitlines()]
+    except CellfeedError as error:
         raise DataDamaged(f"{name}: {error}") from error
     missing = {turn.sha256 for turn in backup.manifest.turns} - {
         each.sha256.hex() for each in found
@@ -211,12 +233,19 @@ def dictionaries_known(chain: Sequence[Backup]) -> Iterator[None]:
         known_dictionaries.remove_source(found.get)
 
 
+def _payloads(backup: Backup, file: BinaryIO, name: str, offset: int, size: int) -> Iterator[bytes]:
+    if backup.manifest.is_encrypted:
+        return read_encrypted_blocks(file, name, offset, size, backup.decrypt)
+    return read_blocks(file, name, offset, size)
+
+
 @contextmanager
 def _opened(backup: Backup, name: str) -> Iterator[BinaryIO]:
     path: Path = backup.path / name
     try:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
+            magic = ENCRYPTED_MAGIC if backup.manifest.is_encrypted else MAGIC
+            if file.read(len(MAGIC)) != magic:
                 raise DataDamaged(
                     f"{backup.name}/{name}: it is no file of a backup: it begins otherwise"
                 )

@@ -40,10 +40,11 @@ from typing import Final
 import msgspec
 
 from cellfeed.store.backups.base import check_history, check_name, check_same_store
-from cellfeed.store.backups.block_file import block_of
+from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.ends import acknowledged_heads
 from cellfeed.store.backups.erasures import known_to_logs, known_to_manifests, known_to_state
 from cellfeed.store.backups.folder import Backup, BackupFolder, next_sequence
+from cellfeed.store.backups.folder_kind import refuse_other_kind
 from cellfeed.store.backups.log_writer import BlockFile, LogWriter, OnProgress, Pace
 from cellfeed.store.backups.manifest import (
     BackedFile,
@@ -63,9 +64,10 @@ from cellfeed.store.backups.marker import (
     remove_files,
     write_marker,
 )
+from cellfeed.store.backups.private_part import locked
 from cellfeed.store.backups.prune import remove, unfinished
 from cellfeed.store.backups.register import Register
-from cellfeed.store.backups.sealed import FORMATS
+from cellfeed.store.backups.sealed import ENCRYPTED, PLAIN
 from cellfeed.store.backups.synced import sync_folder, write_synced
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.cells.dictionary import Dictionary, to_line
@@ -102,18 +104,21 @@ def create(
     source: Source,
     *,
     onto: Backup | None = None,
+    recipients: Recipients | None = None,
     cells_per_s: float | None = None,
     on_progress: OnProgress = lambda *_: None,
 ) -> Backup:
-    """Makes a backup; with ``onto`` of what has come since that one. Raises ProtectData for a
-    datastore whose log is not the one of ``onto``; DataDamaged, DictionaryLost for what cannot be
-    read, or is missing; Unavailable, also while cells that are acknowledged cannot be read. A
+    """Makes a backup; with ``onto`` of what has come since that one. ``recipients``: whom it is
+    encrypted to. Raises ProtectData for a datastore whose log is not the one of ``onto``, and for
+    other recipients than the folder and ``onto`` have; DataDamaged, DictionaryLost for what cannot
+    be read, or is missing; Unavailable, also while cells that are acknowledged cannot be read. A
     backup that failed or was killed is no backup."""
     if cells_per_s is not None and cells_per_s <= 0:
         raise InvalidRequest(f"{cells_per_s:g} cells a second is no pace: it must be above 0")
     engine = source.engine
     with folder.locked():
         found, unreadable = folder.look()
+        refuse_other_kind(folder, found, unreadable, onto, recipients)
         rests = unfinished(folder, unreadable, engine.datastore)
         remove(folder, rests)
         for each in rests:
@@ -127,7 +132,7 @@ def create(
         begun_us = engine.state.now_us()
         name = f"{moment(begun_us):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
         marker = Marker(
-            FORMATS[-1],
+            PLAIN if recipients is None else ENCRYPTED,
             secrets.token_hex(16),
             name,
             engine.datastore,
@@ -144,7 +149,16 @@ def create(
             write_marker(place, marker)
             sync_folder(folder.path)
             failpoint("backup.after_marker")
-            _create(folder, found, place, marker, source, chain, Pacing(cells_per_s, on_progress))
+            _create(
+                folder,
+                found,
+                place,
+                marker,
+                source,
+                chain,
+                recipients,
+                Pacing(cells_per_s, on_progress),
+            )
         except (CellfeedError, OSError) as error:
             with suppress(OSError):
                 remove_files(place, marker)
@@ -171,20 +185,21 @@ def _create(
     marker: Marker,
     source: Source,
     chain: Sequence[Backup],
+    recipients: Recipients | None,
     pacing: Pacing,
 ) -> None:
     engine = source.engine
     onto = chain[-1] if chain else None
     entries = engine.state.list("")
     failpoint("backup.after_state")
-    register = Register(folder.path)
+    register = Register(folder.path, recipients)
     _sync_register(folder, found, register, engine, entries)
     heads = acknowledged_heads(engine)
     failpoint("backup.after_heads")
     epochs = {shard: engine.leader_epochs(shard) for shard in sorted(heads)}
     if onto is not None:
         check_same_store(engine, chain, epochs, heads)
-    files = [_write_state(place, [each for each in entries if source.belongs(each)])]
+    files = [_write_state(place, [each for each in entries if source.belongs(each)], recipients)]
     dictionaries = _dictionaries(engine)
     below = {log.shard: log for log in onto.manifest.logs} if onto is not None else {}
     begins = {shard: below[shard].watermark if shard in below else 0 for shard in heads}
@@ -195,6 +210,7 @@ def _create(
             pacing.on_progress,
             sum(_ids(head, begins[shard]) for shard, head in heads.items()),
         ),
+        recipients,
     )
     logs, segments = list[BackedLog](), list[Segment]()
     try:
@@ -219,7 +235,7 @@ def _create(
     # Bodies may have been rewritten since with a dictionary that is newer, and the one that others
     # name may be gone (store/dictionaries/retiring.py).
     dictionaries |= _dictionaries(engine)
-    written_dictionaries, turns = _write_dictionaries(place, engine, dictionaries)
+    written_dictionaries, turns = _write_dictionaries(place, engine, dictionaries, recipients)
     files.append(written_dictionaries)
     recorded = register.add(
         known_to_logs(engine.datastore, engine.shards, writer.erasures, marker.created_at_us)
@@ -238,7 +254,10 @@ def _create(
     )
     sync_folder(place)
     failpoint("backup.before_manifest")
-    write_synced(place / MANIFEST, encode_manifest(manifest))
+    write_synced(
+        place / MANIFEST,
+        encode_manifest(manifest if recipients is None else locked(manifest, recipients)),
+    )
     failpoint("backup.after_manifest")
 
 
@@ -289,7 +308,7 @@ def _sync_register(
     a register that is not the newest manifest's. One that is missing is made: the backups from
     before that recorded another one are then refused by a restore."""
     if register.is_there():
-        register.entries((each.name, each.manifest.register) for each in found[-1:])
+        register.check((each.name, each.manifest.register) for each in found[-1:])
     elif any(each.manifest.register is not None for each in found):
         _log.warning(
             "%s has lost its register of erasures: a new one is made, and backups that were taken"
@@ -309,10 +328,12 @@ def _ids(head: Head, below: int) -> int:
     return max(0, head.watermark - max(head.log_start, below))
 
 
-def _write_state(place: Path, entries: Sequence[StateEntry]) -> BackedFile:
-    file = BlockFile(place / STATE)
+def _write_state(
+    place: Path, entries: Sequence[StateEntry], recipients: Recipients | None
+) -> BackedFile:
+    file = BlockFile(place / STATE, recipients)
     for entry in entries:
-        file.write(block_of(msgspec.msgpack.encode((entry.key, entry.value))))
+        file.add(msgspec.msgpack.encode((entry.key, entry.value)))
     return file.finish()
 
 
@@ -332,7 +353,7 @@ def _dictionaries(engine: Engine) -> dict[int, Dictionary]:
 
 
 def _write_dictionaries(
-    place: Path, engine: Engine, found: Mapping[int, Dictionary]
+    place: Path, engine: Engine, found: Mapping[int, Dictionary], recipients: Recipients | None
 ) -> tuple[BackedFile, list[BackedTurn]]:
     turns = [
         BackedTurn(kept.column_name, turn, kept.sha256.hex())
@@ -341,5 +362,7 @@ def _write_dictionaries(
         for turn in kept.turns
     ]
     content = b"".join(map(to_line, found.values()))
+    if recipients is not None:
+        content = recipients.encrypt(content)
     write_synced(place / DICTIONARIES, content)
     return BackedFile(DICTIONARIES, len(content), sha256(content).hexdigest()), turns

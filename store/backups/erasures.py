@@ -24,7 +24,8 @@ from uuid import UUID
 from cellfeed.store.backups.check import read_segment, read_state
 from cellfeed.store.backups.folder import Backup
 from cellfeed.store.backups.manifest import BackedErasure
-from cellfeed.store.backups.register import NOT_DONE, Erasure, Register
+from cellfeed.store.backups.register import Register
+from cellfeed.store.backups.register_entries import NOT_DONE, Erasure
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.erasures import DONE, PREFIX, DoneErasure, done_of, unended_of
@@ -33,7 +34,7 @@ from cellfeed.store.erasures import DONE, PREFIX, DoneErasure, done_of, unended_
 def erasures_of(shard: int, cells: Sequence[StoredCell]) -> list[BackedErasure]:
     """Those that some cells of a shard tell of."""
     return [
-        BackedErasure(shard, cell.added_id, cell.row_key.hex())
+        BackedErasure(shard, cell.added_id, cell.row_key.hex(), cell.created_at_us)
         for cell in cells
         if cell.column_name == ERASED_COLUMN
     ]
@@ -61,9 +62,16 @@ def known_to_state(
 def known_to_logs(
     datastore: str, shards: int, erasures: Iterable[BackedErasure], at_us: int
 ) -> list[Erasure]:
-    """Those that cells of a backup tell of, by its manifest."""
+    """Those that cells of a backup tell of, by its manifest. ``at_us``: of the backup, for
+    manifests of an older program."""
     return [
-        _erasure(datastore, shards, bytes.fromhex(each.row_key), each.added_id, at_us)
+        _erasure(
+            datastore,
+            shards,
+            bytes.fromhex(each.row_key),
+            each.added_id,
+            each.created_at_us or at_us,
+        )
         for each in erasures
     ]
 

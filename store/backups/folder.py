@@ -26,12 +26,14 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from cellfeed.store.backups.encryption import Identities, identity_needed
 from cellfeed.store.backups.manifest import Manifest, decode_manifest, digest_of_manifest
 from cellfeed.store.backups.marker import MANIFEST, Marker, is_backup_folder, read_marker
+from cellfeed.store.backups.private_part import unlocked
 from cellfeed.store.backups.synced import make_folders
 from cellfeed.store.errors import (
     CellfeedError,
@@ -46,15 +48,31 @@ LOCK: Final = "lock"
 
 @dataclass(frozen=True)
 class Backup:
-    """One that is there. ``sha256``: of its manifest file."""
+    """One that is there. ``sha256``: of its manifest file. ``identities``: what decrypts it
+    (:func:`with_identities`)."""
 
     path: Path
     manifest: Manifest
     sha256: str
+    identities: Identities | None = None
 
     @property
     def name(self) -> str:
         return self.manifest.name
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether it is encrypted and has no identity: its content cannot be read."""
+        return self.manifest.is_encrypted and self.identities is None
+
+    def decrypt(self, content: bytes, what: str) -> bytes:
+        """A piece of it in the clear; of a plain backup as it is. Raises InvalidRequest without an
+        identity, DataDamaged."""
+        if not self.manifest.is_encrypted:
+            return content
+        if self.identities is None:
+            raise identity_needed(f"backup {self.name}", self.manifest.recipients)
+        return self.identities.decrypt(content, what)
 
 
 @dataclass(frozen=True)
@@ -222,6 +240,22 @@ class BackupFolder:
                 " name"
             )
         return Backup(place, manifest, digest_of_manifest(content))
+
+
+def with_identities(chain: Sequence[Backup], identities: Identities | None) -> list[Backup]:
+    """These backups, with all that their manifests say; plain ones as they are. Raises
+    InvalidRequest where one is encrypted and no identity fits, DataDamaged."""
+    opened = []
+    for backup in chain:
+        if not backup.is_locked:
+            opened.append(backup)
+            continue
+        if identities is None:
+            raise identity_needed(f"backup {backup.name}", backup.manifest.recipients)
+        opened.append(
+            replace(backup, manifest=unlocked(backup.manifest, identities), identities=identities)
+        )
+    return opened
 
 
 def next_sequence(found: Sequence[Backup], unreadable: Sequence[Unreadable]) -> int:

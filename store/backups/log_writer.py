@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from cellfeed.store.backups.base import witness_of
-from cellfeed.store.backups.block_file import BLOCK_BYTES, MAGIC, block_of, cells_payload
+from cellfeed.store.backups.block_file import (
+    BLOCK_BYTES,
+    ENCRYPTED_MAGIC,
+    MAGIC,
+    block_of,
+    cells_payload,
+)
+from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.erasures import erasures_of
 from cellfeed.store.backups.manifest import BackedErasure, BackedFile, Segment
 from cellfeed.store.cells.body_codec import decode_body
@@ -55,22 +62,44 @@ class Pace:
 
 
 class BlockFile:
-    """One file that is being written."""
+    """One file that is being written. ``recipients``: whom its blocks are encrypted to. ``bytes``:
+    as far as it was written; blocks behind the last :meth:`end_piece` may wait."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, recipients: Recipients | None = None) -> None:
         self._name = path.name
+        self._recipients = recipients
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
         self._file: BinaryIO = path.open("xb")
         self._sha256 = sha256()
         self.bytes = 0
-        self.write(MAGIC)
+        self._write(MAGIC if recipients is None else ENCRYPTED_MAGIC)
 
-    def write(self, content: bytes) -> None:
+    def add(self, payload: bytes) -> None:
+        """Adds a block."""
+        block = block_of(payload)
+        if self._recipients is None:
+            self._write(block)
+            return
+        self._waiting.append(block)
+        self._waiting_bytes += len(block)
+        if self._waiting_bytes >= BLOCK_BYTES:
+            self.end_piece()
+
+    def end_piece(self) -> None:
+        """What was added is written: another piece begins with a block of its own."""
+        if self._recipients is not None and self._waiting:
+            self._write(block_of(self._recipients.encrypt(b"".join(self._waiting))))
+            self._waiting, self._waiting_bytes = [], 0
+
+    def _write(self, content: bytes) -> None:
         self._file.write(content)
         self._sha256.update(content)
         self.bytes += len(content)
 
     def finish(self) -> BackedFile:
         """Puts it on disk."""
+        self.end_piece()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -88,11 +117,12 @@ class WrittenLog(NamedTuple):
 
 
 class LogWriter:
-    """Writes logs, one after the other."""
+    """Writes logs, one after the other. ``recipients``: whom they are encrypted to."""
 
-    def __init__(self, place: Path, pace: Pace) -> None:
+    def __init__(self, place: Path, pace: Pace, recipients: Recipients | None = None) -> None:
         self._place = place
         self._pace = pace
+        self._recipients = recipients
         self._open: BlockFile | None = None
         self.files: list[BackedFile] = []
         self.erasures: list[BackedErasure] = []
@@ -129,10 +159,11 @@ class LogWriter:
                 )
             last = cells[-1]
             self.erasures += erasures_of(shard, cells)
-            for block in _blocks(shard, cells):
-                file.write(block)
+            for payload in _payloads(shard, cells):
+                file.add(payload)
             self._pace.advance(last.added_id + 1 - location, len(cells))
             location = last.added_id + 1
+        file.end_piece()
         segment = Segment(
             shard,
             begin,
@@ -147,7 +178,8 @@ class LogWriter:
             self.finish()
         if last is None:  # all of it was trimmed meanwhile
             return WrittenLog(log_start, segment, None, head.last_created_at_us)
-        return WrittenLog(log_start, segment, witness_of(last), last.created_at_us)
+        witness = witness_of(last, encrypted=self._recipients is not None)
+        return WrittenLog(log_start, segment, witness, last.created_at_us)
 
     def finish(self) -> None:
         """Puts the open file on disk."""
@@ -157,7 +189,7 @@ class LogWriter:
 
     def _file(self) -> BlockFile:
         if self._open is None:
-            self._open = BlockFile(self._place / f"cells-{len(self.files):04d}")
+            self._open = BlockFile(self._place / f"cells-{len(self.files):04d}", self._recipients)
         return self._open
 
 
@@ -193,13 +225,13 @@ def _whole_cell(engine: Engine, shard: int, cell: StoredCell) -> tuple[StoredCel
     ) from damaged
 
 
-def _blocks(shard: int, cells: Sequence[StoredCell]) -> list[bytes]:
-    """The cells in blocks of at most about ``BLOCK_BYTES``."""
-    blocks, piece, piece_bytes = list[bytes](), list[StoredCell](), 0
+def _payloads(shard: int, cells: Sequence[StoredCell]) -> list[bytes]:
+    """The cells in payloads of at most about ``BLOCK_BYTES``."""
+    payloads, piece, piece_bytes = list[bytes](), list[StoredCell](), 0
     for cell in cells:
         if piece and (len(piece) >= _BLOCK_CELLS or piece_bytes + len(cell.body) > BLOCK_BYTES):
-            blocks.append(block_of(cells_payload(shard, piece)))
+            payloads.append(cells_payload(shard, piece))
             piece, piece_bytes = [], 0
         piece.append(cell)
         piece_bytes += len(cell.body)
-    return [*blocks, block_of(cells_payload(shard, piece))]
+    return [*payloads, cells_payload(shard, piece)]

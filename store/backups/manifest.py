@@ -63,11 +63,12 @@ class BackedTurn(msgspec.Struct, frozen=True):
 
 class BackedErasure(msgspec.Struct, frozen=True):
     """That a cell of the backup tells of the erasure of a row. ``row_key`` in hexadecimal
-    digits."""
+    digits. ``created_at_us``: of that cell; 0 in a backup of an older program."""
 
     shard: int
     added_id: int
     row_key: str
+    created_at_us: int = 0
 
 
 class BackedRegister(msgspec.Struct, frozen=True):
@@ -102,7 +103,10 @@ class Manifest(msgspec.Struct, frozen=True):
     begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in
     one of an older program. ``identity``, ``sequence``: as the marker has them; of format 1 there
     is none, and it comes before all others. ``register``: None in format 1. ``history``: of which
-    it was taken (:mod:`cellfeed.store.histories`); empty in one of an older program."""
+    it was taken (:mod:`cellfeed.store.histories`); empty in one of an older program.
+    ``recipients``: whom it is encrypted to, none of a plain one. ``private``: what of the manifest
+    is encrypted (:mod:`cellfeed.store.backups.private_part`); empty in a plain one, and once it was
+    decrypted."""
 
     format_version: int
     name: str
@@ -124,6 +128,12 @@ class Manifest(msgspec.Struct, frozen=True):
     sequence: int = 0
     register: BackedRegister | None = None
     history: History = NO_HISTORY
+    recipients: list[str] = []
+    private: str = ""
+
+    @property
+    def is_encrypted(self) -> bool:
+        return bool(self.recipients)
 
     @property
     def order(self) -> tuple[int, int, str]:

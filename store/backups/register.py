@@ -9,6 +9,12 @@ not.
     line 1     the name and the version of the format
     any other  one erasure as JSON, a space, and the CRC-32 of the JSON in hexadecimal digits
 
+In a folder of encrypted backups (:mod:`cellfeed.store.backups.encryption`) the first line says so,
+and each later one is what one backup added: the erasures without their row keys, and these as an
+age message. So the next backup knows by shards, ids and moments what is there, and needs no
+identity. Some entries come twice, for two sources know other moments of one erasure, and one that
+is not done yet has no id. Whoever reads takes the first.
+
 There are two copies, `erasures` and `erasures.copy`; each is replaced as a whole, the content on
 disk before the name. A manifest records the length of the register and its SHA-256: so one that is
 older than the backup, or that somebody has replaced, is found out. One good copy is enough, and the
@@ -24,58 +30,70 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
-import msgspec
-
+from cellfeed.store.backups.encryption import Identities, Recipients
 from cellfeed.store.backups.manifest import BackedRegister
+from cellfeed.store.backups.register_entries import (
+    ENCRYPTED_HEAD,
+    HEAD,
+    NOT_DONE,
+    EncryptedErasures,
+    Erasure,
+    decrypted,
+    encrypted,
+    entries_of,
+    line_of,
+)
 from cellfeed.store.backups.synced import write_synced
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
 FILES: Final = ("erasures", "erasures.copy")
-_HEAD: Final = b"cellfeed erasures 1\n"
-
-NOT_DONE: Final = -1
-"""The added_id of an erasure that is asked for and not done yet."""
-
-
-class Erasure(msgspec.Struct, frozen=True):
-    """``added_id``: of the cell that tells of it. ``at_us``: when it was done, or asked for."""
-
-    datastore: str
-    shards: int
-    shard: int
-    row_key: str
-    added_id: int
-    at_us: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Two entries with the same key tell of the same erasure."""
-        return (
-            self.datastore,
-            self.shards,
-            self.row_key,
-            self.added_id,
-            self.at_us if self.added_id == NOT_DONE else 0,
-        )
 
 
 class Register:
-    """See the module. ``folder``: the folder of backups; changed under its lock alone."""
+    """See the module. ``folder``: the folder of backups; changed under its lock alone.
+    ``recipients``: whom a new entry is encrypted to; ``identities``: what entries are decrypted
+    with."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        recipients: Recipients | None = None,
+        identities: Identities | None = None,
+    ) -> None:
         self._folder = folder
+        self._recipients = recipients
+        self._identities = identities
         self._paths = [folder / name for name in FILES]
+        self._told: set[tuple[object, ...]] = set()
 
     def is_there(self) -> bool:
         """Whether there is a copy of it, good or not."""
         return any(path.exists() for path in self._paths)
 
+    def is_encrypted(self) -> bool | None:
+        """Whether it is one of encrypted backups; None where there is none. Raises DataDamaged."""
+        content = self._content()
+        return None if content is None else content.startswith(ENCRYPTED_HEAD)
+
     def entries(self, recorded: Iterable[tuple[str, BackedRegister | None]] = ()) -> list[Erasure]:
-        """All of it, in order. ``recorded``: by the name of a backup what its manifest says of the
-        register. Raises DataDamaged when no copy is good, or when it is not the one that these
-        backups have recorded."""
+        """All of it, in order. ``recorded``: as in :meth:`check`. Raises DataDamaged, and
+        InvalidRequest where an entry is encrypted and no identity fits."""
+        content = self.check(recorded)
+        found: dict[tuple[object, ...], Erasure] = {}
+        for number, line in enumerate(entries_of(content, self._paths[0]) if content else [], 2):
+            for each in (
+                [line]
+                if isinstance(line, Erasure)
+                else decrypted(line, self._identities, f"{self._paths[0]}, line {number}")
+            ):
+                found.setdefault(each.key, each)
+        return list(found.values())
+
+    def check(self, recorded: Iterable[tuple[str, BackedRegister | None]] = ()) -> bytes | None:
+        """Its content, which needs no identity; None where there is no register. ``recorded``: by
+        the name of a backup what its manifest says of the register. Raises DataDamaged when no copy
+        is good, or when it is not the one that these backups have recorded."""
         content = self._content()
         for backup, told in recorded:
             if (
@@ -92,27 +110,45 @@ class Register:
                     f" {told.bytes} bytes): rows that were erased would come back. Bring"
                     f" {' and '.join(FILES)} back from a copy of the folder"
                 )
-        return _decoded(content, self._paths[0]) if content is not None else []
+        return content
 
     def add(self, erasures: Iterable[Erasure]) -> BackedRegister:
         """Adds those that it does not have, and makes both copies equal; what a manifest records.
         Raises DataDamaged."""
         content = self._content()
-        present = (
-            {each.key for each in _decoded(content, self._paths[0])}
-            if content is not None
-            else set()
+        present = entries_of(content, self._paths[0]) if content is not None else []
+        wanted = (
+            _with_plain(content, present, erasures)
+            if self._recipients is None
+            else self._with_encrypted(content, present, erasures, self._recipients)
         )
-        lines = [_HEAD if content is None else content]
-        for each in erasures:
-            if each.key not in present:
-                present.add(each.key)
-                lines.append(_line(each))
-        wanted = b"".join(lines)
         for path in self._paths:
             if _read(path) != wanted:
                 write_synced(path, wanted)
         return BackedRegister(len(wanted), sha256(wanted).hexdigest())
+
+    def _with_encrypted(
+        self,
+        content: bytes | None,
+        lines: Iterable[Erasure | EncryptedErasures],
+        erasures: Iterable[Erasure],
+        recipients: Recipients,
+    ) -> bytes:
+        present = {
+            each.place
+            for line in lines
+            for each in (line.erasures if isinstance(line, EncryptedErasures) else [line])
+            if each.added_id != NOT_DONE
+        }
+        new = list[Erasure]()
+        for each in erasures:
+            if each.key not in self._told and each.place not in present:
+                new.append(each)
+            self._told.add(each.key)
+        before = ENCRYPTED_HEAD if content is None else content
+        if not new:
+            return before
+        return before + line_of(encrypted(new, recipients))
 
     def _content(self) -> bytes | None:
         """The longest good copy; None where there is none at all."""
@@ -122,7 +158,7 @@ class Register:
             if content is None:
                 continue
             try:
-                _decoded(content, path)
+                entries_of(content, path)
             except DataDamaged as error:
                 wrong.append(str(error))
             else:
@@ -152,29 +188,15 @@ def _read(path: Path) -> bytes | None:
         raise StorageUnavailable(f"{path}: {error.strerror}") from error
 
 
-def _line(erasure: Erasure) -> bytes:
-    content = msgspec.json.encode(erasure)
-    return b"%s %08x\n" % (content, crc32(content))
-
-
-def _decoded(content: bytes, path: Path) -> list[Erasure]:
-    """Raises DataDamaged."""
-    if not content.startswith(_HEAD) or not content.endswith(b"\n"):
-        raise DataDamaged(f"{path} is no register of erasures, or its end is missing")
-    return [
-        _erasure(line, path, number)
-        for number, line in enumerate(content[len(_HEAD) :].splitlines(), 2)
-    ]
-
-
-def _erasure(line: bytes, path: Path, number: int) -> Erasure:
-    content, _, checksum = line.rpartition(b" ")
-    if checksum != b"%08x" % crc32(content):
-        raise DataDamaged(
-            f"{path}: line {number} is damaged: it does not have the checksum that it was written"
-            " with"
-        )
-    try:
-        return msgspec.json.decode(content, type=Erasure)
-    except msgspec.MsgspecError as error:
-        raise DataDamaged(f"{path}: line {number} is no erasure: {error}") from error
+def _with_plain(
+    content: bytes | None,
+    lines: Iterable[Erasure | EncryptedErasures],
+    erasures: Iterable[Erasure],
+) -> bytes:
+    present = {each.key for each in lines if isinstance(each, Erasure)}
+    wanted = [HEAD if content is None else content]
+    for each in erasures:
+        if each.key not in present:
+            present.add(each.key)
+            wanted.append(line_of(each))
+    return b"".join(wanted)

@@ -22,7 +22,8 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from cellfeed.store.backups.check import check_files, dictionaries_known, read_segment
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.encryption import Identities
+from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
 from cellfeed.store.backups.manifest import Manifest
 from cellfeed.store.backups.register import Register
 from cellfeed.store.cells.body_codec import ERASED_BODY
@@ -139,10 +140,18 @@ class BackupSource:
     """The backups of a folder that were taken of one history, the newest first. A backup is taken
     as a whole: one whose files are damaged, or whose history is another one or unknown, gives
     nothing. Rows of the folder's register of erasures come without their bodies; while it cannot be
-    read, nothing does."""
+    read, nothing does. ``identities``: what decrypts encrypted ones."""
 
-    def __init__(self, folder: Path, datastore: str, shards: int, history_id: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        datastore: str,
+        shards: int,
+        history_id: str,
+        identities: Identities | None = None,
+    ) -> None:
         self._folder = BackupFolder(folder)
+        self._identities = identities
         self._of = datastore, shards
         self._history_id = history_id
         self.name = f"the backups in {folder}"
@@ -150,13 +159,14 @@ class BackupSource:
     def cells(self, shard: int, ids: Sequence[int]) -> dict[int, StoredCell]:
         found: dict[int, StoredCell] = {}
         backups, _ = self._folder.look()
-        told = Register(self._folder.path).entries(
+        told = Register(self._folder.path, identities=self._identities).entries(
             (each.name, each.manifest.register) for each in backups
         )
         erased = {UUID(each.row_key).bytes for each in told if each.datastore == self._of[0]}
         for chain in self._chains(backups):
             wanted = [each for each in ids if each not in found]
             if wanted and not check_files(chain):
+                chain = with_identities(chain, self._identities)
                 with dictionaries_known(chain):
                     for backup in chain:
                         found |= _backed(backup, shard, set(wanted))

@@ -7,18 +7,22 @@ cut short or changed is damaged, never something else.
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from cellfeed.store.errors import DataDamaged, ProtectData
 
-FORMATS = (1, 2)
-"""The formats that this program reads. It writes the last one.
+PLAIN: Final = 2
+ENCRYPTED: Final = 3
+
+FORMATS = (1, PLAIN, ENCRYPTED)
+"""The formats that this program reads. It writes the last two.
 
 1: backups in the order of the clock, without marker, sequence, witnesses and register. 2: with all
 of these. A program that reads format 1 alone would order these backups wrongly and pass over the
-register, so it must refuse them."""
+register, so it must refuse them. 3: the same, encrypted (:mod:`cellfeed.store.backups.encryption`).
+"""
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -474,10 +474,10 @@ def test_damage_that_lengths_and_checksums_do_not_show_is_shown_by_the_digest(
 def test_a_format_of_a_newer_program_is_refused(
     source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellfeed.store.backups.create.FORMATS", (1, 2, 3))
-    with pytest.raises(ProtectData, match="of format 3"):
+    monkeypatch.setattr("cellfeed.store.backups.create.PLAIN", 4)
+    with pytest.raises(ProtectData, match="of format 4"):
         backed_up(source, folder)
-    assert "of format 3" in folder.look()[1][0].reason
+    assert "of format 4" in folder.look()[1][0].reason
 
 
 # --- kills ----------------------------------------------------------------------------------------

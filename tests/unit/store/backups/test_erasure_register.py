@@ -22,7 +22,8 @@ from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import encode_manifest
 from cellfeed.store.backups.marker import MANIFEST, MARKER
 from cellfeed.store.backups.prune import decide, remove
-from cellfeed.store.backups.register import FILES, NOT_DONE, Register
+from cellfeed.store.backups.register import FILES, Register
+from cellfeed.store.backups.register_entries import NOT_DONE
 from cellfeed.store.backups.restore import plan, restore
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import NewCell, Outcome

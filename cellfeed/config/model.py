@@ -26,6 +26,7 @@ from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic, check_t
 from cellfeed.bridge.typed.declaration import ColumnSchema, check_schemas
 from cellfeed.store.arguments import check_datastore_name
 from cellfeed.store.backups.due import INCREMENTS_MAX, Policy
+from cellfeed.store.backups.encryption import recipients_of
 from cellfeed.store.engines.mysql.connections import parse_mysql_url
 from cellfeed.store.errors import InvalidRequest, ProtectData
 from cellfeed.store.limits import SHARDS_MAX
@@ -242,7 +243,8 @@ class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
     relative one lies in the run directory. ``every_s``: seconds from the beginning of one backup to
     that of the next one, an increment, or a full one when the last full one began ``full_every_s``
     ago. ``keep_days``: the declared time, after which backups are removed with all that they stand
-    on; all stay without. ``cells_per_s``: no faster than that."""
+    on; all stay without. ``cells_per_s``: no faster than that. ``recipients``: the age recipients
+    (age1…) that backups are encrypted to; they are plain without."""
 
     directory: str
     name: ProcessName = "backups"
@@ -250,10 +252,17 @@ class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
     full_every_s: Annotated[float, Meta(ge=1)] = 86_400.0
     keep_days: Annotated[float, Meta(gt=0)] | None = None
     cells_per_s: Annotated[float, Meta(gt=0)] | None = None
+    recipients: list[str] = []
 
     def policy(self) -> Policy:
         """As the schedule takes it."""
-        return Policy(self.every_s, self.full_every_s, self.keep_days, self.cells_per_s)
+        return Policy(
+            self.every_s,
+            self.full_every_s,
+            self.keep_days,
+            self.cells_per_s,
+            recipients_of(self.recipients, ()),
+        )
 
 
 class Config(Struct, forbid_unknown_fields=True, frozen=True):
@@ -354,6 +363,10 @@ def _check_backups(config: Config) -> None:
             f"config: backups: two processes take backups into {repeated[0]}: one of them is enough"
         )
     for each in config.backups:
+        try:
+            recipients_of(each.recipients, ())
+        except InvalidRequest as error:
+            raise InvalidRequest(f"config: {each.name}: recipients: {error}") from None
         if each.full_every_s > INCREMENTS_MAX * each.every_s:
             raise InvalidRequest(
                 f"config: {each.name} takes {each.full_every_s / each.every_s:.0f} increments onto"

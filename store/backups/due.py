@@ -10,6 +10,7 @@ one is due:
     the full one is too old     it began ``full_every_s`` ago, or, by a clock that went back, later
                                 than now
     the chain is too long       ``INCREMENTS_MAX`` increments stand on it
+    the recipients are others   an increment has those of its base
 
 A damaged backup counts as none: an increment on it could never be restored. Backups of another
 history are not built upon. Where all of the datastore's backups are of another **lineage**, the
@@ -24,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.prune import damaged_of
 from cellfeed.store.engines.contract.engine import Engine
@@ -40,12 +42,14 @@ SECOND_US: Final = 1_000_000
 @dataclass(frozen=True)
 class Policy:
     """Seconds from the beginning of a backup to the next one's; from that of a full one to the next
-    full one's; the declared time in days, None to keep all; no more than so many cells a second."""
+    full one's; the declared time in days, None to keep all; no more than so many cells a second;
+    whom they are encrypted to."""
 
     every_s: float
     full_every_s: float
     keep_days: float | None = None
     cells_per_s: float | None = None
+    recipients: Recipients | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,10 @@ class Standing:
 
     chain: Sequence[Backup]
     passed_over: Mapping[str, str]
+
+    @property
+    def recipients(self) -> list[str]:
+        return self.chain[0].manifest.recipients
 
     @property
     def recovery_point(self) -> Backup | None:
@@ -110,7 +118,7 @@ def is_full_due(standing: Standing, policy: Policy, now_us: int) -> bool:
         return True
     age_us = now_us - standing.chain[0].manifest.created_at_us
     return not 0 <= age_us < policy.full_every_s * SECOND_US or (
-        len(standing.chain) > INCREMENTS_MAX
+        len(standing.chain) > INCREMENTS_MAX or _recipients_of(policy) != standing.recipients
     )
 
 
@@ -121,6 +129,10 @@ def due_in_s(standing: Standing, policy: Policy, now_us: int) -> float:
         return 0.0
     age_s = (now_us - standing.recovery_point.manifest.created_at_us) / SECOND_US
     return min(max(0.0, policy.every_s - age_s), policy.every_s)
+
+
+def _recipients_of(policy: Policy) -> list[str]:
+    return list(policy.recipients.keys) if policy.recipients is not None else []
 
 
 def _refuse_other_lineage(folder: BackupFolder, newest: Backup, history: History) -> None:

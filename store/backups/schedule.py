@@ -140,6 +140,7 @@ class BackupSchedule:
             self._folder,
             source,
             onto=onto,
+            recipients=self._policy.recipients,
             cells_per_s=self._policy.cells_per_s,
             on_progress=go_on,
         )

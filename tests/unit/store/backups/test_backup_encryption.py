@@ -39,7 +39,7 @@ from cellfeed.store.dictionaries.training import Sample, train
 from cellfeed.store.erasures import ErasureNotes
 from cellfeed.store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
-from tests.rides import rides
+from tests.support.rides import rides
 
 SHARDS = 2
 NOW_US = 1_900_000_000_000_000

@@ -7,8 +7,10 @@ import math
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pyrage
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -142,6 +144,24 @@ def test_a_clock_that_went_back_puts_nothing_off_by_more_than_one_turn(
     assert is_full_due(Standing([], {}), policy, begun_us)
     for count, full in ((INCREMENTS_MAX, False), (INCREMENTS_MAX + 1, True)):
         assert is_full_due(Standing([backup] * count, {}), policy, begun_us) is full
+
+
+def test_a_schedule_with_recipients_encrypts_and_new_recipients_begin_with_a_full_backup(
+    store: Datastore, folder: BackupFolder
+) -> None:
+    keys = [str(pyrage.x25519.Identity.generate().to_public()) for _ in range(2)]
+    for key in keys:
+        policy = BackupsConfig("backups", every_s=1, recipients=[key]).policy()
+        policy = replace(policy, every_s=0)
+        scheduled(store, folder, Turns(nothing), policy)
+    assert onto(folder) == [None, 0, None, 2]
+    assert [each.manifest.recipients for each in folder.look()[0]] == [
+        [key] for key in keys for _ in range(2)
+    ]
+    reports = scheduled(store, folder, Turns())
+    assert "give --recipient" in reports[-1].error
+    with pytest.raises(InvalidRequest, match="backups: recipients: no age recipient"):
+        check_config(Config(backups=[BackupsConfig("backups", recipients=["age1x"])]))
 
 
 def test_nothing_is_taken_onto_a_damaged_backup(

@@ -26,9 +26,11 @@ from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.limits import ADDED_ID_MAX
+from tests.faults.backup_faults import BACKUP_FAULTS
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
 from tests.faults.cluster_readers import CLIENT_PATHS, Exported, Followed, exporting, following
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, Work, cluster_system
+from tests.faults.identity_faults import IDENTITY_FAULTS
 from tests.faults.invariants import (
     Violations,
     check_gapless,
@@ -53,7 +55,7 @@ from tests.faults.state_work import StateWork
 from tests.support.kept_index import differences, index_worker, made_index
 from tests.support.mariadb_cluster import BUSY_FENCE_MAX_S
 
-_FAULTS = {**CLUSTER_FAULTS, **RESTART_FAULTS}
+_FAULTS = {**CLUSTER_FAULTS, **RESTART_FAULTS, **BACKUP_FAULTS, **IDENTITY_FAULTS}
 CLUSTER_KINDS = tuple(_FAULTS)
 LONG_KINDS = (
     "shard-moves-mover-killed",

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
+from cellfeed.store.backups import create
 from cellfeed.store.cells.body_codec import decode_body, encode_bodies
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell
 from cellfeed.store.clusters.serving.buffer import BufferedWriter
@@ -29,11 +30,11 @@ Wrapped = Callable[..., Any]
 
 
 class Plant(NamedTuple):
-    """``what`` is wrong while ``where`` (a class and the name of its method) is replaced by
+    """``what`` is wrong while ``where`` (a class or a module, and a name in it) is replaced by
     ``wrap(the real method)``; the run ``finds`` one of these."""
 
     what: str
-    where: tuple[type, str]
+    where: tuple[Any, str]
     wrap: Callable[[Wrapped], Wrapped]
     finds: frozenset[str]
 
@@ -142,7 +143,7 @@ def _committed(real: Wrapped) -> Wrapped:
 
 
 def _plant(
-    what: str, owner: type, name: str, wrap: Callable[[Wrapped], Wrapped], *finds: str
+    what: str, owner: Any, name: str, wrap: Callable[[Wrapped], Wrapped], *finds: str
 ) -> Plant:
     return Plant(what, (owner, name), wrap, frozenset(finds))
 
@@ -228,6 +229,22 @@ PLANTS: Final[dict[str, Plant]] = {
         "I6",
     ),
     "server-settings": _UNGUARDED,
+    "backup-behind": _plant(
+        "a backup of what minions show, whatever was acknowledged",
+        create,
+        "acknowledged_heads",
+        _instead(lambda engine: engine.heads()),
+        "I1",
+    ),
+    "foreign-node": _plant(
+        "connections to whichever server has a node's address",
+        Guard,
+        "check_server",
+        _instead(lambda *_, **__: None),
+        "I1",
+        "I2",
+        "I3",
+    ),
 }
 """By kind. ``lost-tail`` also finds what shows cells that no minion has:
 :data:`SHOWN_TOO_EARLY`."""

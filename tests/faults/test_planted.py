@@ -21,6 +21,8 @@ SHORT = (
     "read-only",
     "buffered",
     "lost-tail-semi-sync",
+    "backup-behind",
+    "foreign-node",
 )
 """One of these each day."""
 

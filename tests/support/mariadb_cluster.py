@@ -73,10 +73,14 @@ def node_opener(url: str, shards: int = SHARDS) -> OpenNode:
 
 @contextmanager
 def bare_servers(
-    count: int, options: tuple[str, ...] = (), places: Mapping[int, Path] = {}
+    count: int,
+    options: tuple[str, ...] = (),
+    places: Mapping[int, Path] = {},
+    first_id: int = 1,
 ) -> Iterator[list[MariaDB]]:
     """So many started servers without any database. Removed, data and all, at the end. ``places``:
-    where the files of the n-th server are, from 1."""
+    where the files of the n-th server are, from 1. ``first_id``: its server id; the others count on
+    from it."""
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
     directory.chmod(0o755)
     servers: list[MariaDB] = []
@@ -84,7 +88,7 @@ def bare_servers(
         for number in range(1, count + 1):
             server = local_mariadb.new_server(
                 places.get(number, directory) / f"node-{number}",
-                number,
+                first_id + number - 1,
                 options,
                 sparse=number not in places,
             )

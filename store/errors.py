@@ -40,6 +40,7 @@
         ├── WrongServerSettings        a storage server is set up in a way that could lose or mix up
                                        cells; the message says how to mend it
         ├── HoldsMore                  a node has cells that its master has not
+        ├── GroupTaken                 another trigger has the group; the message names both
         └── IncompatibleSchema         a schema breaks the declared rule to an earlier version
 
 An error that its own room always catches is no part of the tree, and derives from Exception.
@@ -267,6 +268,13 @@ class HoldsMore(ProtectData):
     """A node has something that its master has not."""
 
     code = "holds_more"
+
+
+class GroupTaken(ProtectData):
+    """A group has another trigger: both would share its cells. The message names both and the
+    cure."""
+
+    code = "group_taken"
 
 
 class IncompatibleSchema(ProtectData):

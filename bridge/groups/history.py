@@ -16,12 +16,14 @@ import secrets
 import socket
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import InvalidRequest
+
+_HISTORY: Final = "trigger-history/"
 
 REASON_CHARACTERS_MAX: Final = 500
 """Of a reason that somebody gives: it is shown in one line with every shard."""
@@ -80,5 +82,10 @@ def history(state: StateTable, group: str) -> list[Deed]:
     return [msgspec.msgpack.decode(each.value, type=Deed) for each in state.list(_prefix(group))]
 
 
+def groups_with_history(state: StateTable) -> set[str]:
+    """Those to which something was done by hand."""
+    return {unquote(each.key.split("/")[1]) for each in state.list(_HISTORY)}
+
+
 def _prefix(group: str) -> str:
-    return f"trigger-history/{quote(group, safe='')}/"
+    return f"{_HISTORY}{quote(group, safe='')}/"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from cellfeed.store.errors import CellfeedError, Unavailable
+from cellfeed.store.repeated_warnings import RepeatedWarning
 
 Joined = TypeVar("Joined")
 
@@ -28,11 +29,12 @@ class Drained(Protocol):
 
 def join(stop: threading.Event, joined: Callable[[], Joined], log: logging.Logger) -> Joined | None:
     """Waits until the group can be joined; None when asked to stop before."""
+    waiting = RepeatedWarning(log)
     while not stop.is_set():
         try:
             return joined()
         except Unavailable as error:
-            log.warning("the store or the coordinator cannot be reached just now: %s", error)
+            waiting.warn("the store or the coordinator cannot be reached just now: %s", error)
             stop.wait(JOIN_AGAIN_S)
     return None
 

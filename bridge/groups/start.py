@@ -173,6 +173,19 @@ def _read(state: StateTable, group: str, topic: str) -> _Settled | None:
     return msgspec.msgpack.decode(entry.value, type=_Settled) if entry else None
 
 
+def carried_start(
+    datastore: Datastore, group: str, to: str
+) -> tuple[list[int], dict[str, bytes | None]]:
+    """Where a group begins, by shard, and the entry that settles the same for the group ``to``. One
+    of an earlier version, without an entry, begins at the earliest cells."""
+    found = _read(datastore.state, group, datastore.name)
+    if found is None:
+        heads = datastore.heads()
+        starts = [heads[shard].log_start for shard in range(datastore.shards)]
+        found = _Settled(EARLIEST, datastore.state.now_us(), starts)
+    return found.locations, {_key(to, datastore.name): msgspec.msgpack.encode(found)}
+
+
 def forget_start(state: StateTable, group: str, topic: str) -> None:
     """For a group that is done away with."""
     state.commit({_key(group, topic): None})

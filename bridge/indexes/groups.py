@@ -50,6 +50,11 @@ class Throttle:
 class _IndexTrigger(Trigger):
     """Gives its cells as they are stored: the keeper decodes what it needs."""
 
+    @property
+    def definition(self) -> None:
+        """Its group is one version of one index: no other trigger gets that name."""
+        return None
+
     def caller(self, store: CellStore, shard: int) -> Callable[[Sequence[StoredCell]], object]:
         return lambda cells: self.function(shard, cells)
 

@@ -8,6 +8,9 @@
 
 A program is a module with such functions, a list of them, or a function that makes the list from
 settings. After Uber's "Using Triggers on Schemaless" (2016).
+
+A trigger's group has the name that its author wrote: ``group=`` in code, else the name of its entry
+in the configuration. Nothing is derived from the name of a function: two functions may share that.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 from uuid import UUID
 
+from cellfeed.bridge.groups.control import EXPORTS
+from cellfeed.bridge.groups.definition import Definition
 from cellfeed.bridge.groups.start import EARLIEST, Start, check_start
 from cellfeed.bridge.triggers.retry import (
     DEFAULT_RETRY,
@@ -37,6 +42,7 @@ from cellfeed.store.api import CellStore
 from cellfeed.store.cells.body_codec import cell_from_stored, is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, check_column_name
 from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.indexes.version import INDEX_GROUPS
 
 __all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "load_program", "trigger"]
 
@@ -46,11 +52,15 @@ in it."""
 
 _MARK: Final = "__cellfeed_trigger__"
 
+_RESERVED: Final = (EXPORTS, INDEX_GROUPS, "__")
+"""Begin the groups of exports, index versions and gateways."""
+
 
 @dataclass(frozen=True)
 class Trigger:
-    """A function and the column that it follows. ``group`` names its offsets: two triggers of one
-    group share the work, of two groups each do all of it."""
+    """A function and the column that it follows. ``group`` names its offsets: workers of one group
+    share the work, those of two groups each do all of it. It is empty until the program is loaded,
+    where the code does not name it."""
 
     function: Callable[..., Any]
     column: str
@@ -96,6 +106,13 @@ class Trigger:
     """Held while a shard that is behind is brought on by a chunk: a lock where threads that catch
     up would only be in each other's way. A shard that has caught up never waits for it."""
 
+    entry: str = ""
+    """The name of its entry in the configuration; empty without one."""
+
+    earlier_group: str = ""
+    """The group that earlier versions gave it, by its function's name, where the code names
+    none."""
+
     @cached_property
     def columns(self) -> frozenset[str]:
         """Whose cells it gets."""
@@ -132,6 +149,17 @@ class Trigger:
             return lambda cells: function(UUID(bytes=cells[0].row_key), **extras)
         return lambda cells: function(UUID(bytes=cells[0].row_key))
 
+    @property
+    def function_name(self) -> str:
+        """As people see it: ``program.<locals>.bill``."""
+        return str(_named(self.function).__qualname__)
+
+    @property
+    def definition(self) -> Definition | None:
+        """What its group records of it; None for a group whose name says all of that."""
+        application = f"{_named(self.function).__module__}:{self.function_name}"
+        return Definition(sorted(self.columns), application, self.entry)
+
     @cached_property
     def _wanted(self) -> list[str]:
         return _wanted(self.function)
@@ -154,9 +182,10 @@ def trigger(
     least once, in log order within a shard.
 
     The function may also take ``cell`` (the cell itself) and ``store`` (the datastore) by keyword.
-    It must be safe to run again for the same cell: after a crash it is. ``group`` defaults to
-    ``triggers.<function name>``. A cell that still fails after ``retry`` (a policy, or one for each
-    error type) is parked and the shard goes on; ``parked_max`` parked cells stop the trigger.
+    It must be safe to run again for the same cell: after a crash it is. ``group`` is the name of
+    the configuration's entry where it is left out. A cell that still fails after ``retry`` (a
+    policy, or one for each error type) is parked and the shard goes on; ``parked_max`` parked cells
+    stop the trigger.
 
     ``start`` says where a new group begins. With ``batch`` the function gets a list of 1 to
     ``batch`` cells of one shard in log order; one that is not full waits ``batch_wait_s`` seconds
@@ -173,6 +202,11 @@ def trigger(
         )
     if timeout_s is not None and not timeout_s > 0:
         raise InvalidRequest(f"timeout_s={timeout_s!r}: more than 0 seconds, or None")
+    if group is not None and (not group or group.startswith(_RESERVED)):
+        raise InvalidRequest(
+            f"group={group!r}: a name that is not empty, and does not begin with"
+            f" {', '.join(_RESERVED)}: those are of exports, indexes and gateways"
+        )
     checked_retry, checked_start = check_retry(retry), check_start(start)
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,7 +219,7 @@ def trigger(
         made = Trigger(
             function,
             column,
-            group or f"triggers.{name}",
+            group or "",
             checked_retry,
             parked_max,
             parked_retry_s,
@@ -194,6 +228,7 @@ def trigger(
             batch_wait_s,
             timeout_s,
             order_by_row_key,
+            earlier_group="" if group else f"triggers.{name}",
         )
         setattr(function, _MARK, made)
         return function
@@ -201,11 +236,14 @@ def trigger(
     return mark
 
 
-def load_program(source: str, settings: Mapping[str, Any] | None = None) -> list[Trigger]:
+def load_program(
+    source: str, settings: Mapping[str, Any] | None = None, *, entry: str = ""
+) -> list[Trigger]:
     """The triggers of ``module``, ``module:name``, ``file.py`` or ``file.py:name``.
 
     ``name`` may be one trigger, a list of them, or a function that takes the settings (a dict) and
-    gives the list. Raises InvalidRequest with what is wrong.
+    gives the list. ``entry``: the name in the configuration, which is the group of a trigger whose
+    code names none. Raises InvalidRequest with what is wrong.
     """
     place, _, name = source.partition(":")
     module = _module(place, source)
@@ -222,7 +260,9 @@ def load_program(source: str, settings: Mapping[str, Any] | None = None) -> list
         raise InvalidRequest(
             f"{source}: no triggers found; mark functions with @trigger(column=...)"
         )
-    triggers = [value if isinstance(value, Trigger) else getattr(value, _MARK) for value in found]
+    marked = [value if isinstance(value, Trigger) else getattr(value, _MARK) for value in found]
+    _check_unnamed([each for each in marked if not each.group], source, entry)
+    triggers = [replace(each, group=each.group or entry, entry=entry) for each in marked]
     groups = [each.group for each in triggers]
     if len(set(groups)) != len(groups):
         raise InvalidRequest(
@@ -230,6 +270,30 @@ def load_program(source: str, settings: Mapping[str, Any] | None = None) -> list
             " its own"
         )
     return triggers
+
+
+def _check_unnamed(unnamed: Sequence[Trigger], source: str, entry: str) -> None:
+    """Raises InvalidRequest where it is not said which group a trigger has."""
+    if len(unnamed) > 1:
+        raise InvalidRequest(
+            f"{source}: {', '.join(each.function_name for each in unnamed)} have no group; one may"
+            " have the name of the entry, give the others theirs: @trigger(..., group=NAME)."
+            f" Earlier versions called them {', '.join(each.earlier_group for each in unnamed)}"
+        )
+    if unnamed and not entry:
+        raise InvalidRequest(
+            f"{source}: {unnamed[0].function_name} has no group: give its entry under triggers: a"
+            " name (name: NAME; --name NAME for a program without an entry), or name the group in"
+            " code: @trigger(..., group=NAME)"
+        )
+
+
+def _named(function: Any) -> Any:
+    """What has the name of a function: itself, what a partial calls, or the class of an object that
+    can be called."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if hasattr(function, "__qualname__") else type(function)
 
 
 def _wanted(function: Callable[..., Any]) -> list[str]:

@@ -30,6 +30,7 @@ from typing import Final
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
 from cellfeed.bridge.groups.backoff import Waits
 from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
+from cellfeed.bridge.groups.definition import check_definition
 from cellfeed.bridge.groups.division import Division
 from cellfeed.bridge.groups.membership import Standing
 from cellfeed.bridge.groups.work_threads import WorkThreads
@@ -101,6 +102,8 @@ class TriggerGroup:
         self._looked_at_s = float("-inf")
         self._claim_again_s = _CLAIM_AGAIN_S
         self._epoch = -1
+        self._compared_in = -1
+        """The session in which the group's definition was compared."""
         self._retry_at_s = time.monotonic() + trigger.parked_retry_s
         self._retry_due: dict[int, bool] = {}
         """Shards whose parked cells are to be tried again: all of them, or (False) only those asked
@@ -123,13 +126,12 @@ class TriggerGroup:
         """Whether the others have been told that this worker has joined."""
         self._hold: Hold | None = None
         """Why operators have the group stand aside."""
-        function = getattr(trigger.function, "__qualname__", type(trigger.function).__qualname__)
         self._teller = ProgressTeller(
             datastore.state,
             trigger.group,
             name,
             ", ".join((trigger.column, *trigger.more_columns)),
-            function,
+            trigger.function_name,
         )
 
     def progress(self) -> dict[int, Progress]:
@@ -140,7 +142,8 @@ class TriggerGroup:
         """Leads if nobody else does, and takes or gives back shards; does nothing when called more
         often than it needs to be.
 
-        Raises StaleWriter when another process has taken this worker's name.
+        Raises StaleWriter when another process has taken this worker's name, GroupTaken when the
+        group has another trigger.
         """
         if self.standing.superseded is not None:
             raise self.standing.superseded
@@ -150,6 +153,9 @@ class TriggerGroup:
         session = self.standing.session
         if now_s < self._look_at_s and session.epoch == self._epoch:
             return
+        if session.epoch != self._compared_in:
+            self._compare_definition()
+            self._compared_in = session.epoch
         self._epoch = session.epoch
         self._looked_at_s = now_s
         self._look_at_s = now_s + session.ttl_s / _LOOKS_IN_A_LEASE
@@ -264,6 +270,13 @@ class TriggerGroup:
         for run in self._runs.values():
             run.stop.set()
         return True
+
+    def _compare_definition(self) -> None:
+        """Before anything is claimed in a session: whoever slept through a change of the definition
+        is refused here. Raises GroupTaken, Unavailable."""
+        definition = self._trigger.definition
+        if definition is not None:
+            check_definition(self._datastore.state, self._trigger.group, definition)
 
     def _has_lost_its_offsets(self) -> bool:
         group, state = self._trigger.group, self._datastore.state

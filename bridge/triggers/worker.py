@@ -17,14 +17,16 @@ from functools import partial
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.definition import check_definition
 from cellfeed.bridge.groups.join_and_drain import drain, join
 from cellfeed.bridge.groups.membership import LeaseKeeper
 from cellfeed.bridge.groups.work_threads import WorkThreads
+from cellfeed.bridge.triggers.operate.rename import check_earlier, follow_earlier
 from cellfeed.bridge.triggers.process_death.deadlines import TIME_OUT_DRAIN_S, Deadlines
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
+from cellfeed.store.errors import CellfeedError, GroupTaken, StaleWriter, Unavailable
 from cellfeed.store.limits import ADDED_ID_MAX
 from cellfeed.store.wakeups import Listener
 
@@ -62,9 +64,10 @@ def run_trigger_worker(
     the workers alive; a restarted worker may keep its name.
 
     Errors of the store or the coordinator are waited out; a trigger function's errors park its
-    cell. StaleWriter is raised when another process has taken the name. Anything else is a defect
-    and is raised. A function that ran into its trigger's time-out ends the process, see
-    ``deadlines.py``: by ``exit_process``, which does not return.
+    cell. StaleWriter is raised when another process has taken the name, GroupTaken when the group
+    has another trigger. Anything else is a defect and is raised. A function that ran into its
+    trigger's time-out ends the process, see ``deadlines.py``: by ``exit_process``, which does not
+    return.
     """
     groups = []
     deadlines = Deadlines(exit_process=exit_process)
@@ -72,7 +75,7 @@ def run_trigger_worker(
         if (
             group := join(
                 stop,
-                partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s, deadlines),
+                partial(_joined, trigger, datastore, coordinator, name, lease_s, deadlines),
                 _log,
             )
         ) is None:
@@ -95,7 +98,7 @@ def run_trigger_worker(
                     group.hear(listener.told)
                     try:
                         group.keep_place()
-                    except StaleWriter:
+                    except (StaleWriter, GroupTaken):
                         raise
                     except CellfeedError as error:
                         _log.warning(
@@ -114,7 +117,7 @@ def run_trigger_worker(
                     listener.wait(0)
                 else:
                     listener.wait(0.01 if busy else POLL_INTERVAL_S)
-            except StaleWriter:
+            except (StaleWriter, GroupTaken):
                 raise
             except CellfeedError as error:
                 _log.warning("the store or the coordinator cannot be reached just now: %s", error)
@@ -130,6 +133,28 @@ def run_trigger_worker(
         sweeper.close()
         keeper.close()
         listener.close()
+
+
+def check_groups(triggers: Sequence[Trigger], datastore: Datastore) -> None:
+    """Whether each trigger may have its group. Raises GroupTaken, and Unavailable where that cannot
+    be told: a worker looks again before it claims a shard."""
+    for trigger in triggers:
+        check_earlier(datastore.state, trigger)
+        if trigger.definition is not None:
+            check_definition(datastore.state, trigger.group, trigger.definition)
+
+
+def _joined(
+    trigger: Trigger,
+    datastore: Datastore,
+    coordinator: Coordinator,
+    name: str,
+    lease_s: float,
+    deadlines: Deadlines,
+) -> TriggerGroup:
+    check_groups([trigger], datastore)
+    follow_earlier(trigger, datastore, coordinator, lease_s)
+    return TriggerGroup(trigger, datastore, coordinator, name, lease_s, deadlines)
 
 
 def _drain(groups: Sequence[TriggerGroup], drain_s: float) -> None:

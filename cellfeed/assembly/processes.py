@@ -12,7 +12,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -40,7 +40,7 @@ from cellfeed.store.background import SupervisedThread, when_changed
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.erasures import ErasureJob
-from cellfeed.store.errors import NotFound
+from cellfeed.store.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
     from cellfeed.consumers.warehouse.loader import LoaderProgress
@@ -206,17 +206,21 @@ def run_triggers(
     ready: Callable[[], None],
 ) -> None:
     """Runs one trigger worker until ``stop`` is set, and drains it. ``ready`` is called when its
-    program is loaded and its datastore is open."""
+    program is loaded, its datastore is open, and its groups are no other trigger's."""
     from cellfeed.bridge.triggers.program import load_program
-    from cellfeed.bridge.triggers.worker import run_trigger_worker
+    from cellfeed.bridge.triggers.worker import check_groups, run_trigger_worker
 
-    program = load_program(triggers.app, trigger_settings(directory, triggers))
+    program = load_program(
+        triggers.app, trigger_settings(directory, triggers), entry=triggers.name or ""
+    )
     with (
         open_datastore(directory, config) as datastore,
         closing(
             open_coordinator(config.coordination, datastore.state, datastore.history)
         ) as coordinator,
     ):
+        with suppress(Unavailable):  # then the worker waits, and compares before it works
+            check_groups(program, datastore)
         ready()
         run_trigger_worker(
             program,

@@ -15,6 +15,7 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import acceptance, last_known
 from cellfeed.bridge.triggers.operate.locations import FORMS, offsets_by_shard, wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
+from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.store.errors import Refused
 
@@ -34,7 +35,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the offset of every shard, and why they cannot be trusted, where they cannot."""
-    with opened(run_dir, config) as (_, datastore, coordinator):
+    with opened(run_dir, config) as instance:
+        must_exist(group, instance)
+        _, datastore, coordinator = instance
         offsets = offsets_by_shard(coordinator, datastore, group)
         kept = last_known(datastore.state, group, datastore.name, list(offsets))
         lost = lost_offsets(datastore.state, coordinator, group, datastore.name)
@@ -63,6 +66,9 @@ def set_offsets(
     reason: Annotated[
         str, typer.Option("--reason", help="Why; kept in the trigger's history.")
     ] = "not given",
+    new: Annotated[
+        bool, typer.Option("--new", help="The group is new: nothing is known of it here yet.")
+    ] = False,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
@@ -70,7 +76,10 @@ def set_offsets(
     """Set where a group resumes. Its workers must have ended, or stand still because its offsets
     were lost; `triggers reset` is for one at work."""
     by = operator(reason)
-    with opened(run_dir, config) as (_, datastore, coordinator):
+    with opened(run_dir, config) as instance:
+        if not new:
+            must_exist(group, instance)
+        _, datastore, coordinator = instance
         members = coordinator.members(group)
         if members and lost_offsets(datastore.state, coordinator, group, datastore.name) is None:
             raise Refused(

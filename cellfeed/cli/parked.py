@@ -13,14 +13,12 @@ import msgspec
 import typer
 from rich.table import Table
 
-from cellfeed.assembly.processes import open_datastore
 from cellfeed.bridge.groups.history import Deed, entry, operator
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
+from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.cli.parked_export import ExportFormat, write_parked
-from cellfeed.config.model import load_config
-from cellfeed.run_dir import RunDir
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.errors import InvalidRequest, NotFound
 
@@ -48,7 +46,7 @@ def list_parked(
     as_json: JsonOption = False,
 ) -> None:
     """List parked cells."""
-    with _parked(run_dir) as parked:
+    with _parked(run_dir, group) as parked:
         cells = parked.skipped(group) if skipped else parked.all(group)
     if as_json:
         for cell in cells:
@@ -86,7 +84,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one parked cell with its whole error."""
-    with _parked(run_dir) as parked:
+    with _parked(run_dir, group) as parked:
         found = parked.find(group, cell)
     if as_json:
         print_json(msgspec.to_builtins(found))
@@ -104,7 +102,7 @@ def retry(
     as_json: JsonOption = False,
 ) -> None:
     """Have parked cells tried again now."""
-    with _parked(run_dir) as parked:
+    with _parked(run_dir, group) as parked:
         count = parked.ask_retry(group, cell)
     _done(as_json, {"to_be_tried_again": count}, f"{count} to be tried again")
 
@@ -120,7 +118,7 @@ def skip(
     as_json: JsonOption = False,
 ) -> None:
     """Give a parked cell up for good, with a reason."""
-    with _parked(run_dir) as parked:
+    with _parked(run_dir, group) as parked:
         parked.skip(group, cell, reason)
     _done(as_json, {"skipped": cell}, f"{cell} skipped")
 
@@ -136,7 +134,9 @@ def resume(
 ) -> None:
     """Resume a trigger that stopped because too many cells were parked."""
     by = operator(reason)
-    with opened(run_dir) as (_, datastore, _):
+    with opened(run_dir) as instance:
+        must_exist(group, instance)
+        datastore = instance.datastore
         parked = ParkedCells(datastore.state)
         stopped = parked.stopped_because(group)
         if stopped is None:
@@ -171,7 +171,9 @@ def export(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """Write a trigger's parked cells, each with its error and its body."""
-    with opened(run_dir) as (_, datastore, _):
+    with opened(run_dir) as instance:
+        must_exist(group, instance)
+        datastore = instance.datastore
         parked = ParkedCells(datastore.state)
         cells = parked.skipped(group) if skipped else parked.all(group)
         if output is None:
@@ -206,12 +208,12 @@ def _write_file(path: Path, write: Callable[[TextIO], int]) -> int:
 
 
 @contextmanager
-def _parked(run_dir: RunDirOption) -> Iterator[ParkedCells]:
-    directory = RunDir(run_dir)
-    if not directory.config.exists():
-        raise NotFound(f"{run_dir} is not the run directory of an instance")
-    with open_datastore(directory, load_config(directory.config)) as datastore:
-        yield ParkedCells(datastore.state)
+def _parked(run_dir: Path, group: str | None) -> Iterator[ParkedCells]:
+    """The parked cells of an instance. Raises NotFound for a group that has never been there."""
+    with opened(run_dir) as instance:
+        if group is not None:
+            must_exist(group, instance)
+        yield ParkedCells(instance.datastore.state)
 
 
 def _print(cell: ParkedCell) -> None:

@@ -29,7 +29,7 @@ from cellfeed.bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
 from cellfeed.cli.triggers import lag_cells, summary
-from cellfeed.config.model import Config, load_config, process_names
+from cellfeed.config.model import Config, TriggersConfig, load_config, process_names
 from cellfeed.run_dir import RunDir
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.datastore import Datastore
@@ -164,7 +164,7 @@ def _learn_groups(
     triggers = {
         group
         for app in config.triggers
-        for group in _trigger_groups(app.app, trigger_settings(directory, app))
+        for group in _trigger_groups(app, trigger_settings(directory, app))
     }
     try:
         triggers |= set(reader.groups())
@@ -343,11 +343,12 @@ def _print_groups(told: _Told, datastore: str) -> None:
         console.print(table)
 
 
-def _trigger_groups(app: str, settings: dict[str, Any]) -> list[str]:
+def _trigger_groups(entry: TriggersConfig, settings: dict[str, Any]) -> list[str]:
     """The groups of a program, so that one that has not run yet is listed too; none when it cannot
     be loaded here (its processes say why)."""
     try:
-        return [trigger.group for trigger in load_program(app, settings)]
+        program = load_program(entry.app, settings, entry=entry.name or "")
+        return [trigger.group for trigger in program]
     except CellfeedError:
         return []
 

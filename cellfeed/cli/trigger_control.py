@@ -1,5 +1,5 @@
-"""triggers pause|resume|reset|forget|history: what operators do to a trigger by hand, each with a
-reason that is kept."""
+"""triggers pause|resume|reset|rename|redefine|forget|history: what operators do to a trigger by
+hand, each with a reason that is kept."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from rich.table import Table
 
 from cellfeed.bridge.groups import control
 from cellfeed.bridge.groups.control import Control, when
+from cellfeed.bridge.groups.definition import let_change
 from cellfeed.bridge.groups.history import Deed, history, operator
 from cellfeed.bridge.triggers.operate.locations import FORMS, wanted_locations
+from cellfeed.bridge.triggers.operate.rename import rename, renamed
 from cellfeed.bridge.triggers.operate.reset import WAIT_S, Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
+from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.cli.triggers import GroupArgument, app
-from cellfeed.store.errors import NotFound
 
 PAUSE_WAIT_S: Final = 10.0
 """How long ``pause`` looks whether the cells under way have ended. It is in force all the same."""
@@ -51,7 +53,7 @@ def pause(
 ) -> None:
     """Have a trigger's workers, on all hosts, stop after the cells under way, until `resume`."""
     with opened(run_dir, config) as instance:
-        _must_exist(group, instance)
+        must_exist(group, instance)
         Control(instance.datastore.state, group).pause(operator(reason))
         at_work = _at_work(group, instance, wait_s)
     if as_json:
@@ -86,6 +88,7 @@ def resume(
     """Resume a paused trigger where it was. (One that stopped because of parked cells:
     `cellfeed parked resume`.)"""
     with opened(run_dir, config) as instance:
+        must_exist(group, instance)
         ended = Control(instance.datastore.state, group).resume(operator(reason))
     _done(as_json, {"resumed": group}, f"{group} goes on; it was {ended}")
 
@@ -109,7 +112,7 @@ def reset(
     they save late undoes it."""
     by = operator(reason)
     with opened(run_dir, config) as instance:
-        _must_exist(group, instance)
+        must_exist(group, instance)
         locations = wanted_locations(to, group, instance.datastore, instance.coordinator)
         deed = Reset(instance.datastore, instance.coordinator, group, by, to=to).run(
             locations, wait_s=wait_s
@@ -141,9 +144,50 @@ def forget(
     """Have a trigger that is not run any more listed and measured no longer. Its offsets stay:
     should it run again, it resumes from them."""
     by = operator(reason)
-    with opened(run_dir, config) as (_, datastore, coordinator):
-        control.forget(datastore.state, coordinator, group, by)
+    with opened(run_dir, config) as instance:
+        must_exist(group, instance)
+        control.forget(instance.datastore.state, instance.coordinator, group, by)
     _done(as_json, {"forgotten": group}, f"{group} is not listed any more")
+
+
+@app.command("rename")
+def rename_group(
+    group: GroupArgument,
+    to: Annotated[str, typer.Argument(metavar="TO", help="Its name from now on.")],
+    reason: ReasonOption,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a trigger's group another name; its workers must have ended. Offsets, parked cells and
+    history follow."""
+    by = operator(reason)
+    with opened(run_dir, config) as instance:
+        if renamed(instance.datastore.state, group) is None:
+            must_exist(group, instance)
+        rename(instance.datastore, instance.coordinator, group, to, by)
+    _done(as_json, {"renamed": group, "to": to}, f"{group} is {to} now")
+
+
+@app.command()
+def redefine(
+    group: GroupArgument,
+    reason: ReasonOption,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a group's next worker come with another column, application or entry. Its workers must
+    have ended; its offsets and parked cells stay."""
+    by = operator(reason)
+    with opened(run_dir, config) as instance:
+        must_exist(group, instance)
+        before = let_change(instance.datastore.state, instance.coordinator, group, by)
+    _done(
+        as_json,
+        {"redefined": group, "it_was": msgspec.to_builtins(before)},
+        f"{group} was {before}; it will be the trigger that runs next",
+    )
 
 
 @app.command("history")
@@ -154,8 +198,9 @@ def show_history(
     as_json: JsonOption = False,
 ) -> None:
     """Show what was done to a trigger by hand: who, when, what, why, and from where to where."""
-    with opened(run_dir, config) as (_, datastore, _):
-        deeds = history(datastore.state, group)
+    with opened(run_dir, config) as instance:
+        must_exist(group, instance, done_by_hand=True)
+        deeds = history(instance.datastore.state, group)
     if as_json:
         for deed in deeds:
             print_json(_as_json(deed))
@@ -176,21 +221,6 @@ def places(deed: Deed, shards_max: int | None) -> str:
     ]
     more = len(deed.after) - len(shown)
     return ", ".join(parts) + (f" and {more} more" if more else "")
-
-
-def _must_exist(group: str, instance: Opened) -> None:
-    """A name with a slip in it must not be paused, or get offsets, in silence."""
-    from cellfeed.bridge.triggers.operate.lag import LagReader
-
-    known = {
-        *LagReader(instance.datastore, instance.coordinator).groups(),
-        *instance.coordinator.groups(),
-    }
-    if group not in known:
-        raise NotFound(
-            f"no trigger {group!r} has ever run here; there are"
-            f" {', '.join(sorted(known)) or 'none'}"
-        )
 
 
 def _at_work(group: str, instance: Opened, wait_s: float) -> dict[int, str]:

@@ -15,10 +15,11 @@ from rich.text import Text
 from cellfeed.bridge.groups.control import when
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader, ShardLag
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
+from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.config.model import Config, TriggersConfig
+from cellfeed.config.model import TRIGGERS_PROCESS, Config, TriggersConfig
 from cellfeed.run_dir import RunDir
-from cellfeed.store.errors import InvalidRequest, NotFound
+from cellfeed.store.errors import InvalidRequest
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,6 +55,16 @@ def run(
     ] = None,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            help=(
+                "For a program without an entry: the group of a trigger whose code names none, as"
+                " an entry's name is."
+            ),
+        ),
+    ] = None,
     name_prefix: Annotated[
         str,
         typer.Option(
@@ -97,7 +108,7 @@ def run(
     from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
 
     checked = config_of(run_dir, config)
-    chosen = _chosen(program, checked, _settings(settings or []))
+    chosen = _chosen(program, checked, _settings(settings or []), name)
     given = {"processes": processes, "threads": threads, "lease_s": lease_s}
     chosen = msgspec.structs.replace(
         chosen, **{name: value for name, value in given.items() if value is not None}
@@ -150,14 +161,9 @@ def lag(
 ) -> None:
     """Show how far a trigger is behind, shard by shard: cells, seconds, when it last got on, and
     why it is where it is."""
-    with opened(run_dir, config) as (_, datastore, coordinator):
-        reader = LagReader(datastore, coordinator)
-        if group not in reader.groups():
-            raise NotFound(
-                f"no trigger {group!r} has ever run here; there are"
-                f" {', '.join(reader.groups()) or 'none'}"
-            )
-        found = reader.read(group)
+    with opened(run_dir, config) as instance:
+        must_exist(group, instance)
+        found = LagReader(instance.datastore, instance.coordinator).read(group)
     if as_json:
         print_json({**summary(found), "shards": [shard_as_json(each) for each in found.shards]})
         return
@@ -256,15 +262,23 @@ def _seconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.1f}"
 
 
-def _chosen(program: str, config: Config, settings: dict[str, str]) -> TriggersConfig:
+def _chosen(
+    program: str, config: Config, settings: dict[str, str], name: str | None
+) -> TriggersConfig:
     """What to run: an entry of the configuration by its name, or a program."""
     for entry in config.triggers:
-        if entry.name == program:
+        if (entry.name or TRIGGERS_PROCESS) == program:
+            if name is not None:
+                raise InvalidRequest(f"--name {name}: PROGRAM {program} is an entry with a name")
             return msgspec.structs.replace(entry, settings={**entry.settings, **settings})
     place = program.partition(":")[0]
     if place.endswith(".py") and not Path(place).is_file():
         raise InvalidRequest(f"PROGRAM {program}: there is no file {place}")
-    return TriggersConfig(app=program, settings=dict(settings))
+    made = {"app": program, "settings": dict(settings), "name": name}
+    try:
+        return msgspec.convert(made, TriggersConfig)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"--name {name!r}: {error}") from error
 
 
 def _settings(given: list[str]) -> dict[str, str]:

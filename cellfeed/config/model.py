@@ -36,6 +36,9 @@ ListenPort = Annotated[int, Meta(ge=1, le=65_535)]
 ProcessName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
 
 
+TRIGGERS_PROCESS = "triggers"
+"""The process of an entry under ``triggers:`` that has no name."""
+
 EXPORT_PROCESS = "export"
 """The process that runs the exports of an instance."""
 
@@ -206,10 +209,11 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """Trigger workers: ``app`` is ``module:name`` or a file, ``settings`` go to it (``{run_dir}``
-    in a text is the run directory), ``processes`` divide the shards."""
+    in a text is the run directory), ``processes`` divide the shards. ``name`` is the group of a
+    trigger whose code names none; an entry alone may do without where the code does."""
 
     app: str
-    name: ProcessName = "triggers"
+    name: ProcessName | None = None
     processes: Annotated[int, Meta(ge=1, le=64)] = 1
     threads: Annotated[int, Meta(ge=1, le=256)] = 8
     lease_s: Annotated[float, Meta(ge=0.2, le=300)] = 10.0
@@ -322,6 +326,10 @@ def check_config(config: Config) -> Config:
             except InvalidRequest as error:
                 raise InvalidRequest(f"config: node {node.name}: {error}") from None
     _check_servers(config)
+    if len(config.triggers) > 1 and (unnamed := [e.app for e in config.triggers if not e.name]):
+        raise InvalidRequest(
+            f"config: triggers: {unnamed[0]} has no name: of several entries each needs one"
+        )
     counts = Counter(name for name, _ in process_names(config))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InvalidRequest(f"config: the process name {repeated[0]!r} is given twice")
@@ -441,10 +449,11 @@ def nodes_at(config: Config, server: MariaDbServerConfig) -> list[NodeConfig]:
 
 def trigger_process_names(config: TriggersConfig | IndexWorkersConfig) -> list[str]:
     """``triggers``, or ``triggers-1`` … where there are several."""
+    name = config.name or TRIGGERS_PROCESS
     return (
-        [config.name]
+        [name]
         if config.processes == 1
-        else [f"{config.name}-{number}" for number in range(1, config.processes + 1)]
+        else [f"{name}-{number}" for number in range(1, config.processes + 1)]
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import UUID
@@ -310,4 +311,7 @@ def _as_trigger(given: Any) -> Trigger:
     trigger = given if isinstance(given, Trigger) else getattr(given, "__cellfeed_trigger__", None)
     if not isinstance(trigger, Trigger):
         raise TypeError(f"{given!r} is not a trigger: mark the function with @trigger(column=...)")
-    return trigger
+    if trigger.group:
+        return trigger
+    # In production it is the name of the configuration's entry; a test has none.
+    return replace(trigger, group=getattr(trigger.function, "__name__", trigger.function_name))

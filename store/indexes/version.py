@@ -181,9 +181,13 @@ _REMEMBERED_MAX: Final = 50_000
 """Shard values whose shard is remembered: a driver's trips come again and again."""
 
 
+INDEX_GROUPS: Final = "index."
+"""Begins the names of the groups of index versions."""
+
+
 def index_group(name: str, number: int) -> str:
     """The trigger group of an index version."""
-    return f"index.{name}.v{number}"
+    return f"{INDEX_GROUPS}{name}.v{number}"
 
 
 def _ref_key(cell: StoredCell) -> int:

@@ -343,6 +343,29 @@ def _lineage_before_any_was_remembered(
     )
 
 
+def foothold_prefix(group: str) -> str:
+    """Of all that is kept of a group here."""
+    return _prefix(group)
+
+
+def lineage_key(group: str) -> str:
+    """Of the entry that remembers the lineage of the group's offsets."""
+    return f"{_prefix(group)}lineage"
+
+
+def carried_footholds(
+    group: str, topic: str, locations: Mapping[int, int], starts: Sequence[int]
+) -> dict[str, bytes | None]:
+    """Entries that have a group without offsets go on at these locations, by shard. ``starts``:
+    where it begins on each shard, which the coordination is told first."""
+    return {
+        f"{_prefix(group)}shards/{quote(topic, safe='')}/{shard}": msgspec.json.encode(
+            _Hold(NONE_SAVED, [NONE_SAVED, starts[shard]], location)
+        )
+        for shard, location in locations.items()
+    }
+
+
 def _prefix(group: str) -> str:
     return f"foothold/{quote(group, safe='')}/"
 

@@ -35,6 +35,7 @@ from cellfeed.bridge.triggers.operate.progress_records import (
     worker_record,
 )
 from cellfeed.bridge.triggers.operate.reasons import NOBODY, Told, reason, waits_because, workers
+from cellfeed.bridge.triggers.operate.rename import renamed_groups
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LogRange, StateEntry
@@ -109,7 +110,14 @@ class LagReader:
         return [group for group in self._all() if group.startswith(EXPORTS)]
 
     def _all(self) -> list[str]:
-        return sorted(by_group(self._datastore.state.list(PREFIX)))
+        """Not those that have another name now: all that is left there is the pause."""
+        state = self._datastore.state
+        gone = {unquote(name) for name in renamed_groups(state)}
+        return sorted(
+            group
+            for group, entries in by_group(state.list(PREFIX)).items()
+            if group not in gone or set(entries) != {"paused"}
+        )
 
     def read(self, group: str, *, looks_max: int | None = None) -> GroupLag:
         """The group as it stands. ``looks_max``: at most so many cells are read for their age, of

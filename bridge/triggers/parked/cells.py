@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import msgspec
@@ -100,6 +100,15 @@ class ParkedCells:
     def count_failed(self, group: str) -> int:
         """Those of a group that are not held: they were tried."""
         return sum(not cell.held for cell in self.all(group))
+
+    def groups(self) -> set[str]:
+        """Those that have parked or skipped cells, or are stopped."""
+        keys = [
+            each.key
+            for queue in ("parked/", "skipped/", "stopped/")
+            for each in self._state.list(queue)
+        ]
+        return {unquote(key.split("/")[1]) for key in keys}
 
     def of_partition(self, group: str, topic: str, partition: int) -> list[ParkedCell]:
         """The parked cells of one partition, by added_id."""

@@ -91,7 +91,7 @@ def test_a_list_of_triggers_may_be_given_and_batches_are_seen_cell_by_cell(kit: 
     put(kit)
     kit.run_until_idle([follow, collect])
     assert [kit.runs(key, collect) for key in KEYS] == [1] * len(KEYS)
-    assert sum(run.group == "triggers.collect" for run in kit.history()) < len(KEYS)
+    assert sum(run.group == "collect" for run in kit.history()) < len(KEYS)
 
 
 def test_several_workers_have_divided_the_shards_before_they_see_a_cell(kit: Kit) -> None:
@@ -108,7 +108,7 @@ def test_a_run_that_does_not_become_idle_says_what_it_waits_for(kit: Kit) -> Non
     with pytest.raises(
         NotIdle,
         match=(
-            r"triggers\.follow is at 0 of 1 in shard \d .*cell \d/0 on worker-1, failed:"
+            r"follow is at 0 of 1 in shard \d .*cell \d/0 on worker-1, failed:"
             r" StorageUnavailable\('the till is shut'\)"
         ),
     ):

@@ -179,12 +179,12 @@ def test_trigger_processes_of_one_program_work_under_different_names(
     loaded: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
         "cellfeed.bridge.triggers.program.load_program",
-        lambda *arguments: loaded.append(arguments) or "program",
+        lambda *arguments, entry: loaded.append((*arguments, entry)) or [],
     )
     started = [run(name, "run_trigger_worker") for name in ("bills-1", "bills-2")]
     assert [each.arguments[3] for each in started] == ["bills-1", "bills-2"]
     assert [each.options for each in started] == [{"lease_s": 3.0, "threads": 8}] * 2
-    assert loaded == [("somewhere:program", {"key": "value"})] * 2
+    assert loaded == [("somewhere:program", {"key": "value"}, "bills")] * 2
 
 
 @pytest.mark.parametrize("name", ["bills", "bills-3", "worker", ""])

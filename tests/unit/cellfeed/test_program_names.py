@@ -32,7 +32,8 @@ def test_a_services_own_module_of_that_name_stays_the_services(tmp_path: Path) -
     place = tmp_path / "consumers" / "billing"
     place.mkdir(parents=True)
     (place / "app.py").write_text(
-        "from cellfeed import trigger\n\n@trigger(column='BASE')\ndef program(row_key): ...\n"
+        "from cellfeed import trigger\n\n@trigger(column='BASE', group='own')\n"
+        "def program(row_key): ...\n"
     )
     command = [sys.executable, "-c", _LOAD, "consumers.billing.app:program", "{}"]
     done = subprocess.run(

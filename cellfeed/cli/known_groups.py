@@ -1,0 +1,30 @@
+"""Which groups there are: a name with a slip in it is an error, never an empty answer."""
+
+from __future__ import annotations
+
+from cellfeed.bridge.groups.history import groups_with_history
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.operate.rename import renamed
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.cli.instance import Opened
+from cellfeed.store.errors import NotFound
+
+
+def must_exist(group: str, instance: Opened, *, done_by_hand: bool = False) -> None:
+    """Raises NotFound for a group of which nothing is known, with those of which something is:
+    triggers, exports, indexes and consumer groups. ``done_by_hand``: a group counts of which
+    nothing but the history is left."""
+    state, reader = instance.datastore.state, LagReader(instance.datastore, instance.coordinator)
+    known = {*reader.groups(), *reader.exports(), *ParkedCells(state).groups()}
+    if done_by_hand:
+        known |= groups_with_history(state)
+    if group in known:
+        return  # the coordination need not be there to tell
+    known |= set(instance.coordinator.groups())
+    if group not in known:
+        note = renamed(state, group)
+        moved = f"; it is {note.to!r} now" if note is not None else ""
+        raise NotFound(
+            f"no trigger {group!r} has ever run here{moved}; there are"
+            f" {', '.join(sorted(known)) or 'none'}"
+        )

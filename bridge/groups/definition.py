@@ -35,7 +35,12 @@ from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import GroupTaken, NotFound, Refused, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("definition.marked", "definition.members_looked_at", "definition.deleted")
+declare(
+    "definition.before_recorded",
+    "definition.marked",
+    "definition.members_looked_at",
+    "definition.deleted",
+)
 
 _TRIES_MAX: Final = 50
 """Compare-and-set tries on one record: others write it only while the first workers start."""
@@ -74,6 +79,7 @@ def check_definition(state: StateTable, group: str, own: Definition) -> None:
         found = state.get(key)
         if found is None:
             new = _Recorded(own, state.now_us())
+            failpoint("definition.before_recorded")
             if state.commit({key: msgspec.json.encode(new)}, expect={key: None}) is not None:
                 return
             continue

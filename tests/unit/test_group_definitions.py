@@ -27,7 +27,12 @@ from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.bridge.triggers.worker import run_trigger_worker
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import GroupTaken, InvalidRequest, NotFound, Refused, Unavailable
-from cellfeed.store.failpoints import FailpointReached, set_failpoint, watch_failpoint
+from cellfeed.store.failpoints import (
+    FailpointReached,
+    set_failpoint,
+    unwatch_failpoint,
+    watch_failpoint,
+)
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.unit.trigger_workers import COORDINATIONS, LEASE_S, open_coordination
 
@@ -130,23 +135,17 @@ def test_a_program_without_an_entry_helps_out_any_one_and_only_one(datastore: Da
 
 
 def test_of_two_that_begin_a_group_at_once_one_has_it(datastore: Datastore) -> None:
-    ways = [Definition(["BASE"], f"app{number}:bill") for number in range(4)]
-    begin, refused = threading.Barrier(len(ways)), list[Definition]()
-
-    def compare(own: Definition) -> None:
-        begin.wait(30)
-        try:
-            check_definition(datastore.state, GROUP, own)
-        except GroupTaken:
-            refused.append(own)
-
-    threads = [threading.Thread(target=compare, args=(own,)) for own in ways]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(refused) == len(ways) - 1
-    assert definition_of(datastore.state, GROUP) not in refused
+    state, first = datastore.state, Definition(["BASE"], "app:bill")
+    watch_failpoint(
+        "definition.before_recorded",
+        lambda: (
+            unwatch_failpoint("definition.before_recorded"),
+            check_definition(state, GROUP, first),
+        )[0],
+    )
+    with pytest.raises(GroupTaken):
+        check_definition(state, GROUP, Definition(["REFUND"], "app:bill"))
+    assert definition_of(state, GROUP) == first
 
 
 def test_once_its_workers_have_ended_a_group_takes_another_definition(

@@ -470,7 +470,7 @@ def test_status_of_thousands_of_shards_is_a_line(
         (("load", "nowhere.csv", "--column", "BASE", "--row-key", "id"), 2, "nowhere.csv"),
         (("load", __file__, "--column", "BASE", "--row-key", "id"), 2, "format"),
         (("warehouse", "status"), 1, "warehouse"),
-        (("parked", "show", "billing", "1/2"), 1, "1/2"),
+        (("parked", "show", "billing", "1/2"), 1, "'billing'"),
         (("start", "nobody"), 1, "'nobody'"),
         (("start", "worker"), 2, "runs already"),
         (("status", "--run-dir", "nowhere"), 1, "nowhere"),

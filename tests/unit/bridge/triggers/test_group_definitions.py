@@ -34,7 +34,7 @@ from cellfeed.store.failpoints import (
     watch_failpoint,
 )
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from tests.unit.trigger_workers import COORDINATIONS, LEASE_S, open_coordination
+from tests.support.trigger_workers import COORDINATIONS, LEASE_S, open_coordination
 
 GROUP = "rides"
 BY = Operator("somebody@here", "the column has another name now")

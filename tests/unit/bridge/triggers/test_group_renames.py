@@ -41,8 +41,7 @@ from cellfeed.store.failpoints import (
     watch_failpoint,
 )
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from tests.services.waiting import wait_until
-from tests.unit.trigger_workers import (
+from tests.support.trigger_workers import (
     COORDINATIONS,
     LEASE_S,
     all_cells,
@@ -51,6 +50,7 @@ from tests.unit.trigger_workers import (
     put,
     working,
 )
+from tests.support.waiting import wait_until
 
 OLD, NEW = "triggers.bill", "rides"
 BY = Operator("somebody@here", "its entry has another name")

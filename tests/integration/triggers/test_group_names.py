@@ -14,8 +14,8 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.config.model import Config, DatastoreConfig, write_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.http.client import Client
-from tests.integration.cli_instance import cellfeed, processes, running
-from tests.services.waiting import wait_until
+from tests.support.cli_instance import cellfeed, processes, running
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 NAMESPACE = UUID("7b0c0f5e-0d0b-5a53-8a49-5f3b6b8a0c11")

@@ -77,7 +77,7 @@ def try_restore(
     backup cannot be restored, InvalidRequest without that directory, StorageUnavailable where it
     has too little room or fails."""
     told = chain[-1].manifest
-    register = Register(folder.path, identities=identities)
+    register = Register(folder.place, identities=identities)
     erasures = told_of(register, chain[-1], folder.later(chain[-1]))
     now_us = time.time_ns() // 1000
     entries = read_state(chain[-1])

@@ -131,7 +131,7 @@ def create_backup(
             cells_per_s=cells_per_s,
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    _tell(made, as_json, f"{made.path}: {_described(made)}")
+    _tell(made, as_json, f"{made.place}: {_described(made)}")
 
 
 @app.command("list")

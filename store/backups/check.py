@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
@@ -51,11 +50,10 @@ def check_files(chain: Sequence[Backup], shard: int | None = None) -> list[str]:
         for file in backup.manifest.files:
             if shard is not None and file.name in others:
                 continue
-            path = backup.path / file.name
             try:
                 digest = sha256()
                 size = 0
-                with path.open("rb") as opened:
+                with backup.place.open(file.name) as opened:
                     while piece := opened.read(_READ_BYTES):
                         digest.update(piece)
                         size += len(piece)
@@ -195,7 +193,7 @@ def read_dictionaries(backup: Backup) -> list[Dictionary]:
     """Raises DataDamaged when one is damaged, or one that a turn names is missing."""
     name = f"{backup.name}/{DICTIONARIES}"
     try:
-        stored = (backup.path / DICTIONARIES).read_bytes()
+        stored = backup.place.read(DICTIONARIES)
     except OSError as error:
         raise DataDamaged(f"{name}: {error.strerror}") from error
     content = backup.decrypt(stored, name)
@@ -241,9 +239,8 @@ def _payloads(backup: Backup, file: BinaryIO, name: str, offset: int, size: int)
 
 @contextmanager
 def _opened(backup: Backup, name: str) -> Iterator[BinaryIO]:
-    path: Path = backup.path / name
     try:
-        with path.open("rb") as file:
+        with backup.place.open(name) as file:
             magic = ENCRYPTED_MAGIC if backup.manifest.is_encrypted else MAGIC
             if file.read(len(MAGIC)) != magic:
                 raise DataDamaged(

@@ -34,7 +34,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -64,11 +63,11 @@ from cellfeed.store.backups.marker import (
     remove_files,
     write_marker,
 )
+from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.backups.private_part import locked
 from cellfeed.store.backups.prune import remove, unfinished
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.sealed import ENCRYPTED, PLAIN
-from cellfeed.store.backups.synced import sync_folder, write_synced
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.cells.dictionary import Dictionary, to_line
 from cellfeed.store.engines.contract.engine import Engine
@@ -123,7 +122,7 @@ def create(
         remove(folder, rests)
         for each in rests:
             _log.warning(
-                "removed from %s what a backup has left that was killed: %s", folder.path, each
+                "removed from %s what a backup has left that was killed: %s", folder.place, each
             )
         chain = folder.chain(onto) if onto is not None else []
         if onto is not None:
@@ -140,14 +139,14 @@ def create(
             next_sequence(found, unreadable),
             begun_us,
         )
-        place = folder.path / name
+        place = folder.place.inside(name)
         try:
-            place.mkdir()
+            place.make()
         except OSError as error:  # whatever has that name is not of this backup, and stays
             raise StorageUnavailable(f"no backup taken: {place}: {error.strerror}") from error
         try:
             write_marker(place, marker)
-            sync_folder(folder.path)
+            folder.place.sync()
             failpoint("backup.after_marker")
             _create(
                 folder,
@@ -161,7 +160,7 @@ def create(
             )
         except (CellfeedError, OSError) as error:
             with suppress(OSError):
-                remove_files(place, marker)
+                remove_files(folder.place, marker)
             if isinstance(error, OSError):
                 raise StorageUnavailable(
                     f"no backup taken: {error.filename or place}: {error.strerror}"
@@ -181,7 +180,7 @@ class Pacing:
 def _create(
     folder: BackupFolder,
     found: Sequence[Backup],
-    place: Path,
+    place: Place,
     marker: Marker,
     source: Source,
     chain: Sequence[Backup],
@@ -192,7 +191,7 @@ def _create(
     onto = chain[-1] if chain else None
     entries = engine.state.list("")
     failpoint("backup.after_state")
-    register = Register(folder.path, recipients)
+    register = Register(folder.place, recipients)
     _sync_register(folder, found, register, engine, entries)
     heads = acknowledged_heads(engine)
     failpoint("backup.after_heads")
@@ -252,10 +251,10 @@ def _create(
         writer,
         recorded,
     )
-    sync_folder(place)
+    place.sync()
     failpoint("backup.before_manifest")
-    write_synced(
-        place / MANIFEST,
+    place.write(
+        MANIFEST,
         encode_manifest(manifest if recipients is None else locked(manifest, recipients)),
     )
     failpoint("backup.after_manifest")
@@ -313,7 +312,7 @@ def _sync_register(
         _log.warning(
             "%s has lost its register of erasures: a new one is made, and backups that were taken"
             " with the lost one are not restored",
-            folder.path,
+            folder.place,
         )
     state = [(entry.key, entry.value) for entry in entries]
     register.add(
@@ -329,9 +328,9 @@ def _ids(head: Head, below: int) -> int:
 
 
 def _write_state(
-    place: Path, entries: Sequence[StateEntry], recipients: Recipients | None
+    place: Place, entries: Sequence[StateEntry], recipients: Recipients | None
 ) -> BackedFile:
-    file = BlockFile(place / STATE, recipients)
+    file = BlockFile(place, STATE, recipients)
     for entry in entries:
         file.add(msgspec.msgpack.encode((entry.key, entry.value)))
     return file.finish()
@@ -353,7 +352,7 @@ def _dictionaries(engine: Engine) -> dict[int, Dictionary]:
 
 
 def _write_dictionaries(
-    place: Path, engine: Engine, found: Mapping[int, Dictionary], recipients: Recipients | None
+    place: Place, engine: Engine, found: Mapping[int, Dictionary], recipients: Recipients | None
 ) -> tuple[BackedFile, list[BackedTurn]]:
     turns = [
         BackedTurn(kept.column_name, turn, kept.sha256.hex())
@@ -364,5 +363,5 @@ def _write_dictionaries(
     content = b"".join(map(to_line, found.values()))
     if recipients is not None:
         content = recipients.encrypt(content)
-    write_synced(place / DICTIONARIES, content)
+    place.write(DICTIONARIES, content)
     return BackedFile(DICTIONARIES, len(content), sha256(content).hexdigest()), turns

@@ -139,7 +139,7 @@ def _refuse_other_lineage(folder: BackupFolder, newest: Backup, history: History
     theirs, own = newest.manifest.history.origin_id, history.origin_id
     if not is_same_history(theirs, own):
         raise ProtectData(
-            f"no backup taken: {folder.path} has backups of another store of that name, the newest"
+            f"no backup taken: {folder.place} has backups of another store of that name, the newest"
             f" is {newest.name}: its lineage begins with history {theirs}, this store's with {own}."
             " Give this store a folder of its own"
         )

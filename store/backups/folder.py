@@ -22,19 +22,18 @@ the next backup of the same datastore removes it (:mod:`cellfeed.store.backups.p
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from cellfeed.store.backups.encryption import Identities, identity_needed
 from cellfeed.store.backups.manifest import Manifest, decode_manifest, digest_of_manifest
-from cellfeed.store.backups.marker import MANIFEST, Marker, is_backup_folder, read_marker
+from cellfeed.store.backups.marker import MANIFEST, Marker, is_backup_name, read_marker
+from cellfeed.store.backups.places.contract import Place
+from cellfeed.store.backups.places.local import LocalPlace
 from cellfeed.store.backups.private_part import unlocked
-from cellfeed.store.backups.synced import make_folders
 from cellfeed.store.errors import (
     CellfeedError,
     DataDamaged,
@@ -43,15 +42,13 @@ from cellfeed.store.errors import (
     StorageUnavailable,
 )
 
-LOCK: Final = "lock"
-
 
 @dataclass(frozen=True)
 class Backup:
     """One that is there. ``sha256``: of its manifest file. ``identities``: what decrypts it
     (:func:`with_identities`)."""
 
-    path: Path
+    place: Place
     manifest: Manifest
     sha256: str
     identities: Identities | None = None
@@ -59,6 +56,11 @@ class Backup:
     @property
     def name(self) -> str:
         return self.manifest.name
+
+    @property
+    def path(self) -> Path:
+        """The folder of one that lies on this machine."""
+        return Path(str(self.place))
 
     @property
     def is_locked(self) -> bool:
@@ -98,18 +100,29 @@ class Unreadable:
 class BackupFolder:
     """See the module. Raises StorageUnavailable where the disk fails."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: Path | Place) -> None:
+        self.place = LocalPlace(place) if isinstance(place, Path) else place
+
+    @property
+    def path(self) -> Path:
+        """The folder of one that lies on this machine."""
+        return Path(str(self.place))
 
     def look(self) -> tuple[list[Backup], list[Unreadable]]:
         """Every backup, the oldest first, and what looks like one and is none."""
-        if not self.path.is_dir():
+        try:
+            names = [each.name for each in self.place.entries() if is_backup_name(each.name)]
+        except (FileNotFoundError, NotADirectoryError):
             raise NotFound(
-                f"{self.path} is no folder of backups: `cellfeed backup create {self.path}`"
+                f"{self.place} is no folder of backups: `cellfeed backup create {self.place}`"
                 " makes one"
-            )
+            ) from None
+        except OSError as error:
+            raise StorageUnavailable(f"{self.place}: {error.strerror}") from error
         found, unreadable = list[Backup](), list[Unreadable]()
-        for place in sorted(each for each in self.path.iterdir() if is_backup_folder(each)):
+        for place in map(self.place.inside, names):
+            if not place.is_folder():
+                continue
             try:
                 found.append(self._read(place))
             except NotFound:
@@ -132,10 +145,10 @@ class BackupFolder:
         if name is not None:
             if Path(name).name != name:
                 raise InvalidRequest(
-                    f"{name!r} is not the name of a backup: `cellfeed backup list {self.path}`"
+                    f"{name!r} is not the name of a backup: `cellfeed backup list {self.place}`"
                     " shows them"
                 )
-            return self._read(self.path / name)
+            return self._read(self.place.inside(name))
         backups, unreadable = self.look()
         found = [each for each in backups if datastore in (None, each.manifest.datastore)]
         for each in unreadable:
@@ -153,7 +166,7 @@ class BackupFolder:
                 )
         if not found:
             of = f" of datastore {datastore!r}" if backups else ""
-            raise NotFound(f"{self.path} holds no backup{of}")
+            raise NotFound(f"{self.place} holds no backup{of}")
         return found[-1]
 
     def chain(self, backup: Backup) -> list[Backup]:
@@ -162,15 +175,15 @@ class BackupFolder:
         chain = [backup]
         while (below := chain[0].manifest.onto) is not None:
             try:
-                before = self._read(self.path / below)
+                before = self._read(self.place.inside(below))
             except NotFound:
                 raise DataDamaged(
-                    f"backup {chain[0].name} stands on {below}, which is not in {self.path}:"
+                    f"backup {chain[0].name} stands on {below}, which is not in {self.place}:"
                     " without it the cells from before are missing"
                 ) from None
             if before.sha256 != chain[0].manifest.onto_sha256:
                 raise DataDamaged(
-                    f"backup {chain[0].name} stands on another {below} than the one in {self.path}"
+                    f"backup {chain[0].name} stands on another {below} than the one in {self.place}"
                 )
             chain.insert(0, before)
         return chain
@@ -202,37 +215,25 @@ class BackupFolder:
     def locked(self) -> Iterator[None]:
         """Held by the process that makes or removes backups here. Raises InvalidRequest when
         another one does."""
-        try:
-            make_folders(self.path)
-            file = os.open(
-                self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
-            )
-        except OSError as error:
-            raise StorageUnavailable(f"{error.filename}: {error.strerror}") from error
-        try:
+        with ExitStack() as held:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InvalidRequest(
-                    f"another backup is being made, or removed, in {self.path}: wait until it is"
-                    " done"
-                ) from None
+                held.enter_context(self.place.locked())
+            except OSError as error:
+                raise StorageUnavailable(f"{error.filename}: {error.strerror}") from error
             yield
-        finally:
-            os.close(file)
 
-    def _read(self, place: Path) -> Backup:
+    def _read(self, place: Place) -> Backup:
         try:
-            if not is_backup_folder(place):
+            if not is_backup_name(place.name) or not place.is_folder():
                 raise FileNotFoundError(place)
-            content = (place / MANIFEST).read_bytes()
+            content = place.read(MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(
-                f"{self.path} has no backup {place.name!r}; `cellfeed backup list {self.path}`"
+                f"{self.place} has no backup {place.name!r}; `cellfeed backup list {self.place}`"
                 " shows those that are there"
             ) from None
         except OSError as error:
-            raise StorageUnavailable(f"{place / MANIFEST}: {error.strerror}") from error
+            raise StorageUnavailable(f"{place}/{MANIFEST}: {error.strerror}") from error
         manifest = decode_manifest(content, place.name)
         if manifest.name != place.name:
             raise DataDamaged(

@@ -42,15 +42,16 @@ def refuse_other_kind(
         for each in unreadable
         if each.finished and each.marker is not None
     }
-    register = Register(folder.path).is_encrypted()
+    register = Register(folder.place).is_encrypted()
     kinds |= {register} if register is not None else set()
     if recipients is None and True in kinds:
         raise ProtectData(
-            f"no backup taken: the backups in {folder.path} are encrypted, and this one would not"
+            f"no backup taken: the backups in {folder.place} are encrypted, and this one would not"
             " be: give --recipient, or take it into a folder of its own"
         )
     if recipients is not None and False in kinds:
         raise ProtectData(
-            f"no backup taken: {folder.path} has backups that are not encrypted, or a register that"
-            " names erased row keys in the clear: take encrypted ones into a folder of their own"
+            f"no backup taken: {folder.place} has backups that are not encrypted, or a register"
+            " that names erased row keys in the clear: take encrypted ones into a folder of their"
+            " own"
         )

@@ -3,12 +3,10 @@ for."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cellfeed.store.backups.base import witness_of
 from cellfeed.store.backups.block_file import (
@@ -21,6 +19,7 @@ from cellfeed.store.backups.block_file import (
 from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.erasures import erasures_of
 from cellfeed.store.backups.manifest import BackedErasure, BackedFile, Segment
+from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import StoredCell, Triple
 from cellfeed.store.cells.digest import ShardDigest
@@ -65,12 +64,12 @@ class BlockFile:
     """One file that is being written. ``recipients``: whom its blocks are encrypted to. ``bytes``:
     as far as it was written; blocks behind the last :meth:`end_piece` may wait."""
 
-    def __init__(self, path: Path, recipients: Recipients | None = None) -> None:
-        self._name = path.name
+    def __init__(self, place: Place, name: str, recipients: Recipients | None = None) -> None:
+        self._name = name
         self._recipients = recipients
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        self._file: BinaryIO = path.open("xb")
+        self._file = place.create(name)
         self._sha256 = sha256()
         self.bytes = 0
         self._write(MAGIC if recipients is None else ENCRYPTED_MAGIC)
@@ -100,9 +99,7 @@ class BlockFile:
     def finish(self) -> BackedFile:
         """Puts it on disk."""
         self.end_piece()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._file.finish()
         return BackedFile(self._name, self.bytes, self._sha256.hexdigest())
 
 
@@ -119,7 +116,7 @@ class WrittenLog(NamedTuple):
 class LogWriter:
     """Writes logs, one after the other. ``recipients``: whom they are encrypted to."""
 
-    def __init__(self, place: Path, pace: Pace, recipients: Recipients | None = None) -> None:
+    def __init__(self, place: Place, pace: Pace, recipients: Recipients | None = None) -> None:
         self._place = place
         self._pace = pace
         self._recipients = recipients
@@ -189,7 +186,7 @@ class LogWriter:
 
     def _file(self) -> BlockFile:
         if self._open is None:
-            self._open = BlockFile(self._place / f"cells-{len(self.files):04d}", self._recipients)
+            self._open = BlockFile(self._place, f"cells-{len(self.files):04d}", self._recipients)
         return self._open
 
 

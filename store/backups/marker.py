@@ -14,14 +14,12 @@ one ends it.
 from __future__ import annotations
 
 import re
-import stat
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from cellfeed.store.backups.places.contract import Entry, Place
 from cellfeed.store.backups.sealed import seal, unseal
-from cellfeed.store.backups.synced import sync_folder, write_synced
 from cellfeed.store.errors import CellfeedError
 
 MANIFEST: Final = "manifest.json"
@@ -48,27 +46,22 @@ class Marker(msgspec.Struct, frozen=True):
     created_at_us: int
 
 
-def is_backup_folder(place: Path) -> bool:
-    """Whether a backup could be there: a real folder, no link, with a name as this program gives
-    them."""
-    try:
-        return _NAME.fullmatch(place.name) is not None and stat.S_ISDIR(place.lstat().st_mode)
-    except OSError:
-        return False
+def is_backup_name(name: str) -> bool:
+    """Whether this program gives names like it to folders of backups."""
+    return _NAME.fullmatch(name) is not None
 
 
-def write_marker(place: Path, marker: Marker) -> None:
-    """Puts it on disk, with its name."""
-    write_synced(place / MARKER, seal(marker))
+def write_marker(place: Place, marker: Marker) -> None:
+    """Writes it so that it survives a power cut."""
+    place.write(MARKER, seal(marker))
 
 
-def read_marker(place: Path) -> Marker | None:
+def read_marker(place: Place) -> Marker | None:
     """The folder's marker; None where there is none that is its own."""
     try:
-        path = place / MARKER
-        if not stat.S_ISREG(path.lstat().st_mode):
+        if not place.is_file(MARKER):
             return None
-        marker = unseal(path.read_bytes(), Marker, f"{place.name}/{MARKER}")
+        marker = unseal(place.read(MARKER), Marker, f"{place.name}/{MARKER}")
     except (
         OSError,
         CellfeedError,
@@ -77,30 +70,32 @@ def read_marker(place: Path) -> Marker | None:
     return marker if marker.name == place.name else None
 
 
-def foreign_entries(place: Path) -> list[str]:
+def foreign_entries(place: Place) -> list[str]:
     """What lies in a backup's folder and is no file of a backup: it stays there when the backup is
     removed."""
-    return sorted(each.name for each in place.iterdir() if not _is_own(each))
+    return [each.name for each in place.entries() if not _is_own(each)]
 
 
-def remove_files(place: Path, marker: Marker) -> None:
-    """Removes a backup that was recognised: its manifest first, so a half-removed one is no backup
-    any more, and the marker last. What this program did not write stays, and its folder with it."""
+def remove_files(root: Place, marker: Marker) -> None:
+    """Removes a backup of the folder ``root`` that was recognised: its manifest first, so a
+    half-removed one is no backup any more, and the marker last. What this program did not write
+    stays, and its folder with it."""
+    place = root.inside(marker.name)
     if read_marker(place) is None:
         write_marker(
             place, marker
         )  # of a backup without one: a kill must not leave a rest that nobody recognises
-    (place / MANIFEST).unlink(missing_ok=True)
-    sync_folder(place)
-    for each in place.iterdir():
+    place.remove(MANIFEST)
+    place.sync()
+    for each in place.entries():
         if _is_own(each) and each.name != MARKER:
-            each.unlink()
-    sync_folder(place)
-    (place / MARKER).unlink()
-    if not any(place.iterdir()):
-        place.rmdir()
-    sync_folder(place.parent)
+            place.remove(each.name)
+    place.remove_rests()
+    place.sync()
+    place.remove(MARKER)
+    place.remove_if_empty()
+    root.sync()
 
 
-def _is_own(path: Path) -> bool:
-    return _OWN_FILE.fullmatch(path.name) is not None and stat.S_ISREG(path.lstat().st_mode)
+def _is_own(entry: Entry) -> bool:
+    return entry.is_file and _OWN_FILE.fullmatch(entry.name) is not None

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from cellfeed.store.backups.check import check_files
@@ -78,8 +77,8 @@ def decide(
     }
     if datastore is None and len(named) > 1:
         raise InvalidRequest(
-            f"{folder.path} has backups of datastores {', '.join(sorted(named))}: say of which with"
-            " --datastore"
+            f"{folder.place} has backups of datastores {', '.join(sorted(named))}: say of which"
+            " with --datastore"
         )
     found = [each for each in found if datastore in (None, each.manifest.datastore)]
     broken = {
@@ -126,16 +125,16 @@ def remove(folder: BackupFolder, removals: list[Removal]) -> None:
     StorageUnavailable."""
     for each in removals:
         try:
-            remove_files(folder.path / each.marker.name, each.marker)
+            remove_files(folder.place, each.marker)
         except OSError as error:
             raise StorageUnavailable(
-                f"{folder.path / each.marker.name} is not removed, or in part: {error.strerror}:"
-                f" {error.filename}"
+                f"{folder.place.inside(each.marker.name)} is not removed, or in part:"
+                f" {error.strerror}: {error.filename}"
             ) from error
 
 
 def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
-    return Removal(marker, why, tuple(foreign_entries(folder.path / marker.name)))
+    return Removal(marker, why, tuple(foreign_entries(folder.place.inside(marker.name))))
 
 
 def damaged_of(found: Sequence[Backup]) -> dict[str, str]:
@@ -165,7 +164,7 @@ def damaged_of(found: Sequence[Backup]) -> dict[str, str]:
 
 def _lengths(backup: Backup) -> str:
     for file in backup.manifest.files:
-        size = _size(backup.path / file.name)
+        size = backup.place.size(file.name)
         if size != file.bytes:
             return (
                 f"{backup.name}/{file.name}:"
@@ -173,13 +172,6 @@ def _lengths(backup: Backup) -> str:
                 " written"
             )
     return ""
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def _refuse_unless_left(
@@ -198,5 +190,5 @@ def _refuse_unless_left(
         "nothing removed: no whole backup would be left that is newer than those from before"
         f" {keep_days:g} days, with all that they stand on"
         + (f" ({'; '.join(wrong)})" if wrong else "")
-        + f". Take a full one first: cellfeed backup create {folder.path}"
+        + f". Take a full one first: cellfeed backup create {folder.place}"
     )

@@ -26,13 +26,15 @@ the next backup makes them equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from cellfeed.store.backups.encryption import Identities, Recipients
 from cellfeed.store.backups.manifest import BackedRegister
+from cellfeed.store.backups.places.contract import Place
+from cellfeed.store.backups.places.local import LocalPlace
 from cellfeed.store.backups.register_entries import (
     ENCRYPTED_HEAD,
     HEAD,
@@ -44,7 +46,6 @@ from cellfeed.store.backups.register_entries import (
     entries_of,
     line_of,
 )
-from cellfeed.store.backups.synced import write_synced
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
 FILES: Final = ("erasures", "erasures.copy")
@@ -57,23 +58,22 @@ class Register:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | Place,
         recipients: Recipients | None = None,
         identities: Identities | None = None,
     ) -> None:
-        self._folder = folder
+        self._place = LocalPlace(folder) if isinstance(folder, Path) else folder
         self._recipients = recipients
         self._identities = identities
-        self._paths = [folder / name for name in FILES]
         self._told: set[tuple[object, ...]] = set()
 
     def is_there(self) -> bool:
         """Whether there is a copy of it, good or not."""
-        return any(path.exists() for path in self._paths)
+        return any(self._read(name) is not None for name in FILES)
 
     def is_encrypted(self) -> bool | None:
         """Whether it is one of encrypted backups; None where there is none. Raises DataDamaged."""
-        content = self._content()
+        content = self._content(self._copies())
         return None if content is None else content.startswith(ENCRYPTED_HEAD)
 
     def entries(self, recorded: Iterable[tuple[str, BackedRegister | None]] = ()) -> list[Erasure]:
@@ -81,11 +81,13 @@ class Register:
         InvalidRequest where an entry is encrypted and no identity fits."""
         content = self.check(recorded)
         found: dict[tuple[object, ...], Erasure] = {}
-        for number, line in enumerate(entries_of(content, self._paths[0]) if content else [], 2):
+        for number, line in enumerate(
+            entries_of(content, self._named(FILES[0])) if content else [], 2
+        ):
             for each in (
                 [line]
                 if isinstance(line, Erasure)
-                else decrypted(line, self._identities, f"{self._paths[0]}, line {number}")
+                else decrypted(line, self._identities, f"{self._named(FILES[0])}, line {number}")
             ):
                 found.setdefault(each.key, each)
         return list(found.values())
@@ -94,7 +96,7 @@ class Register:
         """Its content, which needs no identity; None where there is no register. ``recorded``: by
         the name of a backup what its manifest says of the register. Raises DataDamaged when no copy
         is good, or when it is not the one that these backups have recorded."""
-        content = self._content()
+        content = self._content(self._copies())
         for backup, told in recorded:
             if (
                 told is not None
@@ -106,8 +108,8 @@ class Register:
                     else "is not the one that the backup was taken with, or an older copy of it"
                 )
                 raise DataDamaged(
-                    f"the register of erasures {self._paths[0]} {state} (backup {backup} records"
-                    f" {told.bytes} bytes): rows that were erased would come back. Bring"
+                    f"the register of erasures {self._named(FILES[0])} {state} (backup {backup}"
+                    f" records {told.bytes} bytes): rows that were erased would come back. Bring"
                     f" {' and '.join(FILES)} back from a copy of the folder"
                 )
         return content
@@ -115,16 +117,17 @@ class Register:
     def add(self, erasures: Iterable[Erasure]) -> BackedRegister:
         """Adds those that it does not have, and makes both copies equal; what a manifest records.
         Raises DataDamaged."""
-        content = self._content()
-        present = entries_of(content, self._paths[0]) if content is not None else []
+        copies = self._copies()
+        content = self._content(copies)
+        present = entries_of(content, self._named(FILES[0])) if content is not None else []
         wanted = (
             _with_plain(content, present, erasures)
             if self._recipients is None
             else self._with_encrypted(content, present, erasures, self._recipients)
         )
-        for path in self._paths:
-            if _read(path) != wanted:
-                write_synced(path, wanted)
+        for name in FILES:
+            if copies[name] != wanted:
+                self._place.write(name, wanted)
         return BackedRegister(len(wanted), sha256(wanted).hexdigest())
 
     def _with_encrypted(
@@ -150,15 +153,28 @@ class Register:
             return before
         return before + line_of(encrypted(new, recipients))
 
-    def _content(self) -> bytes | None:
+    def _named(self, name: str) -> str:
+        return f"{self._place}/{name}"
+
+    def _copies(self) -> dict[str, bytes | None]:
+        return {name: self._read(name) for name in FILES}
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return self._place.read(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageUnavailable(f"{self._named(name)}: {error.strerror}") from error
+
+    def _content(self, copies: Mapping[str, bytes | None]) -> bytes | None:
         """The longest good copy; None where there is none at all."""
         good, wrong = list[bytes](), list[str]()
-        for path in self._paths:
-            content = _read(path)
+        for name, content in copies.items():
             if content is None:
                 continue
             try:
-                entries_of(content, path)
+                entries_of(content, self._named(name))
             except DataDamaged as error:
                 wrong.append(str(error))
             else:
@@ -166,26 +182,17 @@ class Register:
         if not good and wrong:
             raise DataDamaged(
                 f"the register of erasures is damaged: {'; '.join(wrong)}. Bring {FILES[0]} back"
-                f" from a copy of {self._folder}; or, if there is none and the datastore is there,"
+                f" from a copy of {self._place}; or, if there is none and the datastore is there,"
                 " move both files away and take a full backup: from that one on restores are"
                 " possible again"
             )
         longest = max(good, key=len, default=None)
         if any(not (longest or b"").startswith(each) for each in good):
             raise DataDamaged(
-                f"{' and '.join(map(str, self._paths))} are two registers of erasures that differ:"
-                " bring the right one back from a copy of the folder"
+                f"{' and '.join(map(self._named, FILES))} are two registers of erasures that"
+                " differ: bring the right one back from a copy of the folder"
             )
         return longest
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageUnavailable(f"{path}: {error.strerror}") from error
 
 
 def _with_plain(

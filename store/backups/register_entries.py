@@ -10,7 +10,6 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 from zlib import crc32
 
@@ -104,7 +103,7 @@ def line_of(entry: Erasure | EncryptedErasures) -> bytes:
     return b"%s %08x\n" % (content, crc32(content))
 
 
-def entries_of(content: bytes, path: Path) -> list[Erasure | EncryptedErasures]:
+def entries_of(content: bytes, path: str) -> list[Erasure | EncryptedErasures]:
     """All entries of a register. Raises DataDamaged."""
     head, _, rest = content.partition(b"\n")
     kind = _KINDS.get(head + b"\n")
@@ -114,7 +113,7 @@ def entries_of(content: bytes, path: Path) -> list[Erasure | EncryptedErasures]:
 
 
 def _entry(
-    line: bytes, kind: type[Erasure] | type[EncryptedErasures], path: Path, number: int
+    line: bytes, kind: type[Erasure] | type[EncryptedErasures], path: str, number: int
 ) -> Erasure | EncryptedErasures:
     content, _, checksum = line.rpartition(b" ")
     if checksum != b"%08x" % crc32(content):

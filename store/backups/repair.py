@@ -25,6 +25,7 @@ from cellfeed.store.backups.check import check_files, dictionaries_known, read_s
 from cellfeed.store.backups.encryption import Identities
 from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
 from cellfeed.store.backups.manifest import Manifest
+from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.backups.register import Register
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import StoredCell
@@ -144,7 +145,7 @@ class BackupSource:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | Place,
         datastore: str,
         shards: int,
         history_id: str,
@@ -159,7 +160,7 @@ class BackupSource:
     def cells(self, shard: int, ids: Sequence[int]) -> dict[int, StoredCell]:
         found: dict[int, StoredCell] = {}
         backups, _ = self._folder.look()
-        told = Register(self._folder.path, identities=self._identities).entries(
+        told = Register(self._folder.place, identities=self._identities).entries(
             (each.name, each.manifest.register) for each in backups
         )
         erased = {UUID(each.row_key).bytes for each in told if each.datastore == self._of[0]}

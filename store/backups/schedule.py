@@ -81,7 +81,7 @@ class BackupSchedule:
                 wait_s, retry_s = retry_s, min(2 * retry_s, RETRY_MAX_S)
                 _log.error(
                     "the backup into %s failed, and is tried again in %g s: %s",
-                    self._folder.path,
+                    self._folder.place,
                     wait_s,
                     error,
                 )
@@ -146,7 +146,7 @@ class BackupSchedule:
         )
         _log.info(
             "backup %s %s: %d cells in %d bytes, %.1f s",
-            made.path,
+            made.place,
             f"onto {onto.name}" if onto is not None else "(full)",
             made.manifest.cells,
             made.manifest.bytes,
@@ -168,10 +168,10 @@ class BackupSchedule:
                 decision = decide(self._folder, keep_days, engine.state.now_us(), engine.datastore)
                 remove(self._folder, decision.goes)
         except CellfeedError as error:
-            _log.error("%s is not pruned: %s", self._folder.path, error)
+            _log.error("%s is not pruned: %s", self._folder.place, error)
             return
         if decision.goes:
-            _log.info("removed from %s: %s", self._folder.path, ", ".join(map(str, decision.goes)))
+            _log.info("removed from %s: %s", self._folder.place, ", ".join(map(str, decision.goes)))
 
     def _say(self, report: Report) -> None:
         self._report_was = report

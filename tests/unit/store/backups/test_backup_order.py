@@ -190,10 +190,10 @@ def test_a_damaged_backup_counts_as_none_and_goes_when_it_is_old_and_a_whole_new
     if damage == "chain":
         aged(base, 49)  # another manifest than the one that the increment remembers
     elif damage == "manifest":
-        marker = read_marker(bad.path)
+        marker = read_marker(bad.place)
         assert marker is not None
         write_marker(
-            bad.path, msgspec.structs.replace(marker, created_at_us=bad.manifest.created_at_us)
+            bad.place, msgspec.structs.replace(marker, created_at_us=bad.manifest.created_at_us)
         )
         flip(bad.path / MANIFEST)
     elif damage == "missing file":
@@ -228,7 +228,7 @@ def test_pieces_of_a_log_that_do_not_follow_each_other_are_found_by_verify(
     end = base.manifest.logs[0].watermark
     without = [each for each in base.manifest.segments if each.shard != 0]
     changed = Backup(
-        base.path, msgspec.structs.replace(base.manifest, segments=without), base.sha256
+        base.place, msgspec.structs.replace(base.manifest, segments=without), base.sha256
     )
     assert verify([changed]) == [f"backup {base.name}: shard 0 lacks cells 0 to {end - 1}"]
 

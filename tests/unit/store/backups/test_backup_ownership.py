@@ -23,6 +23,7 @@ from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import decode_manifest, encode_manifest
 from cellfeed.store.backups.marker import MANIFEST, Marker, write_marker
+from cellfeed.store.backups.places.local import LocalPlace
 from cellfeed.store.backups.prune import DAY_US
 from cellfeed.store.backups.sealed import FORMATS
 from cellfeed.store.datastore import Datastore
@@ -62,7 +63,8 @@ def link_to_killed_backup(place: Path) -> None:
     elsewhere.mkdir()
     (elsewhere / place.name).mkdir()
     write_marker(
-        elsewhere / place.name, Marker(FORMATS[-1], "0" * 32, place.name, "trips", SHARDS, 1, 1)
+        LocalPlace(elsewhere / place.name),
+        Marker(FORMATS[-1], "0" * 32, place.name, "trips", SHARDS, 1, 1),
     )
     place.symlink_to(elsewhere / place.name)
 

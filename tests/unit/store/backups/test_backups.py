@@ -319,18 +319,18 @@ def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_o
         # A backup of an older program does not list its erasures: they are read from its cells. Nor
         # has it a register.
         unlisted = Backup(
-            old.path,
+            old.place,
             msgspec.structs.replace(old.manifest, erasures=None, register=None),
             old.sha256,
         )
         without = Backup(
-            later.path, msgspec.structs.replace(later.manifest, register=None), later.sha256
+            later.place, msgspec.structs.replace(later.manifest, register=None), later.sha256
         )
         none = Register(folder.path / "none")
         assert to_erase([unlisted], [], told_of(none, unlisted, [without])) == wanted
         # Nor is it asked what another datastore knows.
         others = Backup(
-            later.path, msgspec.structs.replace(without.manifest, datastore="rides"), later.sha256
+            later.place, msgspec.structs.replace(without.manifest, datastore="rides"), later.sha256
         )
         assert to_erase([unlisted], [], told_of(none, unlisted, [others])) == {}
     end = old.manifest.logs[0].watermark
@@ -459,7 +459,7 @@ def test_damage_that_lengths_and_checksums_do_not_show_is_shown_by_the_digest(
     manifest = msgspec.structs.replace(
         backup.manifest, segments=[msgspec.structs.replace(first, digest="0" * 64), *others]
     )
-    changed = Backup(backup.path, manifest, backup.sha256)
+    changed = Backup(backup.place, manifest, backup.sha256)
     [line] = verify([changed])
     assert "their digest is another one" in line
     made = plan([changed], [], [], {}, NOW_US, "a test")

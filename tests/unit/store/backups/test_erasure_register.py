@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
-from cellfeed.store.backups import register
 from cellfeed.store.backups.check import read_state
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.erasures import to_erase, told_of
@@ -21,6 +20,7 @@ from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import encode_manifest
 from cellfeed.store.backups.marker import MANIFEST, MARKER
+from cellfeed.store.backups.places.local import LocalPlace
 from cellfeed.store.backups.prune import decide, remove
 from cellfeed.store.backups.register import FILES, Register
 from cellfeed.store.backups.register_entries import NOT_DONE
@@ -367,15 +367,15 @@ def test_a_kill_between_the_two_copies_loses_nothing(
 ) -> None:
     backed_up(source, folder)
     source.erase_row(ROW)
-    write = register.write_synced
+    write = LocalPlace.write
 
-    def first_only(path: Path, content: bytes) -> None:
-        if path.name == FILES[1]:
+    def first_only(place: LocalPlace, name: str, content: bytes) -> None:
+        if name == FILES[1]:
             raise FailpointReached
-        write(path, content)
+        write(place, name, content)
 
     with monkeypatch.context() as patched:
-        patched.setattr(register, "write_synced", first_only)
+        patched.setattr(LocalPlace, "write", first_only)
         with pytest.raises(FailpointReached):
             backed_up(source, folder)
     assert [each.row_key for each in Register(folder.path).entries()] == [ROW.hex]

@@ -112,14 +112,14 @@ def test_a_cell_count_that_fits_does_not_hide_another_digest(backup: Backup) -> 
     manifest = msgspec.structs.replace(
         backup.manifest, segments=[msgspec.structs.replace(first, digest="0" * 64), *others]
     )
-    assert verify([Backup(backup.path, manifest, backup.sha256)])
+    assert verify([Backup(backup.place, manifest, backup.sha256)])
 
 
 def test_a_chain_that_lacks_a_piece_is_not_restored(backup: Backup) -> None:
     [first, *others] = backup.manifest.segments
     for segments in (others, [msgspec.structs.replace(first, from_id=1), *others]):
         lacking = Backup(
-            backup.path, msgspec.structs.replace(backup.manifest, segments=segments), backup.sha256
+            backup.place, msgspec.structs.replace(backup.manifest, segments=segments), backup.sha256
         )
         with pytest.raises(DataDamaged, match=f"shard {first.shard} lacks cells"):
             plan([lacking], [], (), {}, NOW_US, "a test")

@@ -1,0 +1,1 @@
+"""Where backups lie: the contract, and its implementations."""

@@ -1,0 +1,101 @@
+"""What a folder of backups needs of the place that it lies in.
+
+    P1  `read`, `size` and `open` see what was written before, at once and as a whole
+    P2  `write` leaves the content or what was there before, never a part; when it returns, the
+        content survives a power cut
+    P3  `write` replaces what this process has read, or makes what it found missing. Where somebody
+        has written in between, it fails (a place whose lock its holder cannot lose needs no check)
+    P4  what `create` gives has its name at the latest when `finish` returns, and survives a power
+        cut once `sync` has returned
+    P5  `make` fails where anything has the name: no two processes make the same folder
+    P6  of what is locked no other process is locked at that time. Who has lost the lock (it was
+        paused for long) can neither write nor remove: these calls fail
+    P7  nothing follows links, and whatever is no regular file is no file
+
+Methods raise OSError as the calls of :mod:`os` do: FileNotFoundError, FileExistsError,
+PermissionError, and others with `strerror` and `filename`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import BinaryIO, NamedTuple, Protocol
+
+
+class Entry(NamedTuple):
+    """``is_file``: a regular file, no folder, no link."""
+
+    name: str
+    is_file: bool
+
+
+class Writing(Protocol):
+    """A file that is being written."""
+
+    def write(self, content: bytes, /) -> object: ...
+
+    def finish(self) -> None:
+        """Ends it (P4)."""
+        ...
+
+
+class Place(Protocol):
+    """A folder of backups, or that of one backup in it; ``str()`` names it as commands do."""
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        ...
+
+    def inside(self, name: str) -> Place:
+        """A folder in it, which may not exist."""
+        ...
+
+    def is_folder(self) -> bool: ...
+
+    def entries(self) -> list[Entry]:
+        """What lies in it, in the order of names."""
+        ...
+
+    def is_file(self, name: str) -> bool: ...
+
+    def size(self, name: str) -> int | None:
+        """In bytes; None where there is none, or it cannot be told."""
+        ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def open(self, name: str) -> BinaryIO:
+        """To be read; it can be sought in."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """P2, P3."""
+        ...
+
+    def create(self, name: str) -> Writing:
+        """A new file; fails where there is one."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there."""
+        ...
+
+    def make(self) -> None:
+        """P5."""
+        ...
+
+    def remove_rests(self) -> None:
+        """Removes what files that were never finished have left beside their names."""
+        ...
+
+    def remove_if_empty(self) -> None: ...
+
+    def sync(self) -> None:
+        """Names that were made or removed survive a power cut."""
+        ...
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Makes it, with the folders above it, and holds it (P6). Raises InvalidRequest while
+        another process does."""
+        ...

@@ -1,7 +1,7 @@
 """``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on clients that fork, on the
-files of an embedded store, on storage clusters, on triggers with their ZooKeeper, on gateways, and
-on exports; one JSON summary a line, with the seed that repeats it. Exits with 1 when an invariant
-was broken or a fault did not happen."""
+files of an embedded store, on storage clusters and restores of them, on triggers with their
+ZooKeeper, on gateways, and on exports; one JSON summary a line, with the seed that repeats it.
+Exits with 1 when an invariant was broken or a fault did not happen."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tests.faults.export_run import FULL as EXPORT_FULL
 from tests.faults.fork_run import FORK_KINDS, FORKS, FORKS_BRIEF, run_fork_faults
 from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
 from tests.faults.planted import PLANTS, found_by
+from tests.faults.restore_run import RESTORE_KINDS, run_restore_faults
 from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, run_faults
 from tests.faults.seeds import default_seed
 from tests.faults.trigger_faults import BRIEF, FULL
@@ -43,6 +44,7 @@ def main() -> int:
         *BIT_FLIP_KINDS,
         *ERASE_KINDS,
         *CLUSTER_KINDS,
+        *RESTORE_KINDS,
         *TRIGGER_KINDS,
         *GATEWAY_KINDS,
         *EXPORT_KINDS,
@@ -105,7 +107,8 @@ def main() -> int:
 def _plant_missed(kind: str, seed: int) -> bool:
     """Runs a kind with its planted defect; whether it was not found."""
     plant = PLANTS[kind]
-    missed = found_by(lambda: _run(kind, seed, Path(), brief=True), plant)
+    with tempfile.TemporaryDirectory(prefix="cellfeed-faults-planted-") as directory:
+        missed = found_by(lambda: _run(kind, seed, Path(directory), brief=True), plant)
     print(
         json.dumps(
             {
@@ -144,6 +147,8 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
         return run_cluster_faults(
             kind, seed, all_readers=kind.startswith("shard-moves") and local_kafka.why_not() is None
         )
+    if kind in RESTORE_KINDS:
+        return run_restore_faults(kind, seed, directory)
     if kind in GATEWAY_KINDS:
         return run_gateway_faults(
             kind, seed, directory, gateway_faults.BRIEF if brief else gateway_faults.FULL
@@ -159,7 +164,7 @@ def _all_kinds() -> list[str]:
         local_kafka.why_not() or local_zookeeper.why_not(),
     )
     groups: tuple[tuple[str, Sequence[str], str | None], ...] = (
-        ("clusters", CLUSTER_KINDS, local_mariadb.why_not()),
+        ("clusters", (*CLUSTER_KINDS, *RESTORE_KINDS), local_mariadb.why_not()),
         (
             "trigger groups and gateways",
             (*TRIGGER_KINDS, *GATEWAY_KINDS),

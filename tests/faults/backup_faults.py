@@ -27,7 +27,6 @@ from typing import Final
 from unittest.mock import patch
 
 from cellfeed.store.backups import ends
-from cellfeed.store.backups.check import verify
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.clusters.operating.promote import cluster_role, promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
@@ -40,7 +39,7 @@ from cellfeed.store.limits import ADDED_ID_MAX
 from tests.faults.cluster_faults import bring_back, until
 from tests.faults.cluster_system import DATASTORE, SHARDS, ClusterSystem
 from tests.faults.ledger import Put
-from tests.faults.restored import backed_up, lacking, restored_log
+from tests.faults.restored import backed_up, lacking, restored_log, unsound
 from tests.support.tcp_proxy import TcpProxy
 
 BACKUPS: Final = 4
@@ -118,8 +117,7 @@ def backup_behind(system: ClusterSystem, datastore: Datastore, chance: random.Ra
                 witnessed.append(
                     f"{state}: {_backed_up(scene, engine, folder, state, onto, taken)}"
                 )
-        if wrong := verify(folder.look()[0]):
-            system.violations.setdefault("I1", []).extend(wrong)
+        system.violations.setdefault("I1", []).extend(unsound(folder))
     return witnessed
 
 

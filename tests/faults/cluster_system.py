@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -199,7 +199,7 @@ class Work:
 class DirectWriters:
     """So many threads for each datastore that put cells, ``cells`` at a time, and write down what
     they were told; each put is tried until it is acknowledged or the run ends. ``pause`` ends
-    between two puts, when every put is acknowledged."""
+    between two puts, when every put is acknowledged. ``more``: what every body has beside."""
 
     def __init__(
         self,
@@ -208,8 +208,10 @@ class DirectWriters:
         threads: int = 4,
         cells: int = 1,
         pause_s: float = 0.01,
+        more: Mapping[str, int] = {},
     ) -> None:
         self._ledger, self._cells, self._pause_s = ledger, cells, pause_s
+        self._more = more
         self._stop, self._may_go = threading.Event(), threading.Event()
         self._may_go.set()
         self._shards: frozenset[int] = frozenset()
@@ -259,7 +261,7 @@ class DirectWriters:
                     not in self._shards
                 ):
                     number += 1
-                body = {"writer": writer, "n": number}
+                body = {"writer": writer, "n": number, **self._more}
                 waiting.append(
                     (
                         self._ledger.begin(

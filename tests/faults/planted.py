@@ -13,6 +13,7 @@ from unittest.mock import patch
 from cellfeed.store.backups import create
 from cellfeed.store.cells.body_codec import decode_body, encode_bodies
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell
+from cellfeed.store.clusters.operating import rejoin
 from cellfeed.store.clusters.serving.buffer import BufferedWriter
 from cellfeed.store.clusters.serving.cluster import Cluster, Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
@@ -235,6 +236,13 @@ PLANTS: Final[dict[str, Plant]] = {
         "acknowledged_heads",
         _instead(lambda engine: engine.heads()),
         "I1",
+    ),
+    "restore-twice": _plant(
+        "a return that compares no histories",
+        rejoin,
+        "refuse_other_history",
+        _instead(lambda *_: None),
+        "joins",
     ),
     "foreign-node": _plant(
         "connections to whichever server has a node's address",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
-from cellfeed.store.backups.check import check_files, dictionaries_known, read_state
+from cellfeed.store.backups.check import check_files, dictionaries_known, read_state, verify
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.erasures import to_erase, told_of
 from cellfeed.store.backups.folder import Backup, BackupFolder
@@ -58,6 +58,16 @@ def restored_log(folder: BackupFolder, backup: Backup, place: Path) -> dict[int,
         shutil.rmtree(place, ignore_errors=True)
 
 
+def unsound(folder: BackupFolder) -> list[str]:
+    """What is wrong with the backups of a folder, each with those that it stands on; and what is
+    there beside them."""
+    whole, rests = folder.look()
+    return [
+        *(told for backup in whole for told in verify(folder.chain(backup))),
+        *(f"{rest} is left in the folder" for rest in rests),
+    ]
+
+
 def log_of(engine: Engine) -> dict[int, list[Seen]]:
     """Every shard's log up to its watermark."""
     return {
@@ -81,6 +91,10 @@ def lacking(puts: Iterable[Put], log: dict[int, list[Seen]]) -> list[str]:
     return told
 
 
+class WrongJoin(Exception):
+    """A join was not refused as it must be: what belongs to whom cannot be told any more."""
+
+
 class Joins:
     """Wrong joins that are tried; each must be refused, and its message name what the two parts
     are."""
@@ -90,7 +104,7 @@ class Joins:
         self.violations: Violations = {JOINS: []}
 
     def try_(self, what: str, join: Callable[[], object], ids: Sequence[str]) -> None:
-        """``ids``: what the refusal must name."""
+        """``ids``: what the refusal must name. Raises WrongJoin."""
         try:
             join()
         except CellfeedError as error:
@@ -99,5 +113,7 @@ class Joins:
                 self.violations[JOINS].append(
                     f"{what} was refused without naming {' and '.join(missing)}: {error}"
                 )
+                raise WrongJoin(what) from error
         else:
             self.violations[JOINS].append(f"{what} was not refused")
+            raise WrongJoin(what)

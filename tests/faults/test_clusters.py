@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.faults.cluster_run import CLUSTER_KINDS, LONG_KINDS, run_cluster_faults
+from tests.faults.restore_run import RESTORE_TWICE, run_restore_faults
 from tests.faults.seeds import default_seed
 from tests.support import local_mariadb
 from tests.support.small_disk import NoSmallDisk
@@ -23,4 +26,15 @@ def test_no_invariant_breaks_whatever_happens_to_a_cluster(kind: str) -> None:
         result = run_cluster_faults(kind, default_seed())
     except NoSmallDisk as reason:
         pytest.skip(str(reason))
+    assert result.passed, str(result)
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("mariadb-faults")
+def test_two_restores_of_a_backup_never_become_one(tmp_path: Path) -> None:
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    result = run_restore_faults(RESTORE_TWICE, default_seed(), tmp_path)
     assert result.passed, str(result)

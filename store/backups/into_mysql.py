@@ -20,7 +20,6 @@ from typing import Any, Final
 import msgspec
 import pymysql
 from pymysql.connections import Connection
-from pymysql.constants import ER
 
 from cellfeed.store.backups.manifest import BackedTurn
 from cellfeed.store.backups.restore import RestoredLog
@@ -39,8 +38,8 @@ from cellfeed.store.engines.mysql.cells import (
 )
 from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
-from cellfeed.store.engines.mysql.errors import commit_failed, error_code
-from cellfeed.store.engines.mysql.guard import ROLE_KEY, Guard
+from cellfeed.store.engines.mysql.errors import commit_failed
+from cellfeed.store.engines.mysql.guard import ROLE_KEY, Guard, guard_failed
 from cellfeed.store.engines.mysql.migrations import Layout
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -297,9 +296,10 @@ class MySqlRestore:
         terms: WriteTerms | None = None,
     ) -> None:
         try:
-            commit_script(connection, [self._guard.statement(terms), *statements])
+            script = [self._guard.statement(terms), *statements]
+            commit_script(connection, script, self._guard.after_commit(terms))
         except (pymysql.err.MySQLError, OSError) as error:
-            if error_code(error) != ER.SUBQUERY_NO_1_ROW:
+            if not guard_failed(error):
                 raise commit_failed(self._server, error) from error
             query(connection, "ROLLBACK")
             self._guard.explain(connection, terms)

@@ -29,7 +29,7 @@ from cellfeed.store.clusters.model.shard_notes import (
 from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, parts
 from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
 from cellfeed.store.engines.mysql.errors import commit_failed, error_code, failed
-from cellfeed.store.engines.mysql.guard import ATTEMPTS_MAX, Guard
+from cellfeed.store.engines.mysql.guard import ATTEMPTS_MAX, Guard, guard_failed
 from cellfeed.store.engines.mysql.locks import free_locks, take_lock
 from cellfeed.store.engines.mysql.migrations import ADD_CHECKSUMS, Layout, schema_statements
 from cellfeed.store.errors import ProtectData, StaleWriter, StorageUnavailable
@@ -453,9 +453,10 @@ class ShardSide:
                 before(connection)
                 script = [self._guard.statement(self.role.terms), *statements(connection)]
                 try:
-                    commit_script(connection, script)
+                    after_commit = self._guard.after_commit(self.role.terms)
+                    commit_script(connection, script, after_commit)
                 except (pymysql.err.MySQLError, OSError) as error:
-                    if error_code(error) != ER.SUBQUERY_NO_1_ROW:
+                    if not guard_failed(error):
                         raise commit_failed(self.server, error) from error
                     query(connection, "ROLLBACK")
                     self._guard.explain(connection, self.role.terms)

@@ -312,19 +312,21 @@ def query_all(
     return answers
 
 
-def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
+def run_script(
+    connection: Connection[Any], statements: Sequence[str], *, after_commit: Sequence[str] = ()
+) -> None:
     """Sends several statements in one packet and takes every answer. The server stops at the first
-    that fails.
+    that fails. The last of ``statements`` is a COMMIT where ``after_commit`` follows it.
 
-    Raises StatementFailed when the server refused one that is not the last: the last, a COMMIT, was
-    then never run.
+    Raises StatementFailed when the server refused one before the last of ``statements``: that one
+    was then never run. Of it, and of those behind it, the driver's error comes as it is.
     """
     answered = 0
     try:
-        connection.query(";".join(statements))
+        connection.query(";".join([*statements, *after_commit]))
         answered = 1
-        # An answer per statement, whatever it says of affected rows: the last one is the COMMIT's.
-        for _ in statements[1:]:
+        # An answer per statement, whatever it says of affected rows.
+        for _ in range(len(statements) + len(after_commit) - 1):
             connection.next_result()
             answered += 1
     except pymysql.err.MySQLError as error:
@@ -336,11 +338,15 @@ def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
 
 
 def commit_script(
-    connection: Connection[Any], statements: Sequence[str], *, silent: bool = False
+    connection: Connection[Any],
+    statements: Sequence[str],
+    after_commit: Sequence[str] = (),
+    *,
+    silent: bool = False,
 ) -> None:
-    """The statements of a transaction and its COMMIT, in one packet where it is not too large.
-    ``silent``: none of them begins a transaction or answers with rows, so that they may have one
-    answer (:func:`_block`).
+    """The statements of a transaction, its COMMIT and what follows it, in one packet where that is
+    not too large. ``silent``: none of the statements begins a transaction or answers with rows, so
+    that they may have one answer (:func:`_block`).
 
     An error is to be judged by :func:`cellfeed.store.engines.mysql.errors.commit_failed`.
     """
@@ -352,7 +358,7 @@ def commit_script(
             run_script(connection, packet)
         except pymysql.err.MySQLError as error:
             raise StatementFailed(*error.args) from error
-    run_script(connection, [*last, "COMMIT"])
+    run_script(connection, [*last, "COMMIT"], after_commit=after_commit)
 
 
 def _block(connection: Connection[Any], statements: Sequence[str]) -> Sequence[str]:

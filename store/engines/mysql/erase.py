@@ -125,7 +125,7 @@ class EraseStatements:
                 )
                 try:
                     failpoint("mysql.erase.before_commit")
-                    commit_script(connection, statements)
+                    commit_script(connection, statements, self._put.guard.after_commit(terms))
                 except (pymysql.err.MySQLError, OSError) as error:
                     raise commit_failed(self._server, error) from error
             else:

@@ -86,6 +86,9 @@ _ADVICE: Final = {
     ER.LOCK_WAIT_TIMEOUT: (
         "another transaction holds the shard's counter: look for one that was left open"
     ),
+    ER.SUBQUERY_NO_1_ROW: (
+        "somebody switched semi-synchronous replication off while the commit waited for a minion"
+    ),
     ER.NET_PACKET_TOO_LARGE: "raise the server's max_allowed_packet",
     ER.ACCESS_DENIED_ERROR: "the user or the password of the configuration is not the server's",
     ER.DBACCESS_DENIED_ERROR: "the user lacks rights on the datastore's databases",

@@ -18,6 +18,10 @@ it there and writes nothing, for its answer is an acknowledgement, too.
 Between the guard and the COMMIT the answer holds: a fence and a restart end the connection, and the
 transaction with it. Cells, trims and erasures ask in the SELECT that locks their counters. All
 others send the guard in the packet of their statements.
+
+One thing a COMMIT may meet while it waits for a minion: somebody who switches semi-synchronous
+replication off by hand. The server then answers well what no minion has. So a second SELECT follows
+the COMMIT in its packet (:meth:`Guard.after_commit`). Where it fails, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +38,13 @@ from pymysql.constants import ER
 
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query, run_script
-from cellfeed.store.engines.mysql.errors import commit_failed, error_code, failed, worth_another_try
+from cellfeed.store.engines.mysql.errors import (
+    StatementFailed,
+    commit_failed,
+    error_code,
+    failed,
+    worth_another_try,
+)
 from cellfeed.store.engines.mysql.replication import SEMI_SYNC_SETTINGS, confirm_by_minion
 from cellfeed.store.errors import (
     DataDamaged,
@@ -55,10 +65,20 @@ CONFIRMED_KEY: Final = "cluster/confirmed"
 DURABLE_SETTINGS: Final = {"sync_binlog": 1, "innodb_flush_log_at_trx_commit": 1}
 """What a write looks for on every master. They are the operator's: nothing sets them from here."""
 
+_WAITS: Final = " AND ".join(
+    f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()
+)
+
 ATTEMPTS_MAX: Final = 5
 PAUSE_S: Final = 0.01
 """A write that gave way to another one is tried again, after a random pause of at most so many
 seconds for each try before."""
+
+
+def guard_failed(error: BaseException) -> bool:
+    """Whether a script ended at its guard, so that nothing of it was written. The same error of
+    what follows a COMMIT (:meth:`Guard.after_commit`) is none of these."""
+    return isinstance(error, StatementFailed) and error_code(error) == ER.SUBQUERY_NO_1_ROW
 
 
 class _RoleTerms(msgspec.Struct, frozen=True):
@@ -94,11 +114,7 @@ class Guard:
         same = self._role.replace(
             "value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{{{wanted}}}')", 1
         )
-        waits = (
-            [f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()]
-            if terms.semi_sync
-            else []
-        )
+        waits = [_WAITS] if terms.semi_sync else []
         return " AND ".join([*server, f"({same}) = 1", *waits])
 
     def statement(self, terms: WriteTerms | None, more: Sequence[str] = ()) -> str:
@@ -123,6 +139,14 @@ class Guard:
                 f" {role.history_id}, and {cluster!r} is in history {history_id}: another server"
                 " has the node's address; name the node's own in the configuration"
             )
+
+    def after_commit(self, terms: WriteTerms | None) -> list[str]:
+        """What a COMMIT that waits for a minion sends behind it: a SELECT that fails where nobody
+        makes it wait any more, so that it may have been answered without a minion."""
+        if terms is None or not terms.semi_sync:
+            return []
+        rows = f"SELECT 1 FROM {self._meta}.state_revision UNION ALL SELECT 2 UNION ALL SELECT 3"
+        return [f"SELECT IF({_WAITS}, 1, ({rows}))"]
 
     def explain(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
         """Raises what the guard found: StorageUnavailable, StaleWriter or ProtectData, nothing
@@ -207,12 +231,12 @@ class Guard:
 
         def write(connection: Connection[Any]) -> bool:
             try:
-                commit_script(connection, script)
+                commit_script(connection, script, self.after_commit(terms))
             except (pymysql.err.MySQLError, OSError) as error:
                 if error_code(error) == ER.DUP_ENTRY and unless_there:
                     query(connection, "ROLLBACK")
                     return True
-                if error_code(error) != ER.SUBQUERY_NO_1_ROW:
+                if not guard_failed(error):
                     raise commit_failed(self._server, error) from error
                 query(connection, "ROLLBACK")
                 self.explain(connection, terms)

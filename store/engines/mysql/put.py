@@ -100,7 +100,7 @@ class PutStatements:
         # The master's own clock, unless a test gives another.
         self._clock_us = clock_us
         self._server = server
-        self._guard = Guard(server, meta)
+        self.guard = Guard(server, meta)
         self._meta = meta
         self._shard_database = shard_database
         self._columns_seen: set[str] = set()
@@ -190,7 +190,8 @@ class PutStatements:
                 f"INSERT INTO {self._meta}.column_seen VALUES {names} ON DUPLICATE KEY UPDATE"
                 " column_name = column_seen.column_name"
             )
-        return results if self._write(connection, new, counters, encode, last) else None
+        after = self.guard.after_commit(terms)
+        return results if self._write(connection, new, counters, encode, last, after) else None
 
     def _write(
         self,
@@ -199,6 +200,7 @@ class PutStatements:
         counters: Mapping[int, Counter],
         encode: Encode,
         last: Sequence[str],
+        after_commit: Sequence[str],
     ) -> bool:
         """Inserts the cells, runs the last statements and commits. False when the unique key
         complained and everything was rolled back."""
@@ -207,7 +209,7 @@ class PutStatements:
             if len(pieces) == 1:
                 statements = [*self._inserts(new, counters, encode), *last]
                 failpoint("mysql.put.before_commit")
-                commit_script(connection, statements, silent=True)
+                commit_script(connection, statements, after_commit, silent=True)
             else:
                 pipeline = Pipeline(connection)
                 for piece in pieces:
@@ -215,7 +217,7 @@ class PutStatements:
                 pipeline.send(last)
                 pipeline.finish()
                 failpoint("mysql.put.before_commit")
-                commit_script(connection, [])
+                commit_script(connection, [], after_commit)
         except (pymysql.err.MySQLError, OSError) as error:
             if error_code(error) != ER.DUP_ENTRY:
                 raise commit_failed(self._server, error) from error
@@ -241,7 +243,7 @@ class PutStatements:
             if counters is not None:
                 return counters
             query(connection, "ROLLBACK")
-            self._guard.explain(connection, terms)
+            self.guard.explain(connection, terms)
         raise StorageUnavailable(
             f"{self._server}: nothing written: its role or its settings change all the time; try"
             " again"
@@ -259,7 +261,7 @@ class PutStatements:
         # The guard is part of each row, for beside an aggregate MariaDB 10.11 gives a variable as
         # 0.
         counter = (
-            f"shard, next_added_id, leader_epoch, IF({self._guard.condition(terms)}, 1, 0),"
+            f"shard, next_added_id, leader_epoch, IF({self.guard.condition(terms)}, 1, 0),"
             f" {moment_us}, erasures"
         )
         locked = (

@@ -79,7 +79,7 @@ class MySqlState:
             if held is None:
                 return False
             if held:
-                self._write(connection, write, revision)
+                self._write(connection, write, revision, terms)
                 revisions.append(revision)
             return True
 
@@ -117,7 +117,11 @@ class MySqlState:
         return int(revision), held
 
     def _write(
-        self, connection: Connection[Any], write: Mapping[str, bytes | None], revision: int
+        self,
+        connection: Connection[Any],
+        write: Mapping[str, bytes | None],
+        revision: int,
+        terms: WriteTerms | None,
     ) -> None:
         statements = [f"UPDATE {self._meta}.state_revision SET revision = {revision}"]
         for key, value in write.items():
@@ -131,7 +135,7 @@ class MySqlState:
                     f" X'{value.hex()}', {revision})"
                 )
         try:
-            commit_script(connection, statements, silent=True)
+            commit_script(connection, statements, self._guard.after_commit(terms), silent=True)
         except (pymysql.err.MySQLError, OSError) as error:
             raise commit_failed(self._server, error) from error
 

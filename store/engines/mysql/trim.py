@@ -93,7 +93,7 @@ class TrimStatements:
             deleted = f"DELETE FROM {cell_table} WHERE added_id < {start}"
             try:
                 failpoint("mysql.trim.before_commit")
-                commit_script(connection, [raised, deleted])
+                commit_script(connection, [raised, deleted], self._put.guard.after_commit(terms))
             except (pymysql.err.MySQLError, OSError) as error:
                 raise commit_failed(self._server, error) from error
         return start

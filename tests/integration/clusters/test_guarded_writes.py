@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+from pymysql.connections import Connection
 
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.cells.dictionary import Dictionary
@@ -398,3 +401,71 @@ def test_two_writers_that_mend_the_settings_at_once_let_no_commit_go_without_a_m
         assert stored == []
         for name in "bc":
             cluster.servers[name].sql("START SLAVE IO_THREAD")
+
+
+@pytest.mark.parametrize(
+    "name", ["a state commit", "a buffer copy", "a dictionary", "a put", "a trim", "an erasure"]
+)
+def test_a_commit_that_an_operator_lets_go_without_a_minion_is_not_acknowledged(
+    cluster: TestCluster, name: str
+) -> None:
+    """It waits for a minion when somebody switches semi-synchronous replication off by hand: the
+    server answers it well, and a promotion may lose it."""
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    with opened(server, 20.0) as engine, ThreadPoolExecutor(1) as beside:
+        engine.put([CELL, *cells_of_shard(0, 1, 3)], terms)
+        without_replication(cluster, "b", "c")
+        trim: Write = lambda engine, terms: engine.trim(0, 2, 10, terms)  # noqa: E731
+        answer = beside.submit(trim if name == "a trim" else WRITES[name], engine, terms)
+        eventually(lambda: waits_for_a_minion(server), f"{name} waits for a minion")
+        server.sql("SET GLOBAL rpl_semi_sync_master_enabled = 0")
+        assert isinstance(answer.exception(), OutcomeUnknown)
+
+
+def waits_for_a_minion(server: MariaDB) -> bool:
+    """Whether a commit of this server does."""
+    [(_, sessions)] = server.sql("SHOW STATUS LIKE 'Rpl_semi_sync_master_wait_sessions'")
+    return int(sessions) > 0
+
+
+@pytest.mark.parametrize("name", ["a state commit", "a put", "a buffer copy"])
+def test_a_guarded_write_is_at_most_two_round_trips(
+    cluster: TestCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    sent: list[str] = []
+    execute = Connection._execute_command
+
+    def counted(self: Any, command: int, sql: str | bytes) -> None:
+        sent.append(sql if isinstance(sql, str) else sql.decode())
+        execute(self, command, sql)
+
+    with opened(server) as engine:
+        # The first write of a process finds the settings unconfirmed, and the column unknown.
+        engine.put(cells_of_shard(0, 5, 1), terms)
+        engine.state.commit({"offset/0": b"499"}, None, terms)
+        monkeypatch.setattr(Connection, "_execute_command", counted)
+        WRITES[name](engine, terms)
+    writes = [sql for sql in sent if "COMMIT" in sql]
+    assert len(writes) == 1, sent
+    assert len(sent) <= 2, sent
+
+
+def test_a_compare_and_set_is_two_round_trips_whether_it_holds_or_not(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    with opened(server) as engine:
+        version = engine.state.commit({"offset/0": b"499"}, None, terms)
+        sent: list[object] = []
+        execute = Connection._execute_command
+        monkeypatch.setattr(
+            Connection,
+            "_execute_command",
+            lambda self, command, sql: (sent.append(sql), execute(self, command, sql)),
+        )
+        assert engine.state.commit({"offset/0": b"500"}, {"offset/0": version}, terms) is not None
+        assert len(sent) == 2, sent
+        sent.clear()
+        assert engine.state.commit({"offset/0": b"501"}, {"offset/0": version}, terms) is None
+        assert len(sent) == 2, sent

@@ -413,7 +413,7 @@ def test_a_commit_that_an_operator_lets_go_without_a_minion_is_not_acknowledged(
     server answers it well, and a promotion may lose it."""
     server, terms = cluster.servers["a"], terms_of(cluster)
     with opened(server, 20.0) as engine, ThreadPoolExecutor(1) as beside:
-        engine.put([CELL, *cells_of_shard(0, 1, 3)], terms)
+        engine.put([CELL, *cells_of_shard(0, 2, 3)], terms)
         without_replication(cluster, "b", "c")
         trim: Write = lambda engine, terms: engine.trim(0, 2, 10, terms)  # noqa: E731
         answer = beside.submit(trim if name == "a trim" else WRITES[name], engine, terms)

@@ -239,9 +239,11 @@ def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     asked: list[int] = []
     run_script = connections.run_script
 
-    def counted(connection: Connection[Any], statements: Sequence[str]) -> None:
+    def counted(
+        connection: Connection[Any], statements: Sequence[str], *, after_commit: Sequence[str] = ()
+    ) -> None:
         asked.append(len(statements))
-        run_script(connection, statements)
+        run_script(connection, statements, after_commit=after_commit)
 
     monkeypatch.setattr(connections, "run_script", counted)
     if request.param == "in pieces":

@@ -61,6 +61,7 @@ def loaded_by(code: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.integration
 def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_need() -> None:
     loaded = loaded_by(
         "from cellfeed.cli.main import command_line; command_line('run')\n"
@@ -69,6 +70,7 @@ def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_
     assert not loaded & set(OF_OTHERS)
 
 
+@pytest.mark.integration
 def test_verbs_that_speak_to_processes_import_no_store() -> None:
     loaded = loaded_by(
         "from cellfeed.cli.main import verb_alone\n"
@@ -78,6 +80,7 @@ def test_verbs_that_speak_to_processes_import_no_store() -> None:
     assert not loaded & {*OF_OTHERS, "cellfeed.assembly", "cellfeed.store.datastore"}
 
 
+@pytest.mark.integration
 def test_the_list_of_verbs_imports_none_of_them() -> None:
     loaded = loaded_by(
         "from contextlib import suppress\n"

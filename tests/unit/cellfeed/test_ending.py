@@ -60,6 +60,7 @@ def run(program: str, *arguments: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
+@pytest.mark.integration
 def test_a_process_that_is_being_started_is_ended_with_the_command(tmp_path: Path) -> None:
     code, [pid] = run(STARTING, str(tmp_path))
     assert code == 128 + 15
@@ -67,5 +68,6 @@ def test_a_process_that_is_being_started_is_ended_with_the_command(tmp_path: Pat
         psutil.Process(int(pid))
 
 
+@pytest.mark.integration
 def test_a_signal_whose_exception_was_swallowed_is_answered_at_the_next_question() -> None:
     assert run(SWALLOWED) == (128 + 2, ["goes on"])

@@ -17,6 +17,7 @@ print(trigger.group, trigger.function.__module__)
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["consumers.billing.app", "cellfeed.consumers.billing.app"])
 def test_billing_is_found_by_its_old_name_and_by_its_new_one(name: str, tmp_path: Path) -> None:
     settings = json.dumps({"billing_dir": str(tmp_path)})
@@ -28,6 +29,7 @@ def test_billing_is_found_by_its_old_name_and_by_its_new_one(name: str, tmp_path
     assert done.stdout.endswith("cellfeed.consumers.billing.app\n"), done.stdout
 
 
+@pytest.mark.integration
 def test_a_services_own_module_of_that_name_stays_the_services(tmp_path: Path) -> None:
     place = tmp_path / "consumers" / "billing"
     place.mkdir(parents=True)

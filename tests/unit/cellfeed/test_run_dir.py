@@ -108,6 +108,7 @@ def _record_many(path: Path, number: int) -> None:
         directory.record(ProcessEntry(f"p{number}", "kind", count, {}, "log"))
 
 
+@pytest.mark.integration
 def test_several_writers_of_the_list_lose_nothing(run_dir: RunDir) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [

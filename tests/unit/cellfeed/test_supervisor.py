@@ -186,6 +186,7 @@ def started_for(directory: RunDir) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.integration
 def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(
     hanging: RunDir,
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(
     assert hanging.processes() == []
 
 
+@pytest.mark.integration
 def test_a_start_that_takes_too_long_says_so_and_leaves_no_process(
     hanging: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ class Fleet:
         return self.fleet.run(lambda: any(line.startswith(stop_when) for line in self.said))
 
 
+@pytest.mark.integration
 def test_a_worker_that_could_not_begin_for_a_wrong_program_ends_all_with_its_code_and_is_the_only_one_started(  # noqa: E501
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_worker_that_could_not_begin_for_a_wrong_program_ends_all_with_its_cod
     ]
 
 
+@pytest.mark.integration
 def test_a_worker_that_protects_data_later_ends_the_others_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -78,6 +80,7 @@ def test_a_worker_that_protects_data_later_ends_the_others_too(
     assert "w1 has ended with signal 15" in fleet.said
 
 
+@pytest.mark.integration
 def test_a_worker_that_dies_is_started_again_with_growing_patience(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -109,6 +112,7 @@ def test_a_worker_that_dies_is_started_again_with_growing_patience(
     assert max(waits) < RESTART_DELAY_MAX_S
 
 
+@pytest.mark.integration
 def test_one_that_does_not_end_when_it_is_told_to_is_killed_and_that_is_no_success(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_bug_is_killed_survives_or_says_nothing_and_the_tree_stays_as_it_is(
     assert (tree / planted.file).read_text() == CODE
 
 
+@pytest.mark.integration
 def test_a_copy_of_the_tree_runs_its_own_code_and_not_the_originals() -> None:
     with copied_tree(ROOT) as copy:
         assert (copy / "cellfeed" / "store").resolve() == (copy / "store").resolve()

@@ -15,6 +15,8 @@ import pytest
 from tests.support.stopping import NeverOutsideACommit, holds_a_write_lock, stop_outside_a_commit
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.integration
+
 _WRITER = """
 import sqlite3, sys, time
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)

@@ -1,0 +1,18 @@
+"""What `make test-fast` runs starts no process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def test_a_test_without_a_mark_cannot_start_a_process() -> None:
+    with pytest.raises(RuntimeError, match=r"cannot_start_a_process starts a process: mark it"):
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+
+@pytest.mark.integration
+def test_one_with_a_mark_can() -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True)

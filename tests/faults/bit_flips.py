@@ -22,7 +22,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cellfeed.cli.checking import check_storage, repair_storage
+from cellfeed.cli.checking import Backups, check_storage, repair_storage
 from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder
@@ -204,7 +204,7 @@ def _repaired(
     """A repair that says that all is mended has made the store what it was."""
     path = run_dir / "store" / "trips" / CELLS_FILE
     try:
-        repair_storage(_config(), run_dir, backups, found)
+        repair_storage(_config(), run_dir, Backups(backups, None), found)
         if not found.well:
             return
         if (again := _checked(run_dir)).found:

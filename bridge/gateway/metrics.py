@@ -1,5 +1,5 @@
 """What a gateway counts, for Prometheus: at ``/metrics`` of its schema registry's port.
-``docs/operators.md`` lists it.
+``docs/operate/watch.md`` lists it.
 
 All of it is looked up in the gateway's own memory, in its event loop: a scrape asks neither the
 store nor the coordination, and is answered while both are away. Label values come from fixed lists,

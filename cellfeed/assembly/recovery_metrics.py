@@ -1,5 +1,5 @@
 """How old the recovery points of an instance are, as Prometheus gauges of its HTTP workers.
-``docs/operators.md`` lists them.
+``docs/operate/watch.md`` lists them.
 
 The processes that take the backups say it in the run directory, so a scrape reads a small file of
 each, and looks neither at the store nor at the folder of backups. The age grows while nobody

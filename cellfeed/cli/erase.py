@@ -35,7 +35,7 @@ def erase(
     `cellfeed status` shows it until then. Run again it does the same at once, or nothing when all
     is done. A half copy of the shard whose mover has died is dropped first. What clusters keep of
     shards that have left them is told: `cellfeed shard clean` drops it. What disks, backups and
-    exported topics hold still is told in docs/operators.md, "Erasing a row".
+    exported topics hold still is told in docs/operate/erase.md.
     """
     with client_of(run_dir, url, datastore) as client:
         if not yes:

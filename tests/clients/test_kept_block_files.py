@@ -130,7 +130,7 @@ def test_what_happens_to_blocks_is_in_the_metrics_and_the_metrics_are_in_the_gui
     found = metrics(gateway)
     assert found["cellfeed_gateway_block_files_total read"] == blocks - 1
     assert found["cellfeed_gateway_block_files_total damaged"] == 1
-    guide = (ROOT / "docs" / "operators.md").read_text()
+    guide = (ROOT / "docs" / "operate" / "watch.md").read_text()
     for name in found:
         metric, *labels = name.split()
         assert f"| `{metric}` |" in guide

@@ -1,5 +1,5 @@
 """A person's text in every place of an embedded datastore that an erasure has to reach: the table
-in docs/operators.md names the same places."""
+in docs/operate/erase.md names the same places."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """How far the triggers are, as Prometheus gauges that are looked up when somebody asks.
-``docs/operators.md`` lists them.
+``docs/operate/watch.md`` lists them.
 
 The look is done on a thread of its own, and one answers for a few seconds: a scrape costs the store
 little however often it comes, and while the coordination is away, where every look takes until its

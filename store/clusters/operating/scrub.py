@@ -149,7 +149,7 @@ def _check_mariadb(server: MySqlServer) -> None:
     if "MariaDB" not in version:
         raise InvalidRequest(
             f"{server} is MySQL {version}, and a scrub is made of MariaDB's statements:"
-            ' docs/operators.md, "Erasing a row", has it by hand'
+            " docs/operate/scrub.md has it by hand"
         )
 
 

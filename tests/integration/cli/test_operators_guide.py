@@ -1,5 +1,5 @@
-"""The operators' guide as it is written: the commands of its sections are run, one after the other,
-on instances of the test's own."""
+"""The operators' pages as they are written: their commands are run, one after the other, on
+instances of the test's own."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ERASED_IN_GUIDE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 RESTORED_IN_GUIDE = "20263b88-d2b4-56b3-9b7f-e5d5a3b70b1c"
-GUIDE = Path(__file__).parents[3] / "docs" / "operators.md"
+PAGES = Path(__file__).parents[3] / "docs" / "operate"
 
 
-def commands(section: str) -> list[list[str]]:
-    """Blocks of command lines of a section of the guide."""
-    found = re.search(
-        rf"^## {re.escape(section)}\n(.*?)^## ", GUIDE.read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert found is not None, section
-    blocks = re.findall(r"^```sh\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
-    assert blocks, section
+def commands(page: str, section: str | None = None) -> list[list[str]]:
+    """Blocks of command lines of a page, or of one section of it."""
+    text = (PAGES / page).read_text()
+    if section is not None:
+        found = re.search(
+            rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+        )
+        assert found is not None, (page, section)
+        text = found[1]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert blocks, (page, section)
     return [block.splitlines() for block in blocks]
 
 
@@ -98,12 +101,12 @@ def test_an_embedded_datastore_is_backed_up_and_restored(srv: Path) -> None:
     with _client(srv / "cellfeed") as client:
         assert client.put_cell(RESTORED_IN_GUIDE, "BASE", 1, {"n": 499}).acknowledged
     (srv / "tmp").mkdir()  # the directory of trial restores is the operator's to make
-    [backing_up] = commands("Backing up")
+    [backing_up] = commands("back-up.md")
     done = run(backing_up, srv)
     assert "500 cells" in done[0].output
     assert done[1].output.count("0 cells") == 1
     before = digests(srv / "cellfeed")
-    embedded, _, raised, above, part = commands("Restoring")
+    embedded, _, raised, above, part = commands("restore.md")
     run(embedded, srv)
     assert digests(srv / "cellfeed") == before
     assert "0 put, 1 there already" in run(part, srv)[-1].output
@@ -115,12 +118,13 @@ def test_an_embedded_datastore_is_backed_up_and_restored(srv: Path) -> None:
 def test_an_embedded_datastore_is_trimmed_and_a_row_of_it_erased(srv: Path) -> None:
     (srv / "cellfeed.yaml").write_text(EMBEDDED)
     run(["cellfeed up --detach --config /srv/cellfeed.yaml --run-dir /srv/cellfeed"], srv)
-    [trimming] = commands("Trimming")
+    [trimming] = commands("trim.md")
     trimmed = run(
         [line for line in trimming if "--shard" not in line], srv
     )  # those of all shards: none of them has so many cells
     assert "nothing was done" in trimmed[0].output
-    [(_, erasing), (_, scrubbing)] = commands("Erasing a row")
+    [(_, erasing)] = commands("erase.md")
+    [(_, scrubbing)] = commands("scrub.md")
     with _client(srv / "cellfeed") as client:
         assert client.put_cell(ERASED_IN_GUIDE, "BASE", 1, {"name": "somebody"}).acknowledged
     assert "1 bodies erased" in run([erasing], srv)[0].output
@@ -154,9 +158,9 @@ def test_clusters_are_restored_their_nodes_replaced_and_their_schema_upgraded(
         before = verify([StorePlace(store)]).as_json()["shards"]
     run(["cellfeed backup create /srv/backups --run-dir /srv/cellfeed"], srv)
     try:
-        restored = run(commands("Restoring")[1], srv)
+        restored = run(commands("restore.md")[1], srv)
         assert "c1-a" in restored[1].output
-        minion, master = commands("Replacing a node")
+        minion, master = commands("grow.md", "Replacing a node")
         _replaced(servers[2])
         run(minion, srv)
         servers[0].kill()
@@ -164,7 +168,7 @@ def test_clusters_are_restored_their_nodes_replaced_and_their_schema_upgraded(
         run([promoted], srv)
         _replaced(servers[0])
         run([copied], srv)
-        [upgrading] = commands("Upgrading")
+        [upgrading] = commands("run.md", "Upgrading")
         run(upgrading, srv)
         wait_until(
             lambda: (

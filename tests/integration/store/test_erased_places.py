@@ -26,7 +26,7 @@ NAMESPACE = UUID("0c6d3b4e-7a55-4f5e-9a55-7b7d2f1f0a32")
 
 def table() -> dict[str, str]:
     """By place, which test searches it."""
-    text = (ROOT / "docs" / "operators.md").read_text()
+    text = (ROOT / "docs" / "operate" / "erase.md").read_text()
     section = text[text.index("**Every place of a datastore**") :]
     lines = [
         line.strip("| ").split(" | ")

@@ -166,6 +166,10 @@ class GatedEngine:
         self._gate.pass_through()
         return self._engine.heads(shards)
 
+    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
+        self._gate.pass_through()
+        return self._engine.acknowledged_ends()
+
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         self._gate.pass_through()
         return self._engine.trim_limits(shards)

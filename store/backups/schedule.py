@@ -35,7 +35,7 @@ from cellfeed.store.backups.due import (
 )
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.prune import decide, remove
-from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
+from cellfeed.store.errors import CellfeedError, ProtectData
 
 RETRY_FIRST_S: Final = 2.0
 RETRY_MAX_S: Final = 300.0
@@ -181,5 +181,5 @@ class BackupSchedule:
             _log.error("where the backups stand cannot be reported: %s", error)
 
 
-class _Stopped(Unavailable):
+class _Stopped(Exception):
     """The process was told to stop amid a backup."""

@@ -12,6 +12,7 @@ import sqlite3
 import statistics
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from benchmarks import Figure
@@ -31,10 +32,9 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_mariadb: bool = True) 
         file = directory / "store" / "trips" / CELLS_FILE
         ours, peer = list[float](), list[float]()
         for run in range(runs):
-            ours.append(
-                cells / measured(lambda run=run: _backup(store, directory / f"backup-{run}", cells))
-            )  # type: ignore[misc]
-            peer.append(cells / measured(lambda run=run: _copy(file, directory / f"copy-{run}")))  # type: ignore[misc]
+            backup = partial(_backup, store, directory / f"backup-{run}", cells)
+            ours.append(cells / measured(backup))
+            peer.append(cells / measured(partial(_copy, file, directory / f"copy-{run}")))
         yield Figure(
             "backup embedded",
             statistics.median(ours),
@@ -55,9 +55,8 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_mariadb: bool = True) 
     with folder() as directory, mariadb() as server, clustered(server, cells) as store:
         ours, peer = [], []
         for run in range(runs):
-            ours.append(
-                cells / measured(lambda run=run: _backup(store, directory / f"backup-{run}", cells))
-            )  # type: ignore[misc]
+            backup = partial(_backup, store, directory / f"backup-{run}", cells)
+            ours.append(cells / measured(backup))
             peer.append(cells / measured(lambda: dump(server, directory / "dump.sql")))
         yield Figure(
             "backup MariaDB",

@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypedDict
 from uuid import UUID
 
 import fastavro
-from aiokafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 import cellfeed.schemas
 from benchmarks import Figure
@@ -57,6 +58,14 @@ GROUP_CELLS = 50
 """Cells that one group commit wrote: they share their moment."""
 
 
+class Place(TypedDict):
+    """Where a record batch lies in its partition."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+
+
 def figures(runs: int = RUNS) -> Iterator[Figure]:
     """Measures; see the module."""
     cells, bodies = _cells()
@@ -65,11 +74,11 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
         avro.encode_many(SHARD, cells, keys, bodies),
         as_json.encode_many(SHARD, cells, keys, bodies),
     )
-    covered = {"base_offset": FIRST_ID, "next_offset": FIRST_ID + CELLS, "leader_epoch": 0}
+    place: Place = {"base_offset": FIRST_ID, "next_offset": FIRST_ID + CELLS, "leader_epoch": 0}
 
     def cells_to_batch() -> bytes:
         texts = record_keys([cell.row_key for cell in cells])
-        return frame_records(cells, texts, avro.encode_many(SHARD, cells, texts, bodies), **covered)
+        return frame_records(cells, texts, avro.encode_many(SHARD, cells, texts, bodies), **place)
 
     batch = cells_to_batch()
     ours, theirs = _interleaved(
@@ -80,7 +89,7 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
     yield _rate("encoding avro values", ours, "fastavro, same schema", theirs)
     ours, theirs = _interleaved(
         runs,
-        lambda: frame_records(cells, keys, values, **covered),
+        lambda: frame_records(cells, keys, values, **place),
         lambda: _by_aiokafka(cells, keys, values),
     )
     yield _rate("encoding record batch", ours, "aiokafka's builder", theirs)
@@ -88,8 +97,8 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
     measured = _interleaved(
         runs,
         cells_to_batch,
-        lambda: encode_record_batch(avro, SHARD, cells, **covered),
-        lambda: encode_record_batch(as_json, SHARD, cells, **covered),
+        lambda: encode_record_batch(avro, SHARD, cells, **place),
+        lambda: encode_record_batch(as_json, SHARD, cells, **place),
         lambda: list(decode_record_batches(batch)),
         lambda: [decode_envelope(value) for value in values],
         lambda: [decode_envelope(value) for value in json_values],

@@ -50,12 +50,14 @@ def figures(
             rates.append(_build(store, count))
             if store == "embedded":
                 beside.append(_inserts(count))
-        peer = (
-            ("the same entries, sqlite3 alone", statistics.median(beside))
-            if beside
-            else (None, None)
+        yield Figure(
+            f"index-build {store}",
+            statistics.median(rates),
+            "cells/s",
+            "the same entries, sqlite3 alone" if beside else None,
+            statistics.median(beside) if beside else None,
+            RATE,
         )
-        yield Figure(f"index-build {store}", statistics.median(rates), "cells/s", *peer, RATE)
 
 
 def _build(kind: str, count: int) -> float:

@@ -198,6 +198,11 @@ class _Caller:
 
 def _serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     ended = threading.Event()
-    threading.Thread(target=lambda: (stop.wait(), ended.set()), daemon=True).start()
+
+    def end_with_it() -> None:
+        stop.wait()
+        ended.set()
+
+    threading.Thread(target=end_with_it, daemon=True).start()
     with open_store(settings["place"]) as store:
         run_worker(store, "127.0.0.1", 0, stop=ended, on_started=connection.send)

@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
@@ -64,7 +64,7 @@ def figures(
 
 
 def passage_figures(
-    name: str, runs: list[list[Passage]], warm_up_s: float, p50: Limit | None, p99: Limit
+    name: str, runs: Sequence[list[Passage]], warm_up_s: float, p50: Limit | None, p99: Limit
 ) -> Iterator[Figure]:
     """The figures of runs, each in the order of its puts' starts."""
     rates = [len(run) / (run[-1].started - run[0].started) for run in runs]

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from benchmarks import Figure
@@ -48,18 +49,13 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_mariadb: bool = True) 
     with folder() as directory:
         with embedded(directory / "store", cells) as store:
             backup = backed_up(store, directory / "backups")
+        file = directory / "store" / "trips" / CELLS_FILE
         ours, peer = list[float](), list[float]()
         for run in range(runs):
             with SqliteTarget(directory / f"restored-{run}" / "trips", "trips", SHARDS) as target:
-                ours.append(cells / measured(lambda target=target: _restore(backup, target)))  # type: ignore[misc]
-            peer.append(
-                cells
-                / measured(
-                    lambda run=run: _insert(
-                        directory / "store" / "trips" / CELLS_FILE, directory / f"inserted-{run}"
-                    )
-                )
-            )  # type: ignore[misc]
+                ours.append(cells / measured(partial(_restore, backup, target)))
+            inserted = directory / f"inserted-{run}"
+            peer.append(cells / measured(partial(_insert, file, inserted)))
         yield Figure(
             "restore embedded",
             statistics.median(ours),

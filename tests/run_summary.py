@@ -73,7 +73,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
 
 
 def _too_many_reruns(terminal: Any) -> bool:
-    return len(terminal.stats.get("rerun", [])) > terminal.config.getoption("--reruns-max")
+    most: int = terminal.config.getoption("--reruns-max")
+    return len(terminal.stats.get("rerun", [])) > most
 
 
 def _summary_lines(terminal: Any) -> Generator[str]:

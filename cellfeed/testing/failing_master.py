@@ -232,6 +232,15 @@ class FailingMaster:
                     heads[cell.shard] = heads[cell.shard]._replace(next_added_id=cell.added_id + 1)
             return heads
 
+    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
+        with self._lock:
+            if self._is_away():
+                return {}
+            return {
+                shard: (head.leader_epoch, head.next_added_id)
+                for shard, head in self.heads().items()
+            }
+
     def _heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         return {
             shard: head._replace(leader_epoch=head.leader_epoch + self.promotions)

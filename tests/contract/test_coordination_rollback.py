@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -167,7 +168,7 @@ def test_c8_an_overtaken_process_saves_nothing_in_a_coordination_that_went_back_
     assert offset(heir) == 50, "it did not go back"
     for process, claim in ((paused, old), (heir, new)):
         with pytest.raises(StaleWriter):
-            reached(lambda process=process, claim=claim: save(process, claim, 91))
+            reached(partial(save, process, claim, 91))
     assert offset(heir) == 50
     assert reached(lambda: heir.lineage(GROUP)) != before
     again = reached(lambda: heir.renew(session))
@@ -235,15 +236,13 @@ def test_c8_entries_are_written_also_where_it_went_back_unnoticed(
     _, claim = claimed(process, "a")
     fleet.server.copy()
     for number in range(30):
-        reached(
-            lambda number=number: save(process, claim, number + 1, **{f"before-{number}": b"x"})
-        )
+        reached(partial(save, process, claim, number + 1, **{f"before-{number}": b"x"}))
     process._history._saves_marked = (
         process._history._saves
     )  # as if it went back within a moment after these saves
     fleet.server.go_back()
     for number in range(20):
-        reached(lambda number=number: save(process, claim, number + 1, **{f"after-{number}": b"x"}))
+        reached(partial(save, process, claim, number + 1, **{f"after-{number}": b"x"}))
     assert process.why_changed() is None, "no claim was lost, only saves"
     assert [number for number in range(20) if fleet.state.get(f"after-{number}") is None] == []
 

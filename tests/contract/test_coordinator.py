@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from random import Random
 from threading import Barrier
 from uuid import uuid4
 
@@ -487,8 +488,8 @@ NAMES = st.sets(st.sampled_from("abcdefgh"), max_size=6)
 
 @given(st.integers(0, 60), NAMES, NAMES, st.randoms(use_true_random=False))
 def test_partitions_are_divided_evenly_and_no_more_than_needed_move(
-    partitions: int, before: set[str], after: set[str], chance
-) -> None:  # type: ignore[no-untyped-def]
+    partitions: int, before: set[str], after: set[str], chance: Random
+) -> None:
     current = {p: chance.choice(sorted(before)) for p in range(partitions)} if before else {}
     result = balance(partitions, sorted(after), current)
     if not after:

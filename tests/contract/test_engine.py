@@ -24,7 +24,7 @@ from cellfeed.store.cells.body_codec import (
 )
 from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, Triple, new_cell
 from cellfeed.store.cells.sharding import shard_of
-from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.engine import Engine, StateTable
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
@@ -85,7 +85,8 @@ def open_engine(
             )
         else:
             engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
-            engine = FailingMaster(engine) if request.param == "test kit" else engine
+            if request.param == "test kit":
+                engine = FailingMaster(engine)
         opened.append(engine)
         return engine
 
@@ -381,6 +382,16 @@ def test_e8_heads_count_every_shard(engine: Engine) -> None:
     assert heads[0][:4] == (0, 0, 0, 0)
     assert engine.heads([3]) == {3: heads[3]}
     assert engine.leader_epochs(3) == [(0, 0)]
+
+
+def test_e8_acknowledged_ends_are_past_every_cell_that_was_acknowledged(engine: Engine) -> None:
+    results = engine.put([cell(row=uuid4()) for _ in range(20)])
+    ends = engine.acknowledged_ends()
+    assert sorted(ends) == list(range(SHARDS))
+    for shard, (epoch, end) in ends.items():
+        ids = [each.added_id for each in results if each.shard == shard]
+        assert end == len(ids)
+        assert epoch == engine.heads()[shard].leader_epoch
 
 
 def test_e9_locate_finds_the_first_id_at_or_after_a_moment(engine: Engine, clock: Clock) -> None:
@@ -828,14 +839,14 @@ def test_e11_one_of_many_racing_writers_wins_each_version(open_engine: EngineMak
     states = [open_engine().state for _ in range(3)]
     states[0].commit({"counter": b"0"})
 
-    def raise_it(state_of_one: object) -> None:
-        state = state_of_one
+    def raise_it(state: StateTable) -> None:
         done = 0
         while done < 20:
-            entry = state.get("counter")  # type: ignore[attr-defined]
+            entry = state.get("counter")
+            assert entry is not None
             if state.commit(
                 {"counter": str(int(entry.value) + 1).encode()}, expect={"counter": entry.version}
-            ):  # type: ignore[attr-defined]
+            ):
                 done += 1
 
     threads = [threading.Thread(target=raise_it, args=(state,)) for state in states]

@@ -303,7 +303,7 @@ class VersionsMachine(RuleBasedStateMachine):
                 pages = [
                     self.datastore.query_index("by_driver", value, mode=mode)
                     for value in SHARD_VALUES[fields[0].name]
-                ]  # type: ignore[arg-type]
+                ]
                 assert {page.version for page in pages} == {self.current}
                 assert {row.row_key: row.fields for page in pages for row in page.rows} == wanted
 

@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 from uuid import UUID
 
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.zookeeper.client import Operation
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.bridge.events.envelope import JsonFormat
@@ -57,7 +60,7 @@ def say(line: str) -> None:
 
 def store(directory: Path) -> None:
     """Puts cells and saves entries, and moves the WAL into the file now and then."""
-    sqlite_files._CHECKPOINT_BYTES = 120_000
+    mock.patch.object(sqlite_files, "_CHECKPOINT_BYTES", 120_000).start()
     with Datastore.open_embedded(directory / "run", "trips", 4) as opened:
         for number in range(CELLS):
             [result] = opened.put_new_cells([ride(number)])
@@ -128,8 +131,8 @@ def offsets(directory: Path) -> None:
     tree = ZooKeeperTree()
     commit = tree.commit
 
-    def told(*about: Any) -> list[Any]:
-        results = commit(*about)
+    def told(session: int, operations: Sequence[Operation], start: int | None = None) -> list[Any]:
+        results = commit(session, operations, start)
         say(f"tree {pickle.dumps(tree.copy()).hex()}")
         return results
 

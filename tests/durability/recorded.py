@@ -174,9 +174,11 @@ class _Reader:
         ):
             yield from self._named(name, self._paths(arguments))
         elif name.startswith("dup"):
-            assert int(_FD.match(arguments)[1]) not in self._open, (
+            copied = _FD.match(arguments)
+            assert copied is not None, f"{name} without a descriptor: {arguments}"
+            assert int(copied[1]) not in self._open, (
                 "a duplicate of a file below the folder is not replayed"
-            )  # type: ignore[index]
+            )
         elif (fd := _FD.match(arguments)) is not None:
             yield from self._of_file(name, int(fd[1]), arguments, b"".join(texts), result)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.cell import StoredCell, Triple
 from cellfeed.store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.programs import CELLS
@@ -33,7 +33,10 @@ def test_cells_and_entries_that_were_acknowledged_survive_a_power_cut(cuts: Cuts
                     f"{cut}: the log has a hole"
                 )
                 found |= {
-                    put[cell.row_key, cell.column_name, cell.ref_key]: (shard, cell.added_id)
+                    put[Triple(cell.row_key, cell.column_name, cell.ref_key)]: (
+                        shard,
+                        cell.added_id,
+                    )
                     for cell in cells
                 }
             assert found.items() >= acknowledged.items(), f"{cut}: acknowledged cells are lost"

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -132,29 +132,23 @@ def capture() -> int:
 
 def _clients(bootstrap: str) -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {
-        name: lambda name=name, driver=driver: _drive(bootstrap, name, driver)
-        for name, driver in DRIVERS.items()
-    }  # type: ignore[misc]
+        name: partial(_drive, bootstrap, name, driver) for name, driver in DRIVERS.items()
+    }
     if shutil.which("kcat"):
         found["kcat"] = lambda: _run(
             "kcat", "-b", bootstrap, "-C", "-t", _TOPIC, "-o", "beginning", "-e", "-q"
         )
     with suppress(JarsUnavailable):
         class_path = kafka_class_path()
-        found["java"] = lambda: [
-            _run(
-                "java",
-                "-Xmx128m",
-                "-cp",
-                class_path,
-                f"org.apache.kafka.tools.{tool}",
-                "--bootstrap-server",
-                bootstrap,
-                *arguments,
-            )
-            for tool, arguments in _TOOLS.items()
-        ]  # type: ignore[assignment,func-returns-value]
+        found["java"] = partial(_run_tools, class_path, bootstrap)
     return found
+
+
+def _run_tools(class_path: str, bootstrap: str) -> None:
+    java = ("java", "-Xmx128m", "-cp", class_path)
+    for tool, arguments in _TOOLS.items():
+        name = f"org.apache.kafka.tools.{tool}"
+        _run(*java, name, "--bootstrap-server", bootstrap, *arguments)
 
 
 def _drive(bootstrap: str, name: str, driver: Driver) -> None:

@@ -4,6 +4,7 @@ and every answer as the document says."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -69,7 +70,7 @@ def test_every_answer_is_as_the_document_says(worker: str, method: str, path: st
         database=None,
     )
     @given(case=document[path][method].as_strategy())
-    def ask(case: schemathesis.Case) -> None:
+    def ask(case: schemathesis.Case[Any]) -> None:
         nonlocal asked
         if "datastore" in case.path_parameters and asked % 4:
             case.path_parameters["datastore"] = (

@@ -22,7 +22,7 @@ from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordina
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.bridge.gateway.apis import api_08_offset_commit
 from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
-from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims
+from cellfeed.bridge.gateway.groups.slot_claims import HeldSlot, SlotClaims
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
@@ -104,8 +104,13 @@ def two_claim(kind: str) -> Case:
         assert sorted([*claims[0], *claims[1]]) == [0, 1]
 
     return Case(
-        [lambda n=n: both[n].claim(sessions[n], TOPIC, [0, 1]) for n in (0, 1)], check, place.close
-    )  # type: ignore[misc]
+        [
+            partial(each.claim, session, TOPIC, [0, 1])
+            for each, session in zip(both, sessions, strict=True)
+        ],
+        check,
+        place.close,
+    )
 
 
 def ended_session_claims(kind: str) -> Case:
@@ -218,6 +223,10 @@ def a_gateway_loses_its_slots(kind: str) -> Case:
     return Case([lambda: old.step({}).slots, take_all], check, place.close)
 
 
+def _slots_taken(gateway: SlotClaims) -> Mapping[int, HeldSlot]:
+    return gateway.step({}).slots
+
+
 def two_gateways_take_slots(kind: str) -> Case:
     """Two gateways begin at once: every slot has one, and no generation is reserved twice."""
     place = Place(kind)
@@ -245,9 +254,7 @@ def two_gateways_take_slots(kind: str) -> Case:
         ], "reserved twice"
         assert set(looks[0]) | set(looks[1]) <= set(range(SLOTS))
 
-    return Case(
-        [lambda gateway=gateway: gateway.step({}).slots for gateway in gateways], check, place.close
-    )  # type: ignore[misc]
+    return Case([partial(_slots_taken, gateway) for gateway in gateways], check, place.close)
 
 
 CELL = ParkedCell(
@@ -273,7 +280,10 @@ def retry_beside_a_skip(ran: bool) -> Case:
     place.state.commit(parked.entry(CELL))
 
     def retry() -> bool | None:
-        return parked.resolved(CELL) if ran else parked.failed_again(CELL, "again")
+        if ran:
+            return parked.resolved(CELL)
+        parked.failed_again(CELL, "again")
+        return None
 
     def check(done: Run) -> None:
         again, skip = done.ended
@@ -325,8 +335,8 @@ def two_change_the_role() -> Case:
         assert read_role(place.state) == changed[told.index(True)]
 
     return Case(
-        [lambda new=new: change_role(place.state, role, new) for new in changed], check, place.close
-    )  # type: ignore[misc]
+        [partial(change_role, place.state, role, new) for new in changed], check, place.close
+    )
 
 
 def erasure_beside(what: str) -> Case:

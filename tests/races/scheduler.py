@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -96,15 +97,13 @@ def run(case: Case, points: Collection[str], choose: Callable[[int, Sequence[int
     checked and closed. Raises what the check raises."""
     actors = [_Actor(number, call) for number, call in enumerate(case.actors)]
     by_thread = {actor.thread: actor for actor in actors}
+
+    def reached(point: str) -> None:
+        if (actor := by_thread.get(threading.current_thread())) is not None:
+            actor.stop_at(point)
+
     for point in points:
-        watch_failpoint(
-            point,
-            lambda point=point: (
-                by_thread[threading.current_thread()].stop_at(point)
-                if threading.current_thread() in by_thread
-                else None
-            ),
-        )  # type: ignore[misc]
+        watch_failpoint(point, partial(reached, point))
     done = Run()
     try:
         while ready := [number for number, actor in enumerate(actors) if actor.ended is None]:

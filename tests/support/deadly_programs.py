@@ -25,6 +25,11 @@ def hang_around() -> None:
         time.sleep(3600)
 
 
+def exit_soon() -> None:
+    time.sleep(0.2)
+    os._exit(9)
+
+
 _DEEDS: Final[Mapping[str, Callable[[], object]]] = {
     "exit": lambda: os._exit(9),
     "crash": lambda: ctypes.string_at(0),
@@ -32,7 +37,7 @@ _DEEDS: Final[Mapping[str, Callable[[], object]]] = {
     "hang": hang_around,
     "slow": lambda: time.sleep(1.0),
     "nap": lambda: time.sleep(0.5),
-    "exit soon": lambda: (time.sleep(0.2), os._exit(9)),
+    "exit soon": exit_soon,
 }
 """What a cell's body may ask for, under ``do``."""
 

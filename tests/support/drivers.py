@@ -17,6 +17,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from tests.support.kafka_messages import place_of
 from tests.support.trips_log import Received
 
 T = TypeVar("T")
@@ -117,13 +118,14 @@ class ConfluentDriver:
             consumer.close()
 
     def produce(self, bootstrap: str, topic: str) -> str:
-        errors: list[confluent_kafka.KafkaError] = []
+        errors: list[confluent_kafka.KafkaError | None] = []
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "message.timeout.ms": 10_000}
         )
         producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
         producer.flush(READ_TIMEOUT_S)
         [error] = errors
+        assert error is not None, "the gateway took a write"
         return str(error.name())
 
     @staticmethod
@@ -150,10 +152,11 @@ class ConfluentDriver:
             for message in consumer.consume(min(count - len(received), 500), timeout=0.1):
                 if message.error():
                     raise confluent_kafka.KafkaException(message.error())
+                partition, offset = place_of(message)
                 received.append(
                     Received(
-                        message.partition(),
-                        message.offset(),
+                        partition,
+                        offset,
                         message.timestamp()[1],
                         message.key(),
                         message.value(),

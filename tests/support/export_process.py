@@ -12,14 +12,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from cellfeed.bridge.coordination.open import open_coordinator
-from cellfeed.bridge.export.batches import Batch
+from cellfeed.bridge.export.batches import Batch, BatchReader
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.unit_run import UnitRun
 from cellfeed.bridge.export.worker import run_exporter
@@ -58,9 +58,11 @@ def tell_looks_meanwhile() -> None:
     """Has the exporter say so in its log."""
     look_and_read = UnitRun._look_and_read
 
-    def telling(run: UnitRun, *arguments: Any) -> Batch | None:
+    def telling(
+        self: UnitRun, reader: BatchReader, locations: Mapping[int, int], cells_max: int
+    ) -> Batch | None:
         logging.info(LOOKS_MEANWHILE)
-        return look_and_read(run, *arguments)
+        return look_and_read(self, reader, locations, cells_max)
 
     UnitRun._look_and_read = telling  # type: ignore[method-assign]
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from uuid import UUID, uuid4, uuid5
 
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import AdminClient
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
@@ -302,8 +302,8 @@ def read_topic(export: Export, partitions: int) -> dict[int, list[Copied]]:
 
 
 def check_equal(
-    datastore: Datastore, export: Export, *, without: set[tuple[int, int]] = frozenset()
-) -> int:  # type: ignore[assignment]
+    datastore: Datastore, export: Export, *, without: Set[tuple[int, int]] = frozenset()
+) -> int:
     """I15: each partition is its shard's log, in order, nothing twice, up to its end; ``without``
     cells that were parked. How many records there are."""
     from cellfeed.bridge.events.record_headers import LeaderEpochs

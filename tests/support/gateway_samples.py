@@ -46,7 +46,7 @@ SAMPLES: dict[str, Any] = {
 def sample_entity(schema: type[Any], *, nulls: bool) -> Any:
     """An entity with every field set: arrays of two, or with ``nulls`` None wherever that is
     allowed."""
-    values = {}
+    values: dict[str, Any] = {}
     for field in fields(schema):
         kind = classify_field(field)
         tagged = "tag" in field.metadata

@@ -130,8 +130,9 @@ class ZooKeeper:
         signal was sent."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        stopping = psutil.Process(self.process.pid)
         wait_until(
-            lambda: psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED,
+            lambda: stopping.status() == psutil.STATUS_STOPPED,
             "the server has stopped",
         )
 

@@ -133,7 +133,8 @@ def lone_server(shards: int) -> Iterator[MariaDB]:
 
 def cells_of_shard(shard: int, first: int, count: int) -> list[NewCell]:
     """So many cells of a shard; others for another ``first``."""
-    found, number = [], first * 10_000
+    found: list[NewCell] = []
+    number = first * 10_000
     while len(found) < count:
         row = uuid5(_NAMESPACE, str(number))
         number += 1

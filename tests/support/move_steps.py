@@ -27,6 +27,7 @@ from cellfeed.store.failpoints import (
     unwatch_failpoint,
     watch_failpoint,
 )
+from tests.support.kafka_messages import place_of
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 from tests.support.waiting import wait_until
 
@@ -290,7 +291,7 @@ def polled(
         while not stop.is_set():
             message = consumer.poll(0.1)
             if message is not None and message.error() is None:
-                into.append((message.partition(), message.offset()))
+                into.append(place_of(message))
 
     thread = threading.Thread(target=poll)
     thread.start()

@@ -25,6 +25,7 @@ from tests.faults.export_run import EXPORT_KINDS, STORE_CUT, run_export_faults
 from tests.faults.export_run import FULL as EXPORT_FULL
 from tests.faults.fork_run import FORK_KINDS, FORKS, FORKS_BRIEF, run_fork_faults
 from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
+from tests.faults.node_flips import ROUNDS, ROUNDS_BRIEF, run_node_flips
 from tests.faults.planted import PLANTS, found_by
 from tests.faults.restore_run import RESTORE_KINDS, run_restore_faults
 from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, run_faults
@@ -140,7 +141,10 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
     if kind in EMBEDDED_KINDS:
         return run_embedded_faults(kind, seed, directory)
     if kind in BIT_FLIP_KINDS:
-        return run_bit_flips(kind, seed, directory, FLIPS_BRIEF if brief else FLIPS)
+        files = run_bit_flips(kind, seed, directory, FLIPS_BRIEF if brief else FLIPS)
+        if local_mariadb.why_not() is None:
+            files.add(run_node_flips(kind, seed, ROUNDS_BRIEF if brief else ROUNDS))
+        return files
     if kind in ERASE_KINDS:
         return run_erase_faults(kind, seed, directory)
     if kind in CLUSTER_KINDS:

@@ -102,6 +102,13 @@ class FaultRun:
             and not any(self.violations.values())
         )
 
+    def add(self, other: FaultRun) -> None:
+        """What another part of the run came to."""
+        self.witnessed += other.witnessed
+        self.operations_inside += other.operations_inside
+        self.recovery_s += other.recovery_s
+        self.violations = merge(self.violations, other.violations)
+
     def __str__(self) -> str:
         """All of it in a line: pytest cuts a dict short, and with it what was violated."""
         return json.dumps(self.as_json())

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.findings import Findings
+from cellfeed.store.engines.mysql.mend import NodeMender
 from cellfeed.store.engines.sqlite import engine, integrity
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from tests.faults import bit_flips
 from tests.faults.bit_flips import BIT_FLIP_KINDS, FLIPS_BRIEF, run_bit_flips
+from tests.faults.node_flips import ROUNDS_BRIEF, run_node_flips
 from tests.faults.run import FaultRun
+from tests.support import local_mariadb
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -88,3 +92,34 @@ def test_another_body_by_key_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
         lambda self, triples, *given: [None for _ in real(self, triples, *given)],
     )
     assert "I1" in violated(run_bit_flips(KIND, 1, tmp_path, 1))
+
+
+@pytest.fixture
+def mariadb() -> None:
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+
+
+on_nodes = pytest.mark.xdist_group("mariadb-faults")
+
+
+@on_nodes
+@pytest.mark.usefixtures("mariadb")
+def test_a_nodes_flipped_bits_are_read_from_another_and_mended() -> None:
+    result = run_node_flips(KIND, 1, ROUNDS_BRIEF)
+    assert "mended from another node" in result.witnessed
+    assert violated(result) == set()
+
+
+@on_nodes
+@pytest.mark.usefixtures("mariadb")
+def test_a_check_of_a_node_that_finds_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Findings, "add", lambda *_: None)
+    assert "check" in violated(run_node_flips(KIND, 1, ROUNDS_BRIEF))
+
+
+@on_nodes
+@pytest.mark.usefixtures("mariadb")
+def test_a_node_that_is_not_mended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NodeMender, "mend", lambda *_: None)
+    assert "repair" in violated(run_node_flips(KIND, 1, ROUNDS_BRIEF))

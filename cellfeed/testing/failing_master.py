@@ -107,9 +107,6 @@ class FailingMaster:
                 self._die()
             return answers
 
-    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
-        return {} if self._is_away() else self._minion.acknowledged_ends()
-
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         self.check_master()
         return self._minion.trim_limits(shards)

@@ -17,6 +17,11 @@ def test_no_end_is_acknowledged_while_there_is_no_master(tmp_path: Path) -> None
     engine = FailingMaster(minion)
     try:
         assert sorted(engine.acknowledged_ends()) == [0, 1]
+        engine.lose(1, away_s=0.0)
+        engine.put([CELL])
+        assert {epoch for epoch, _ in engine.acknowledged_ends().values()} == {
+            head.leader_epoch for head in engine.heads().values()
+        }
         engine.lose(1, away_s=60.0)
         [result] = engine.put([CELL])
         assert result.outcome is Outcome.UNKNOWN

@@ -38,7 +38,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.connections import MySqlServer, parse_mysql_url
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.replication import minion_status, open_for_writes
-from cellfeed.store.errors import CellfeedError
+from cellfeed.store.errors import CellfeedError, Unavailable
 from tests.faults.cluster_faults import bring_back, until
 from tests.faults.cluster_system import DATASTORE, NAMESPACE, SHARDS, ClusterSystem, Tailer
 from tests.faults.invariants import Seen, merge
@@ -251,15 +251,29 @@ def _promoted(
         joins.try_("a promotion of whoever has most", partial(promote, mixed), ids)
         if chance.random() < 0.5:
             return "no promotion"
+        # What only the minion holds is given up with it: nothing is acknowledged meanwhile that the
+        # other one lacks.
+        system.work.writers.pause()
         done = promote(mixed, give_up=[place])
-    _bring_all_back(system, datastore, done)
+        system.work.writers.resume()
+    bring_all_back(system, datastore, done)
     return f"{done.master} promoted in epoch {done.epoch} beside staging's server"
 
 
-def _bring_all_back(system: ClusterSystem, datastore: Datastore, done: Promotion) -> None:
-    for name in system.servers:
-        if name != done.master:
-            bring_back(system, datastore, name)
+def bring_all_back(system: ClusterSystem, datastore: Datastore, done: Promotion) -> None:
+    """Every node but the new master; one whose cells have to be put again waits for another one,
+    without which no put is acknowledged."""
+    left = [name for name in system.servers if name != done.master]
+    for _ in range(2 * len(left)):
+        if not left:
+            return
+        try:
+            bring_back(system, datastore, left[0])
+        except Unavailable:
+            left.append(left.pop(0))
+        else:
+            left.pop(0)
+    raise RuntimeError(f"{left} cannot be brought back")
 
 
 def _swapped(

@@ -35,7 +35,7 @@ from cellfeed.store.backups.due import (
 )
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.prune import decide, remove
-from cellfeed.store.errors import CellfeedError, ProtectData
+from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 
 RETRY_FIRST_S: Final = 2.0
 RETRY_MAX_S: Final = 300.0
@@ -75,9 +75,9 @@ class BackupSchedule:
             try:
                 wait_s = self._turn(stop)
                 retry_s = RETRY_FIRST_S
-            except _Stopped:
-                return
             except (CellfeedError, OSError) as error:
+                if stop.is_set():
+                    return
                 wait_s, retry_s = retry_s, min(2 * retry_s, RETRY_MAX_S)
                 _log.error(
                     "the backup into %s failed, and is tried again in %g s: %s",
@@ -133,7 +133,7 @@ class BackupSchedule:
     def _create(self, source: Source, onto: Backup | None, stop: threading.Event) -> Backup:
         def go_on(_done: int, _total: int) -> None:
             if stop.is_set():
-                raise _Stopped("no backup taken: the process was told to stop")
+                raise Unavailable("no backup taken: the process was told to stop")
 
         began_s = time.monotonic()
         made = create(
@@ -179,7 +179,3 @@ class BackupSchedule:
             self._report(report)
         except OSError as error:  # the disk of reports is not the one of backups
             _log.error("where the backups stand cannot be reported: %s", error)
-
-
-class _Stopped(Exception):
-    """The process was told to stop amid a backup."""

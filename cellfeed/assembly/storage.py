@@ -25,6 +25,7 @@ from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.recovery import Place
+from cellfeed.store.engines.contract.engine import RewritableEngine
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.engines.mysql.connections import (
     MySqlAddress,
@@ -36,6 +37,7 @@ from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.migrations import Layout, check_schema
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
 from cellfeed.store.engines.sqlite.open import CELLS_FILE, open_cells
 from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
@@ -253,6 +255,13 @@ def engine_of(datastore: Datastore) -> ClusteredEngine:
     """The clusters below a datastore. Raises InvalidRequest for an embedded one."""
     if not isinstance(datastore.engine, ClusteredEngine):
         raise InvalidRequest("an embedded datastore has no clusters")
+    return datastore.engine
+
+
+def rewritable_engine(datastore: Datastore) -> RewritableEngine:
+    """The engine of a datastore that a configuration names, to store bodies in another encoding."""
+    if not isinstance(datastore.engine, SqliteEngine | ClusteredEngine):
+        raise TypeError(f"{type(datastore.engine).__name__} is opened by no configuration")
     return datastore.engine
 
 

@@ -29,7 +29,6 @@ from cellfeed.store.dictionaries.retiring import retire as retire_dictionary
 from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.dictionaries.training import NotWorthIt, train
 from cellfeed.store.engines.contract.dictionaries import Condition, KeptDictionary
-from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import DictionaryLost, InvalidRequest, NotFound
 
 app = typer.Typer(
@@ -255,10 +254,12 @@ def retire(
     """Take a dictionary away that holds what it should not: its bodies are stored with another one,
     and its content goes.
 
-    Embedded datastores only. Everything else is at work meanwhile. No new body takes it from the
-    start. When the column uses it, a new one is trained first. Each body is read back after it is
-    written; then the file is searched, and ten seconds later the content is removed. Killed, run it
-    again: it continues. Backups from before hold the content until `cellfeed backup prune` removes
+    Everything else is at work meanwhile. No new body takes it from the start. When the column uses
+    it, a new one is trained first. On clusters the bodies are rewritten on each master and
+    replicated. Ten seconds later every node is searched, with what clusters keep of shards that
+    have left them; then the content is removed. Refused (exit code 3) while a body names it. After
+    a promotion, or beside a move, it may end before that. Killed or ended, run it again: it
+    continues. Backups from before hold the content until `cellfeed backup prune` removes
     them; after a restore of one, retire it again. `cellfeed scrub` takes its bytes out of the
     files.
     """
@@ -268,12 +269,7 @@ def retire(
             " dictionary list` shows them"
         )
     with opened(run_dir, config) as instance:
-        engine = instance.datastore.engine
-        if not isinstance(engine, SqliteEngine):
-            raise InvalidRequest(
-                "nothing retired: only an embedded datastore can retire a dictionary so far; in"
-                " clusters, train another one with --again"
-            )
+        engine = storage.rewritable_engine(instance.datastore)
         with progress_bar() as bar:
             task = bar.add_task("rewriting bodies (cells)", total=None)
             done = retire_dictionary(

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
@@ -296,6 +296,12 @@ def decoded_bytes_bound(stored: bytes) -> int:
         size = int(zstandard.frame_content_size(stored[start : start + _FRAME_HEAD_BYTES_MAX]))
         return size if 0 <= size <= BODY_BYTES_MAX else 0
     return 0
+
+
+def dictionaries_named(stored: Iterable[bytes]) -> set[int]:
+    """The ids of the dictionaries that stored bodies name."""
+    heads = {body[:_DICTIONARY_FRAME] for body in stored}
+    return {int.from_bytes(head[1:]) for head in heads if head[0] == CODEC_JSON_DICTIONARY}
 
 
 def forget_dictionaries() -> None:

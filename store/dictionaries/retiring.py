@@ -1,22 +1,32 @@
-"""Retires a dictionary of an embedded datastore: its bodies are stored with another one, or none,
-and then its content is gone.
+"""Retires a dictionary: its bodies are stored with another one, or none, and then its content is
+gone. Everything else is at work meanwhile.
 
     1. a new dictionary of its column is trained and put to use, where this one is in use and the
        bodies make one
-    2. its turns go. A put looks at the turns in its own transaction, and files have one writer at a
-       time: from this commit on no body is stored with it
-    3. every body that names it is decoded, encoded anew and read back, some hundred in a
-       transaction. One that was erased or trimmed meanwhile is left alone
-    4. the whole file is searched for bodies that name it; then, after ``READERS_S``, the content
-       goes
+    2. its turns go, on every cluster. A put asks for the turns behind its locks, so from now on
+       whatever gets its locks stores no body with it; and each shard waits for the puts that have
+       them (:meth:`~cellfeed.store.engines.contract.engine.RewritableEngine.settle_puts`)
+    3. every body that names it is decoded, encoded again and compared, some hundred in a
+       transaction that is fenced and replicated as a put is. One that was erased or trimmed
+       meanwhile is left alone
+    4. after ``READERS_S`` every table is searched for bodies that name it: on every node that
+       answers, and also what clusters keep of shards that have left them
+    5. the content goes, on every cluster
 
-Readers never fail: until step 4 the content is there, and by then whoever has read a body before it
-was rewritten has decoded it. Backups from before have the content; a chain of backups is read with
-the dictionaries of all its pieces.
+**Readers never fail**: until step 5 the content is there, and by then whoever has read a body
+before it was rewritten has decoded it. A minion that is behind has the content for as long as a
+body of it names it, for both come by one log. Backups from before have the content; a chain of
+backups is read with the dictionaries of all its pieces.
 
-Killed anywhere, the same command goes on: what is rewritten no longer names the dictionary. Between
-2 and 4 the content has no turn, as an unused one has none. Clusters are not built yet: a master's
-put that was paused could come behind step 2 there.
+**A promotion** between steps 2 and 5 may take step 2 back, where replication is asynchronous. So
+step 5 is refused under another leader epoch than that of step 2, and the command is run again. So
+it is where another process has put the dictionary to use again.
+
+**A move** of a shard: while it is copied nothing is rewritten there, and the command waits, or ends
+and is run again. A shard that has moved is rewritten where it is.
+
+Killed anywhere, the same command continues: what is rewritten no longer names the dictionary.
+Between 2 and 5 the content has no turn, as an unused one has none.
 """
 
 from __future__ import annotations
@@ -38,13 +48,14 @@ from cellfeed.store.cells.known_dictionaries import know
 from cellfeed.store.dictionaries.log_sample import sample_of_log
 from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.dictionaries.training import NotWorthIt, train
-from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.errors import DataDamaged, NotFound, Trimmed
+from cellfeed.store.engines.contract.engine import RewritableEngine
+from cellfeed.store.errors import DataDamaged, NotFound, ProtectData
 from cellfeed.store.failpoints import declare, failpoint
 
 declare(
     "dictionary.retire.trained",
     "dictionary.retire.stopped",
+    "dictionary.retire.between_batches",
     "dictionary.retire.rewritten",
     "dictionary.retire.searched",
     "dictionary.retire.removed",
@@ -54,8 +65,13 @@ READERS_S: Final = 10.0
 """How long the content outlives the last body that named it, in seconds: a reader decodes what it
 has read in milliseconds."""
 
-_SCAN_CELLS: Final = 500
-"""Cells of one transaction: some milliseconds, which puts wait for."""
+_LOOK_CELLS: Final = 2_000
+"""Cells that are looked at in one read."""
+
+_REPLACED_CELLS: Final = 250
+"""Bodies of one transaction, of at most 32 KiB each: some milliseconds, which puts wait for."""
+
+_NAMED_MAX: Final = 5
 
 OnProgress = Callable[[int, int], None]
 """Is called with the cells that were looked at, and with all."""
@@ -73,13 +89,13 @@ class Retired:
 
 
 def retire(
-    engine: SqliteEngine,
+    engine: RewritableEngine,
     dictionary_id: int,
     on_progress: OnProgress = lambda *_: None,
     readers_s: float = READERS_S,
 ) -> Retired:
-    """See the module. Raises NotFound, DataDamaged where a body cannot be read, Unavailable: then
-    it is called again."""
+    """See the module. Raises NotFound, DataDamaged where a body cannot be read, ProtectData
+    where one is left that names it, Unavailable: then it is called again."""
     table = engine.dictionaries
     retiring = table.find(dictionary_id)
     if retiring is None:
@@ -89,25 +105,21 @@ def retire(
         )
     replacement = _replacement(engine, retiring)
     failpoint("dictionary.retire.trained")
-    table.stop_using(dictionary_id)
+    stopped = table.stop_using(dictionary_id)
     failpoint("dictionary.retire.stopped")
     rewritten = _rewrite(engine, retiring, replacement, on_progress)
     failpoint("dictionary.retire.rewritten")
-    if left := engine.bodies_with(_prefix(retiring)):
-        raise DataDamaged(
-            f"{left} bodies name dictionary {retiring.name} still: it is kept. `cellfeed check`"
-            " names the damage"
-        )
-    failpoint("dictionary.retire.searched")
     time.sleep(readers_s)
-    table.remove(dictionary_id)
+    _refuse_left(engine, retiring)
+    failpoint("dictionary.retire.searched")
+    table.take_away(dictionary_id, stopped)
     failpoint("dictionary.retire.removed")
     return Retired(
         retiring.name, retiring.column_name, rewritten, replacement.name if replacement else ""
     )
 
 
-def _replacement(engine: SqliteEngine, retiring: Dictionary) -> Dictionary | None:
+def _replacement(engine: RewritableEngine, retiring: Dictionary) -> Dictionary | None:
     """The dictionary of the column that takes its place, in use from now on; None where there is
     none."""
     table, column = engine.dictionaries, retiring.column_name
@@ -133,7 +145,7 @@ def _prefix(dictionary: Dictionary) -> bytes:
 
 
 def _rewrite(
-    engine: SqliteEngine,
+    engine: RewritableEngine,
     retiring: Dictionary,
     replacement: Dictionary | None,
     on_progress: OnProgress,
@@ -145,23 +157,35 @@ def _rewrite(
     prefix = _prefix(retiring)
     know(retiring)
     for shard, head in heads.items():
-        location = head.log_start
-        while location < head.next_added_id:
-            try:
-                cells = engine.scan(shard, location, _SCAN_CELLS)
-            except Trimmed:
-                location = engine.heads([shard])[shard].log_start
-                continue
-            if not cells:
-                break
-            if named := [cell for cell in cells if cell.body.startswith(prefix)]:
+        end, location = engine.settle_puts(shard), head.log_start
+        while location < end:
+            found = engine.bodies_named(shard, prefix, location, _LOOK_CELLS)
+            for start in range(0, len(found.cells), _REPLACED_CELLS):
+                batch = found.cells[start : start + _REPLACED_CELLS]
                 rewritten += engine.replace_bodies(
-                    shard, [(cell, _encoded(cell, replacement)) for cell in named]
+                    shard, [(cell, _encoded(cell, replacement)) for cell in batch]
                 )
-            location = cells[-1].added_id + 1
-            done += len(cells)
+                failpoint("dictionary.retire.between_batches")
+            if found.next_location is None:
+                break
+            done += found.next_location - location
+            location = found.next_location
             on_progress(min(done, total), total)
     return rewritten
+
+
+def _refuse_left(engine: RewritableEngine, retiring: Dictionary) -> None:
+    """Raises ProtectData while a stored body names it."""
+    left = engine.bodies_with(_prefix(retiring))
+    if not left:
+        return
+    named = ", ".join(f"{count} in {place}" for place, count in list(left.items())[:_NAMED_MAX])
+    raise ProtectData(
+        f"{sum(left.values())} bodies name dictionary {retiring.name} still: {named}"
+        f"{' and elsewhere' if len(left) > _NAMED_MAX else ''}. Its content is kept. Where a"
+        " minion is behind, retire it again later. Where a cluster keeps a shard that has left it:"
+        " `cellfeed shard clean`. Anywhere else `cellfeed check` names the damage"
+    )
 
 
 def _encoded(cell: StoredCell, replacement: Dictionary | None) -> bytes:

@@ -6,7 +6,8 @@ by value. So equal nodes cost one pass of each server over the table, and a diff
 its id.
 
 What is no difference: cells below the start of either log, ids behind the end of a minion's or a
-copy's, and a body that the serving side has erased since, where its log tells so. Nodes at work
+copy's, a body that the serving side has erased since, where its log tells so, and the same body in
+another encoding. Nodes at work
 change meanwhile, each at its own moment. So a difference counts when it is still there after
 ``SETTLE_S``.
 
@@ -23,13 +24,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.body_codec import ERASED_BODY, decode_body
 from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.clusters.model.shard_notes import Clusters
 from cellfeed.store.clusters.moves.shard_copies import ShardCopy, copies_of
 from cellfeed.store.engines.mysql.connections import query
 from cellfeed.store.engines.mysql.digest import is_fit, range_digest, raw_rows
-from cellfeed.store.errors import NotFound, ProtectData
+from cellfeed.store.errors import CellfeedError, NotFound, ProtectData
 
 STEP_CELLS: Final = 20_000
 """Ids in one digest: a tenth of a second of a server."""
@@ -216,13 +217,11 @@ class _Pair:
         elif differ := [
             name for name, one, two in zip(_FIELDS, ours, theirs, strict=False) if one != two
         ]:
-            if (
-                differ == ["body"]
-                and not unfit
-                and ours[5] == ERASED_BODY
-                and self._is_erased(ours[1])
-            ):
-                return None
+            if differ == ["body"] and not unfit:
+                if ours[5] == ERASED_BODY and self._is_erased(ours[1]):
+                    return None
+                if _is_same_body(ours[5], theirs[5]):
+                    return None
             what = f"another {', '.join(differ)}"
         elif unfit:
             what = "another checksum"
@@ -247,6 +246,15 @@ class _Pair:
             with each.server.connection() as connection:
                 found.append(raw_rows(connection, each.table, ids))
         return found[0], found[1]
+
+
+def _is_same_body(one: bytes, other: bytes) -> bool:
+    """Whether two stored bodies are one in two encodings: the dictionary of one was retired since
+    the copy was made."""
+    try:
+        return decode_body(one) == decode_body(other)
+    except CellfeedError:  # a body that cannot be read is equal to none
+        return False
 
 
 def _digest(copy: ShardCopy, ids: range) -> object:

@@ -23,9 +23,10 @@ from dataclasses import replace
 from typing import Final
 
 from cellfeed.store.cells.dictionary import Dictionary, name_of
+from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S, NodeEngine
-from cellfeed.store.engines.contract.dictionaries import KeptDictionary, Turn
+from cellfeed.store.engines.contract.dictionaries import KeptDictionary, Stopped, Turn
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import DictionaryLost, StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -34,6 +35,7 @@ declare(
     "cluster.dictionary.between_contents",
     "cluster.dictionary.before_turns",
     "cluster.dictionary.between_turns",
+    "cluster.dictionary.between_removals",
 )
 
 CONFIRM_TIMEOUT_S: Final = 10.0
@@ -41,6 +43,9 @@ CONFIRM_TIMEOUT_S: Final = 10.0
 milliseconds."""
 
 _PAUSE_S: Final = 0.02
+
+_ROUNDS_MAX: Final = 3
+"""How often a content is taken away before whoever brings it back is reported."""
 
 
 class ClusteredDictionaries:
@@ -109,6 +114,31 @@ class ClusteredDictionaries:
             _take(cluster, dictionary)
         return True
 
+    def stop_using(self, dictionary_id: int) -> Stopped:
+        """On the first cluster first: ``complete`` takes what that one says to the others."""
+        return {
+            cluster.name: cluster.write(lambda engine, role: _stopped(engine, dictionary_id, role))
+            for cluster in self._clusters
+        }
+
+    def take_away(self, dictionary_id: int, stopped: Stopped) -> None:
+        """Again where ``complete`` has brought it back from a cluster that still had it."""
+        for _ in range(_ROUNDS_MAX):
+            for cluster in self._clusters:
+                epoch = stopped[cluster.name]
+                cluster.write(
+                    lambda engine, role, epoch=epoch: _take_away(  # type: ignore[misc]
+                        engine, dictionary_id, role, epoch
+                    )
+                )
+                failpoint("cluster.dictionary.between_removals")
+            if self.find(dictionary_id) is None:
+                return
+        raise StorageUnavailable(
+            f"dictionary {name_of(dictionary_id)} is written again by another process. Retire it"
+            " again"
+        )
+
     def complete(self) -> None:
         contents = {cluster: _present_ids(cluster) for cluster in self._clusters}
         wanted = set().union(*contents.values())
@@ -152,6 +182,20 @@ def refuse_lost_on_master(cluster: Cluster) -> None:
             raise DictionaryLost(f"cluster {cluster.name}, node {node.name}: {node.refused}")
     if away is not None:
         raise away
+
+
+def _stopped(engine: NodeEngine, dictionary_id: int, role: Role) -> int:
+    engine.dictionaries.stop_using(dictionary_id, role.terms)
+    return role.epoch
+
+
+def _take_away(engine: NodeEngine, dictionary_id: int, role: Role, epoch: int) -> None:
+    if role.epoch != epoch:
+        raise StorageUnavailable(
+            f"cluster {role.cluster}: nothing removed: {role.master} was promoted since"
+            f" dictionary {name_of(dictionary_id)} was taken out of use: retire it again"
+        )
+    engine.dictionaries.take_away(dictionary_id, {}, role.terms)
 
 
 def _present_ids(cluster: Cluster) -> set[int]:

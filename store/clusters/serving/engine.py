@@ -28,10 +28,18 @@ from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.clusters.serving.puts import ClusteredPuts
 from cellfeed.store.clusters.serving.state import ClusterState
 from cellfeed.store.clusters.serving.status import ClusterStanding, standing
+from cellfeed.store.clusters.serving.stored_bodies import ClusteredBodies
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.log_start import check_trim
 from cellfeed.store.engines.contract.read_bounds import Page
-from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica
+from cellfeed.store.engines.contract.values import (
+    ErasedStep,
+    Head,
+    LocatedCell,
+    LogRange,
+    NamedBodies,
+    Replica,
+)
 from cellfeed.store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import History
@@ -101,6 +109,7 @@ class ClusteredEngine:
         self._puts = ClusteredPuts(
             self.placement, shards, tables if len(self.clusters) > 1 else {}, copies
         )
+        self._bodies = ClusteredBodies(self.clusters, self.placement)
         self._state = ClusterState(next(iter(self.clusters.values())))
         self._indexes = ClusteredIndexes(
             list(self.clusters.values()), self.placement, self._fan_out
@@ -218,6 +227,18 @@ class ClusteredEngine:
             shard,
             copied_to,
         )
+
+    def settle_puts(self, shard: int) -> int:
+        return self._bodies.settle_puts(check_shard(shard, self._shards))
+
+    def bodies_named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
+        return self._bodies.named(check_shard(shard, self._shards), prefix, location, limit)
+
+    def replace_bodies(self, shard: int, cells: Sequence[tuple[StoredCell, bytes]]) -> int:
+        return self._bodies.replace(check_shard(shard, self._shards), cells)
+
+    def bodies_with(self, prefix: bytes) -> dict[str, int]:
+        return self._bodies.count(prefix)
 
     def _kept_elsewhere(self) -> list[str]:
         """What clusters keep of shards that have left them: as it was then, the cells of a row in

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from cellfeed.store.background import SupervisedThread
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell
 from cellfeed.store.clusters.model.roles import Role, decode_role
 from cellfeed.store.clusters.serving.breaker import Breaker
 from cellfeed.store.engines.contract.buffer import NodeBufferTable
 from cellfeed.store.engines.contract.dictionaries import NodeDictionaryTable
-from cellfeed.store.engines.contract.engine import Engine, NodeStateTable
+from cellfeed.store.engines.contract.engine import NodeStateTable, RewritableEngine
 from cellfeed.store.engines.contract.indexes import NodeIndexStore
 from cellfeed.store.engines.contract.values import ErasedStep, Head, Look, WriteTerms
 from cellfeed.store.engines.mysql.guard import ROLE_KEY
@@ -65,7 +65,7 @@ this."""
 T = TypeVar("T")
 
 
-class NodeEngine(Engine, Protocol):
+class NodeEngine(RewritableEngine, Protocol):
     """The engine of one node. A put, a trim or an erasure under ``terms`` is refused (StaleWriter,
     nothing written) when their leader epoch is not the shards' own."""
 
@@ -82,6 +82,15 @@ class NodeEngine(Engine, Protocol):
     def erase(
         self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None
     ) -> ErasedStep: ...
+
+    def settle_puts(self, shard: int, terms: WriteTerms | None = None) -> int: ...
+
+    def replace_bodies(
+        self,
+        shard: int,
+        cells: Sequence[tuple[StoredCell, bytes]],
+        terms: WriteTerms | None = None,
+    ) -> int: ...
 
     def kept_shards(self) -> list[int]:
         """Shards that have left the node's cluster, or are about to, and of which it has rows

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, Protocol
 from cellfeed.store.cells.dictionary import Dictionary, name_of
 from cellfeed.store.cells.known_dictionaries import KnownDictionary, know, known_or_none
 from cellfeed.store.engines.contract.values import WriteTerms
-from cellfeed.store.errors import CellfeedError, DictionaryLost, Unavailable
+from cellfeed.store.errors import CellfeedError, DictionaryLost, StorageUnavailable, Unavailable
 
 REFRESH_S: Final = 5.0
 """How old what a put knows of dictionaries in use may be, in seconds: a small table is read that
@@ -45,6 +45,12 @@ class Turn(NamedTuple):
     column_name: str
     turn: int
     dictionary_id: int
+
+
+Stopped = Mapping[str, int]
+"""By cluster the leader epoch under which a dictionary's turns were taken away there; empty for a
+storage that has no epochs. No promotion may come between that and the end of its content, for the
+new master may lack the change."""
 
 
 class Condition(StrEnum):
@@ -103,6 +109,16 @@ class DictionaryStore(Protocol):
         """C2. False when the column has had this turn already."""
         ...
 
+    def stop_using(self, dictionary_id: int) -> Stopped:
+        """Takes its turns away: a put that gets its locks after this takes another dictionary, or
+        none. Returns what :meth:`take_away` needs."""
+        ...
+
+    def take_away(self, dictionary_id: int, stopped: Stopped) -> None:
+        """Takes a content away that no body names (C4). Raises StorageUnavailable, nothing done,
+        where it was put to use again, or a promotion came since it was stopped."""
+        ...
+
     def complete(self) -> None:
         """Brings what one storage has to the others: what a kill between them, or a storage that
         came later, has left to do."""
@@ -129,6 +145,12 @@ class NodeDictionaryTable(DictionaryTable, Protocol):
     def add(self, dictionary: Dictionary, terms: WriteTerms | None = None) -> None: ...
 
     def use(self, dictionary: Dictionary, turn: int, terms: WriteTerms | None = None) -> bool: ...
+
+    def stop_using(self, dictionary_id: int, terms: WriteTerms | None = None) -> Stopped: ...
+
+    def take_away(
+        self, dictionary_id: int, stopped: Stopped, terms: WriteTerms | None = None
+    ) -> None: ...
 
 
 class _Read(NamedTuple):
@@ -231,6 +253,22 @@ def refuse_lost(where: object, kept: Iterable[KeptDictionary]) -> None:
             " recover` brings it back from another node or cluster, or with --file from an export;"
             " on a minion alone `cellfeed cluster rejoin --copy` does as well"
         )
+
+
+def replacement_retired(where: object, shard: int) -> StorageUnavailable:
+    """For bodies that were to be stored with a dictionary that is not in use any more."""
+    return StorageUnavailable(
+        f"{where}: no body of shard {shard} replaced: the dictionary that they were to be stored"
+        " with was retired meanwhile. Try again"
+    )
+
+
+def in_use_again(where: object, dictionary_id: int) -> StorageUnavailable:
+    """For a content that was to be taken away."""
+    return StorageUnavailable(
+        f"{where}: dictionary {name_of(dictionary_id)} was put to use again meanwhile: its content"
+        " stays. Retire it again"
+    )
 
 
 def tables_missing(where: object, error: object) -> DictionaryLost:

@@ -67,6 +67,12 @@ Erasing
         that it has, for as long as its log has the entry: a trim ends that, as it does for every
         triple. ``Head.erasures`` differs once a step was done, on each node from the moment that it
         has it.
+Rewriting
+    E27 ``replace_bodies`` stores bodies in another encoding, in a transaction that is fenced,
+        replicated and acknowledged as a put's is. Nothing else of a cell changes. A cell that is
+        not as it was given any more (its row was erased, it was trimmed) is left as it is. While a
+        move copies the shard, ShardMoving is raised. ``settle_puts`` returns when every put to the
+        shard that began before has ended: later ones see what was committed before the call.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's
         revision, ``commit`` writes all or none, and only if each expected version still holds.
@@ -104,6 +110,7 @@ from cellfeed.store.engines.contract.values import (
     Head,
     LocatedCell,
     LogRange,
+    NamedBodies,
     Replica,
     StateEntry,
     WriteTerms,
@@ -269,3 +276,28 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class RewritableEngine(Engine, Protocol):
+    """An engine whose stored bodies can be given another encoding. E27."""
+
+    def settle_puts(self, shard: int) -> int:
+        """Waits for the puts that are under way in a shard; its next added_id. E27. Raises
+        StorageUnavailable."""
+        ...
+
+    def bodies_named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
+        """Of ``limit`` cells from a location on, shown or not, those whose stored bodies begin with
+        ``prefix``. Raises StorageUnavailable, DataDamaged."""
+        ...
+
+    def replace_bodies(self, shard: int, cells: Sequence[tuple[StoredCell, bytes]]) -> int:
+        """How many bodies were replaced by the encodings that come with them. E27. Raises
+        StorageUnavailable when none was, OutcomeUnknown when that is not known."""
+        ...
+
+    def bodies_with(self, prefix: bytes) -> Mapping[str, int]:
+        """How many stored bodies begin so, by a text that names the place. It reads all that the
+        storage has, also of shards that have left a cluster; of clusters every node that answers.
+        Raises StorageUnavailable."""
+        ...

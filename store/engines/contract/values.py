@@ -44,6 +44,14 @@ class ErasedStep(NamedTuple):
     kept: tuple[str, ...] = ()
 
 
+class NamedBodies(NamedTuple):
+    """Cells whose stored bodies begin in a certain way. ``next_location``: behind the last cell
+    that was looked at; None where there was none."""
+
+    cells: list[StoredCell]
+    next_location: int | None
+
+
 class LocatedCell(NamedTuple):
     """A cell found by key, and the shard whose log it is in. ``stale``: it is not the master's word
     but a minion's; a later one may be missing."""

@@ -17,7 +17,9 @@ from cellfeed.store.cells.dictionary import Dictionary, id_of
 from cellfeed.store.engines.contract.dictionaries import (
     Condition,
     KeptDictionary,
+    Stopped,
     Turn,
+    in_use_again,
     refuse_lost,
     tables_missing,
     with_turns,
@@ -25,7 +27,7 @@ from cellfeed.store.engines.contract.dictionaries import (
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer, query
 from cellfeed.store.engines.mysql.guard import Guard
-from cellfeed.store.errors import ProtectData
+from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.dictionary.before_add", "mysql.dictionary.after_add", "mysql.dictionary.after_use")
@@ -82,12 +84,49 @@ class MySqlDictionaries:
     def use(self, dictionary: Dictionary, turn: int, terms: WriteTerms | None = None) -> bool:
         column = f"X'{dictionary.column_name.encode().hex()}'"
         values = f"({column},{int(turn)},{dictionary.dictionary_id},X'{dictionary.sha256.hex()}')"
+        content = self._content(dictionary.dictionary_id)
+
+        def explain(connection: Connection[Any]) -> None:
+            if not query(connection, content):
+                raise StorageUnavailable(
+                    f"{self._server}: dictionary {dictionary.name} was retired meanwhile: it is not"
+                    " put to use; try again"
+                )
+
         # A turn that is there already makes the INSERT fail: another process was first.
         written = self._guard.commit(
-            [f"INSERT INTO {self._turns} VALUES {values}"], terms, unless_there=True
+            [f"INSERT INTO {self._turns} VALUES {values}"],
+            terms,
+            locks=[f"{content} FOR UPDATE"],
+            more=[f"EXISTS ({content})"],
+            explain_more=explain,
+            unless_there=True,
         )
         failpoint("mysql.dictionary.after_use")
         return written
+
+    def stop_using(self, dictionary_id: int, terms: WriteTerms | None = None) -> Stopped:
+        self._guard.commit(
+            [f"DELETE FROM {self._turns} WHERE dictionary_id = {dictionary_id:d}"], terms
+        )
+        return {}
+
+    def take_away(
+        self, dictionary_id: int, stopped: Stopped, terms: WriteTerms | None = None
+    ) -> None:
+        turns = f"SELECT turn FROM {self._turns} WHERE dictionary_id = {dictionary_id:d}"
+
+        def explain(connection: Connection[Any]) -> None:
+            if query(connection, turns):
+                raise in_use_again(self._server, dictionary_id)
+
+        self._guard.commit(
+            [f"DELETE FROM {self._contents} WHERE dictionary_id = {dictionary_id:d}"],
+            terms,
+            locks=[f"{self._content(dictionary_id)} FOR UPDATE"],
+            more=[f"NOT EXISTS ({turns})"],
+            explain_more=explain,
+        )
 
     def complete(self) -> None:
         """One storage has nothing to complete."""
@@ -146,6 +185,11 @@ class MySqlDictionaries:
 
     def check(self) -> None:
         refuse_lost(self._server, self.kept())
+
+    def _content(self, dictionary_id: int) -> str:
+        """The statement that finds a content. Whoever writes a turn or takes a content away locks
+        its row first: there is never a turn without its content."""
+        return f"SELECT dictionary_id FROM {self._contents} WHERE dictionary_id = {dictionary_id:d}"
 
     def _dictionary(self, connection: Connection[Any], dictionary_id: int) -> Dictionary | None:
         sql = (

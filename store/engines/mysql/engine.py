@@ -7,7 +7,7 @@ indexes, state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from cellfeed.store.engines.contract.values import (
     LocatedCell,
     LogRange,
     Look,
+    NamedBodies,
     Replica,
     WriteTerms,
 )
@@ -41,7 +42,8 @@ from cellfeed.store.engines.mysql.guard import Guard
 from cellfeed.store.engines.mysql.index import MySqlIndexes
 from cellfeed.store.engines.mysql.log import MySqlLog
 from cellfeed.store.engines.mysql.migrations import Layout, check_schema, migrate
-from cellfeed.store.engines.mysql.put import Encode, PutStatements, sql_triple
+from cellfeed.store.engines.mysql.put import Encoding, PutStatements, sql_triple
+from cellfeed.store.engines.mysql.rewrite import RewriteStatements
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.engines.mysql.trim import TrimStatements
 from cellfeed.store.histories import NO_HISTORY, History
@@ -104,6 +106,7 @@ class MySqlEngine:
         known_dictionaries.add_source(self._dictionaries.find, single_node=True)
         self._trim = TrimStatements(self._server, self._meta, self._database, self._put)
         self._erase = EraseStatements(self._server, self._meta, self._database, self._put)
+        self._rewrite = RewriteStatements(self._server, self._meta, self._database, self._put)
 
     @property
     def datastore(self) -> str:
@@ -142,7 +145,10 @@ class MySqlEngine:
         """As the contract's; with terms, StaleWriter (nothing written) unless their leader epoch is
         the shards' own."""
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        return self._put.run(cells, shards, lambda: self._encoding(terms), terms)
+        columns = {cell.column_name for cell in cells}
+        return self._put.run(
+            cells, shards, lambda retired: self._encoding(columns, terms, retired=retired), terms
+        )
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -367,6 +373,24 @@ class MySqlEngine:
                 )
             ]
 
+    def settle_puts(self, shard: int, terms: WriteTerms | None = None) -> int:
+        return self._rewrite.settle(check_shard(shard, self._shards), terms)
+
+    def bodies_named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
+        return self._rewrite.named(check_shard(shard, self._shards), prefix, location, limit)
+
+    def replace_bodies(
+        self,
+        shard: int,
+        cells: Sequence[tuple[StoredCell, bytes]],
+        terms: WriteTerms | None = None,
+    ) -> int:
+        """As the contract's, under terms."""
+        return self._rewrite.replace(check_shard(shard, self._shards), cells, terms)
+
+    def bodies_with(self, prefix: bytes) -> dict[str, int]:
+        return {f"shard {shard}": count for shard, count in self._rewrite.count(prefix).items()}
+
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
         sql = (
@@ -393,14 +417,22 @@ class MySqlEngine:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _encoding(self, terms: WriteTerms | None) -> Encode:
-        """How the bodies of a put under these terms are encoded. Raises StorageUnavailable."""
+    def _encoding(
+        self, columns: Collection[str], terms: WriteTerms | None, *, retired: bool
+    ) -> Encoding:
+        """How the bodies of a put to these columns under these terms are encoded. ``retired``: a
+        dictionary was retired since this process looked. Raises StorageUnavailable."""
+        if retired:
+            self._dictionaries_of_puts.forget()
         dictionaries = (
             self._dictionaries_of_puts.under(terms and terms.leader_epoch)
             if self._codec == DEFAULT_CODEC
             else {}
         )
-        return lambda cells: encode_cells(cells, dictionaries, self._codec)
+        taken = frozenset(
+            dictionaries[name].dictionary.dictionary_id for name in columns if name in dictionaries
+        )
+        return Encoding(lambda cells: encode_cells(cells, dictionaries, self._codec), taken)
 
     def _check_server(self) -> None:
         with self._server.connection() as connection:

@@ -17,7 +17,7 @@ numbers (five times faster than escaping); no text from outside is ever part of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import uniform
 from typing import Any, Final, NamedTuple
@@ -69,6 +69,18 @@ Encode = Callable[[Sequence[NewCell]], Sequence[bytes]]
 """Makes the stored bodies of cells."""
 
 
+class Encoding(NamedTuple):
+    """How a put's bodies are encoded, and with which dictionaries, by their ids: these must be in
+    use still when the put holds its locks."""
+
+    encode: Encode
+    dictionary_ids: frozenset[int]
+
+
+class DictionaryRetired(Exception):
+    """One of the put's dictionaries is not in use any more. Nothing was written."""
+
+
 class _New(NamedTuple):
     """A cell to be written, and its id."""
 
@@ -110,23 +122,31 @@ class PutStatements:
         self,
         cells: Sequence[NewCell],
         shards: Sequence[int],
-        encoding: Callable[[], Encode],
+        encoding: Callable[[bool], Encoding],
         terms: WriteTerms | None = None,
     ) -> list[PutResult]:
         """Outcomes in the order of ``cells``. ``encoding`` is called before each transaction, and
-        may ask the server. Raises StorageUnavailable (nothing written), OutcomeUnknown, or
-        StaleWriter (nothing written) when the shards have another leader epoch than that of the
-        terms given."""
+        may ask the server; with True where a dictionary that it chose was retired since. Raises
+        StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when
+        the shards have another leader epoch than that of the terms given."""
         if terms is not None and terms.leader_epoch != self._columns_epoch:
             # Between two turns as master the server may have been cloned: what it was told before
             # may be gone.
             self._columns_seen.clear()
             self._columns_epoch = terms.leader_epoch
         new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
+        retired = False
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                results = self._run_once(cells, shards, encoding(), terms, new_columns)
+                results = self._run_once(cells, shards, encoding(retired), terms, new_columns)
                 break
+            except DictionaryRetired as error:
+                retired = True
+                if attempt == ATTEMPTS_MAX:
+                    raise StorageUnavailable(
+                        f"{self._server}: nothing written: its dictionaries are retired one after"
+                        " the other; try again"
+                    ) from error
             except StorageUnavailable as error:
                 if attempt == ATTEMPTS_MAX or not worth_another_try(error):
                     raise
@@ -139,17 +159,17 @@ class PutStatements:
         self,
         cells: Sequence[NewCell],
         shards: Sequence[int],
-        encode: Encode,
+        encoding: Encoding,
         terms: WriteTerms | None,
         new_columns: Sequence[str],
     ) -> list[PutResult]:
         with self._server.connection() as connection:
             results = self._transaction(
-                connection, cells, shards, encode, terms, new_columns, look_up=False
+                connection, cells, shards, encoding, terms, new_columns, look_up=False
             )
             if results is None:
                 results = self._transaction(
-                    connection, cells, shards, encode, terms, new_columns, look_up=True
+                    connection, cells, shards, encoding, terms, new_columns, look_up=True
                 )
         if results is None:
             raise StorageUnavailable(
@@ -163,14 +183,16 @@ class PutStatements:
         connection: Connection[Any],
         cells: Sequence[NewCell],
         shards: Sequence[int],
-        encode: Encode,
+        encoding: Encoding,
         terms: WriteTerms | None,
         new_columns: Sequence[str],
         *,
         look_up: bool,
     ) -> list[PutResult] | None:
         """None when the unique key complained and everything was rolled back."""
-        counters = self.lock_counters(connection, sorted(set(shards)), terms)
+        counters = self.lock_counters(
+            connection, sorted(set(shards)), terms, encoding.dictionary_ids
+        )
         known: Sequence[PutResult | int | None] = (
             self._known(connection, cells, shards) if look_up else [None] * len(cells)
         )
@@ -191,7 +213,8 @@ class PutStatements:
                 " column_name = column_seen.column_name"
             )
         after = self.guard.after_commit(terms)
-        return results if self._write(connection, new, counters, encode, last, after) else None
+        written = self._write(connection, new, counters, encoding.encode, last, after)
+        return results if written else None
 
     def _write(
         self,
@@ -233,13 +256,18 @@ class PutStatements:
         )
 
     def lock_counters(
-        self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None
+        self,
+        connection: Connection[Any],
+        shards: Sequence[int],
+        terms: WriteTerms | None,
+        dictionary_ids: Collection[int] = (),
     ) -> dict[int, Counter]:
         """Begins the transaction, and locks and reads the counters of shards (ascending), behind
-        the guard. Raises StorageUnavailable, StaleWriter (nothing written, the transaction has
-        ended) where the server does not hold them, or the guard refuses the write."""
+        the guard. ``dictionary_ids``: of dictionaries that must be in use. Raises
+        StorageUnavailable, StaleWriter (nothing written, the transaction has ended) where the
+        server does not hold them, or the guard refuses the write; DictionaryRetired, likewise."""
         for _ in range(ATTEMPTS_MAX):
-            counters = self._locked(connection, shards, terms)
+            counters = self._locked(connection, shards, terms, dictionary_ids)
             if counters is not None:
                 return counters
             query(connection, "ROLLBACK")
@@ -250,7 +278,11 @@ class PutStatements:
         )
 
     def _locked(
-        self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None
+        self,
+        connection: Connection[Any],
+        shards: Sequence[int],
+        terms: WriteTerms | None,
+        dictionary_ids: Collection[int],
     ) -> dict[int, Counter] | None:
         """None where the guard does not hold."""
         numbers = ",".join(map(str, shards))
@@ -270,16 +302,24 @@ class PutStatements:
         )
         # One value for all counters: the driver takes many times as long over a row as this over
         # its part of a text.
-        _, [(joined,)] = query_all(
-            connection,
-            [
-                "BEGIN",
-                (
-                    f"SELECT GROUP_CONCAT(CONCAT_WS(',', {counter}) SEPARATOR ';') FROM ({locked})"
-                    " AS locked"
-                ),
-            ],
-        )
+        statements = [
+            "BEGIN",
+            (
+                f"SELECT GROUP_CONCAT(CONCAT_WS(',', {counter}) SEPARATOR ';') FROM ({locked})"
+                " AS locked"
+            ),
+        ]
+        if dictionary_ids:
+            # Behind the locks, so it sees each turn that was gone when the last writer let go.
+            ids = ",".join(map(str, sorted(dictionary_ids)))
+            statements.append(
+                f"SELECT COUNT(DISTINCT dictionary_id) FROM {self._meta}.dictionary_turn WHERE"
+                f" dictionary_id IN ({ids})"
+            )
+        _, [(joined,)], *in_use = query_all(connection, statements)
+        if in_use and int(in_use[0][0][0]) < len(dictionary_ids):
+            query(connection, "ROLLBACK")
+            raise DictionaryRetired
         counters = {}
         for row in joined.split(";") if joined else ():
             shard, first, epoch, guarded, created_at_us, erasures = row.split(",")

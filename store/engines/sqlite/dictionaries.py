@@ -12,7 +12,9 @@ from cellfeed.store.cells.dictionary import Dictionary, id_of
 from cellfeed.store.engines.contract.dictionaries import (
     Condition,
     KeptDictionary,
+    Stopped,
     Turn,
+    in_use_again,
     refuse_lost,
     tables_missing,
     with_turns,
@@ -79,32 +81,33 @@ class SqliteDictionaries:
 
     def use(self, dictionary: Dictionary, turn: int) -> bool:
         values = (dictionary.column_name, turn, dictionary.dictionary_id, dictionary.sha256)
+        # Of one that was retired meanwhile there is no turn without its content.
+        there = "EXISTS (SELECT 1 FROM dictionary WHERE dictionary_id = ?3)"
         with self._file.write() as connection:
             written = (
                 connection.execute(
-                    "INSERT OR IGNORE INTO dictionary_turn VALUES (?, ?, ?, ?)", values
+                    f"INSERT OR IGNORE INTO dictionary_turn SELECT ?1, ?2, ?3, ?4 WHERE {there}",
+                    values,
                 ).rowcount
                 == 1
             )
         failpoint("sqlite.dictionary.after_use")
         return written
 
-    def stop_using(self, dictionary_id: int) -> None:
-        """No put takes it from this commit on (:meth:`are_in_use`)."""
+    def stop_using(self, dictionary_id: int) -> Stopped:
+        """No put takes it from this commit on (:func:`are_in_use`)."""
         with self._file.write() as connection:
             connection.execute(
                 "DELETE FROM dictionary_turn WHERE dictionary_id = ?", (dictionary_id,)
             )
+        return {}
 
-    def remove(self, dictionary_id: int) -> None:
-        """Takes away a content that no body names and no turn has. Its bytes in the file are
-        overwritten."""
+    def take_away(self, dictionary_id: int, stopped: Stopped) -> None:
+        """As the contract's. Its bytes in the file are overwritten."""
         with self._file.write() as connection:
-            sql = (
-                "DELETE FROM dictionary WHERE dictionary_id = ?1 AND NOT EXISTS (SELECT 1 FROM"
-                " dictionary_turn WHERE dictionary_id = ?1)"
-            )
-            connection.execute(sql, (dictionary_id,))
+            if are_in_use(connection, [dictionary_id]):
+                raise in_use_again(self._file.path, dictionary_id)
+            connection.execute("DELETE FROM dictionary WHERE dictionary_id = ?", (dictionary_id,))
 
     def complete(self) -> None:
         """One storage has nothing to complete."""

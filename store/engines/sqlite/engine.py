@@ -26,11 +26,11 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from cellfeed.store.cells import known_dictionaries
-from cellfeed.store.cells.body_codec import DEFAULT_CODEC, encode_cells
+from cellfeed.store.cells.body_codec import DEFAULT_CODEC, dictionaries_named, encode_cells
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell, Triple
 from cellfeed.store.cells.checksum import pack_key
 from cellfeed.store.cells.sharding import check_shard, check_shard_count, shard_of, shards_of
-from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts
+from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts, replacement_retired
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.log_start import check_scan, check_trim, step_end
 from cellfeed.store.engines.contract.read_bounds import Page, decoded, within_scan
@@ -42,7 +42,14 @@ from cellfeed.store.engines.contract.repeated_cells import (
     without_erased,
 )
 from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
-from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica
+from cellfeed.store.engines.contract.values import (
+    ErasedStep,
+    Head,
+    LocatedCell,
+    LogRange,
+    NamedBodies,
+    Replica,
+)
 from cellfeed.store.engines.sqlite.cells import (
     ADDED_ID_BITS,
     CELL,
@@ -70,7 +77,7 @@ from cellfeed.store.engines.sqlite.open import (
     renew_index,
 )
 from cellfeed.store.engines.sqlite.state import SqliteState
-from cellfeed.store.errors import DataDamaged
+from cellfeed.store.errors import DataDamaged, Trimmed
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import History
 from cellfeed.store.limits import (
@@ -415,18 +422,33 @@ class SqliteEngine:
             remove_left(self._file.path.parent)
         return step
 
+    def settle_puts(self, shard: int) -> int:
+        check_shard(shard, self._shards)
+        with self._file.write() as connection:
+            [next_added_id] = counter_of(connection, shard, "next_added_id")
+        return next_added_id
+
+    def bodies_named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
+        try:
+            cells = self.scan(shard, location, limit)
+        except Trimmed:
+            location = self.heads([shard])[shard].log_start
+            cells = self.scan(shard, location, limit)
+        named = [cell for cell in cells if cell.body.startswith(prefix)]
+        return NamedBodies(named, cells[-1].added_id + 1 if cells else None)
+
     def replace_bodies(self, shard: int, cells: Sequence[tuple[StoredCell, bytes]]) -> int:
-        """Stores bodies in another encoding, each read back; how many. One that is no longer as
-        given (it was erased, or trimmed) is left as it is."""
+        """As the contract's; each body is read back."""
         with self._file.write(sum(len(body) for _, body in cells)) as connection:
+            if not are_in_use(connection, dictionaries_named(body for _, body in cells)):
+                raise replacement_retired(self._file.path, shard)
             return sum(replace_body(connection, shard, cell, body) for cell, body in cells)
 
-    def bodies_with(self, prefix: bytes) -> int:
-        """How many stored bodies begin so. It reads the whole file."""
+    def bodies_with(self, prefix: bytes) -> dict[str, int]:
         sql = "SELECT count(*) FROM cell WHERE substr(body, 1, ?) = ?"
         with self._file.read() as connection:
             [(count,)] = connection.execute(sql, (len(prefix), prefix)).fetchall()
-        return int(count)
+        return {str(self._file.path): int(count)} if count else {}
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)

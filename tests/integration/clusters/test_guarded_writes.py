@@ -69,6 +69,9 @@ WRITES: dict[str, Write] = {
     "a dictionary's use": lambda engine, terms: engine.dictionaries.use(
         Dictionary("BASE", b"content" * 40, 1, 1), 0, terms
     ),
+    "the end of a dictionary's use": lambda engine, terms: engine.dictionaries.stop_using(7, terms),
+    "the end of a dictionary": lambda engine, terms: engine.dictionaries.take_away(7, {}, terms),
+    "another encoding of a body": lambda engine, terms: engine.replace_bodies(0, [], terms),
     "an index table": lambda engine, terms: engine.indexes.create(TABLE, terms),
     "the drop of an index table": lambda engine, terms: engine.indexes.drop(TABLE, terms),
     "the fences of an index": lambda engine, terms: engine.indexes.set_fences({0: 7}, terms),

@@ -75,9 +75,8 @@ def datastore(tmp_path: Path) -> Iterator[Datastore]:
 
 
 def named(datastore: Datastore, dictionary: Dictionary) -> int:
-    return engine_of(datastore).bodies_with(
-        bytes([CODEC_JSON_DICTIONARY]) + dictionary.dictionary_id.to_bytes(4)
-    )
+    prefix = bytes([CODEC_JSON_DICTIONARY]) + dictionary.dictionary_id.to_bytes(4)
+    return sum(engine_of(datastore).bodies_with(prefix).values())
 
 
 def all_there(datastore: Datastore, count: int = BODIES) -> None:

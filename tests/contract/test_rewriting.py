@@ -1,0 +1,62 @@
+"""E27 on both engines: stored bodies get another encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cellfeed.store.cells.body_codec import (
+    CODEC_ERASED,
+    CODEC_JSON_ZSTD,
+    CODEC_MSGPACK_ZLIB,
+    decode_body,
+    encode_body,
+)
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.engines.contract.engine import RewritableEngine
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from tests.support.mariadb_cluster import SHARDS, cells_of_shard
+
+
+@pytest.fixture(params=["sqlite", "mysql"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RewritableEngine]:
+    opened: RewritableEngine
+    if request.param == "sqlite":
+        opened = SqliteEngine(tmp_path, "trips", SHARDS)
+    else:
+        server = MySqlServer(request.getfixturevalue("empty_mariadb").url)
+        opened = MySqlEngine(server, "trips", SHARDS, create=True)
+    with closing(opened):
+        yield opened
+
+
+def test_e27_bodies_get_another_encoding_and_nothing_else_of_a_cell_changes(
+    engine: RewritableEngine,
+) -> None:
+    cells = cells_of_shard(1, 0, 6)
+    assert all(result.acknowledged for result in engine.put(cells))
+    erased = engine.scan(1, 2, 1)[0]
+    engine.erase(erased.row_key)
+    before = engine.scan(1, 0, 100)
+    heads = engine.heads()
+    assert engine.settle_puts(1) == 7
+    prefix = bytes([CODEC_JSON_ZSTD])
+    assert sum(engine.bodies_with(prefix).values()) == 5
+    named = engine.bodies_named(1, prefix, 0, 4)
+    assert ([cell.added_id for cell in named.cells], named.next_location) == ([0, 1, 3], 4)
+    assert engine.bodies_named(1, prefix, 7, 4) == ([], None)
+    wanted = [*named.cells, erased]
+    encoded = [(cell, encode_body(decode_body(cell.body), CODEC_MSGPACK_ZLIB)) for cell in wanted]
+    assert engine.replace_bodies(1, encoded) == 3, "the body that was erased since stays erased"
+    assert engine.replace_bodies(1, encoded) == 0
+    after = engine.scan(1, 0, 100)
+    assert [cell[:5] for cell in after] == [cell[:5] for cell in before]
+    assert [decode_body(cell.body) for cell in after] == [decode_body(cell.body) for cell in before]
+    assert [cell.body[0] for cell in after] == [1, 1, CODEC_ERASED, 1, 2, 2, CODEC_ERASED]
+    assert engine.heads() == heads
+    assert [result.outcome for result in engine.put([cells[0], cells[5]])] == [Outcome.EXISTS] * 2

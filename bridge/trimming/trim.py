@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +34,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.trimming.needed import Need, needs
+from cellfeed.store.backups.point import Trim
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
@@ -222,6 +223,20 @@ class Trimming:
 def trim_history(state: StateTable) -> list[TrimDeed]:
     """Every trim that was begun, the earliest first."""
     return [msgspec.msgpack.decode(each.value, type=TrimDeed) for each in state.list(_HISTORY)]
+
+
+def trims_in(entries: Iterable[tuple[str, bytes]]) -> list[Trim]:
+    """Every trim that the entries of a backup tell of, shard by shard."""
+    deeds = [
+        msgspec.msgpack.decode(value, type=TrimDeed)
+        for key, value in entries
+        if key.startswith(_HISTORY)
+    ]
+    return [
+        Trim(shard, below, deed.at_us)
+        for deed in deeds
+        for shard, (_, below) in deed.shards.items()
+    ]
 
 
 def deed_line(deed: TrimDeed) -> str:

@@ -19,15 +19,16 @@ from cellfeed.bridge.coordination.open import open_offsets_elsewhere
 from cellfeed.bridge.groups.history import operator
 from cellfeed.cli.backup import BackupOption, FolderArgument
 from cellfeed.cli.instance import IdentityOption
-from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.cli.restore_part import part_of, put_part
+from cellfeed.cli.restore_point import Choice, Chosen
 from cellfeed.config.model import Config, load_config
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.run_dir import RunDir
-from cellfeed.store.backups.check import check_files, dictionaries_known, read_state
+from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import identities_of
 from cellfeed.store.backups.erasures import erased_in_folder, to_erase, told_of
-from cellfeed.store.backups.folder import BackupFolder, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Manifest, Reader
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import (
@@ -40,7 +41,7 @@ from cellfeed.store.backups.restore import (
 )
 from cellfeed.store.backups.restore import restore as restore_backup
 from cellfeed.store.cells.sharding import check_shard
-from cellfeed.store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
+from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData
 from cellfeed.store.limits import ADDED_ID_MAX
 
 NO_REASON: Final = "not given"
@@ -75,6 +76,17 @@ def restore(
     ] = None,
     backup: BackupOption = None,
     identity: IdentityOption = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help=(
+                "As it was at this moment, with its zone, such as 2026-03-01T12:00:00Z: each log"
+                " ends before its first later cell."
+            ),
+        ),
+    ] = None,
     ahead: Annotated[
         ReadersAhead,
         typer.Option(
@@ -143,6 +155,11 @@ def restore(
     it is run again. Indexes are built again; every reader resumes where it was. An encrypted backup
     needs --identity.
 
+    --at takes the two backups of the folder that the moment lies between. Cells come from both,
+    the state (offsets, parked cells, users) from the earlier one, and erasures from the register,
+    whenever they were. A moment that no two backups cover is refused (exit code 2) with the
+    earliest and the latest. The ids continue above all that any backup has.
+
     --row-key and --shard restore a part into a store that has cells, while its processes run or
     not. Each cell that the store lacks is put: it gets a new id, and triggers and consumers see it
     as a new cell. Nothing is overwritten: cells with another body are named (exit code 1). Rows
@@ -150,6 +167,7 @@ def restore(
     history, nor of its parent, nor of the first of its lineage.
     """
     whole_only = {
+        "--at": at is not None,
         "--readers-ahead": ahead is not ReadersAhead.REFUSE,
         "--above": above,
         "--reason": reason != NO_REASON,
@@ -160,8 +178,8 @@ def restore(
     run_dir = RunDir(into)
     checked = load_config(config or (run_dir.config if run_dir.config.exists() else None))
     folder = BackupFolder(directory)
-    chain = folder.chain(folder.get(backup, checked.datastore.name))
-    told = chain[-1].manifest
+    choice = Choice(folder, backup, at, checked.datastore.name)
+    told = choice.told
     if (checked.datastore.name, checked.datastore.shards) != (told.datastore, told.shards):
         raise ProtectData(
             f"nothing restored: the backup is of datastore {told.datastore!r} with {told.shards}"
@@ -170,21 +188,13 @@ def restore(
             " --config"
         )
     identities = identities_of(identity or ())
-    chain = with_identities(chain, identities)
-    told = chain[-1].manifest
     named = _above(above or (), told)
     part = part_of(row_key, shard, told.shards)
-    if wrong := check_files(chain, None if part is None else part.shard):
-        raise DataDamaged(
-            f"nothing restored: {wrong[0]}"
-            + (
-                f" (and {len(wrong) - 1} more: cellfeed backup verify {directory})"
-                if wrong[1:]
-                else ""
-            )
-        )
-    later = folder.later(chain[-1]) if part is None else folder.later(chain[-1], then="")
-    erasures = told_of(Register(directory, identities=identities), chain[-1], later)
+    with errors.status("reading the backups"):
+        chosen = choice.checked(None if part is None else part.shard, identities)
+    chain, told, state_of = chosen.chain, chosen.told, chosen.state_of
+    later = folder.later(state_of) if part is None else folder.later(chain[-1], then="")
+    erasures = told_of(Register(directory, identities=identities), state_of, later)
     if part is not None:
         with dictionaries_known(chain):
             erased_rows = erased_in_folder(chain, later, erasures)
@@ -194,18 +204,18 @@ def restore(
         offsets = open_offsets_elsewhere(checked.coordination)
         if offsets is not None:
             opened.enter_context(closing(offsets))
-        readers = [
-            *group_readers(offsets, told.shards),
-            *_readers_of_config(checked, run_dir),
-            *backup_readers(later),
-        ]
+        living = [*group_readers(offsets, told.shards), *_readers_of_config(checked, run_dir)]
+        readers = [*living, *backup_readers(later)]
         if ahead is ReadersAhead.REFUSE:
-            refuse_readers_ahead(chain, readers_ahead(chain, readers))
+            # That later backups go beyond a point in time is what it was asked for.
+            asked = readers if chosen.point is None else living
+            refuse_readers_ahead([chosen.backup], readers_ahead([chosen.backup], asked))
         now_us = time.time_ns() // 1000
-        entries = read_state(chain[-1])
-        new_ids = _new_ids(told, readers, named, raised=ahead is ReadersAhead.RAISE_EPOCH)
+        entries = read_state(state_of)
+        raised = ahead is ReadersAhead.RAISE_EPOCH or chosen.point is not None
+        new_ids = _new_ids(told, readers, named, raised=raised)
         with dictionaries_known(chain):
-            erased = to_erase(chain, entries, erasures)
+            erased = to_erase(chain, entries, erasures, told.logs)
         entries_back = restored(
             entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys]
         )
@@ -216,9 +226,10 @@ def restore(
             readers,
             new_ids,
             now_us,
-            f"{by.name}: {by.because}",
+            f"{by.name}: {by.because}" + (f", as of {chosen.point}" if chosen.point else ""),
             erased,
-            target.begun_epoch(chain[-1]),
+            target.begun_epoch(chosen.backup),
+            chosen.backup,
         )
         back = list[Reader]()
 
@@ -243,7 +254,21 @@ def restore(
                 before_open,
             )
         lost = {shard: ids for shard, ids in planned.lost.items() if not target.is_open(shard)}
-    _tell(planned, lost, back, left, as_json)
+    _tell(planned, chosen, lost, back, left, as_json)
+
+
+def _point_as_json(chosen: Chosen) -> dict[str, object]:
+    if chosen.point is None:
+        return {}
+    return {
+        "at": chosen.point,
+        "state_of": chosen.state_of.name,
+        "ends": {str(log.shard): log.watermark for log in chosen.told.logs},
+        "trimmed": {
+            str(shard): {"from": first, "to": last}
+            for shard, (first, last) in chosen.trimmed.items()
+        },
+    }
 
 
 def _refuse_together(
@@ -314,6 +339,7 @@ def _new_ids(
 
 def _tell(
     planned: Plan,
+    chosen: Chosen,
     lost: Mapping[int, tuple[int, int]],
     back: Sequence[Reader],
     left: Sequence[bytes],
@@ -332,13 +358,23 @@ def _tell(
                 "set_back": [str(reader) for reader in back],
                 "erased": erased,
                 "not_erased": not_erased,
+                **_point_as_json(chosen),
             }
         )
         return
+    as_of = f" as of {chosen.point}, the state of {chosen.state_of.name}" if chosen.point else ""
     console.print(
-        f"restored from {backup.name}, {cells} ids, and opened in leader epoch {epoch}",
+        f"restored from {backup.name}{as_of}, {cells} ids, and opened in leader epoch {epoch}",
         highlight=False,
     )
+    for shard, (first, last) in chosen.trimmed.items():
+        console.print(
+            f"shard {shard} is not as it was: a trim behind that moment took ids {first} to {last}"
+            " before a backup had them",
+            style="red",
+            highlight=False,
+            soft_wrap=True,
+        )
     if erased:
         console.print(
             f"erased again, as the register of erasures says: {len(erased)} rows:"

@@ -22,7 +22,7 @@ from cellfeed.store.backups.block_file import (
     read_encrypted_blocks,
 )
 from cellfeed.store.backups.folder import Backup
-from cellfeed.store.backups.manifest import Segment
+from cellfeed.store.backups.manifest import BackedLog, Segment
 from cellfeed.store.backups.marker import DICTIONARIES, STATE
 from cellfeed.store.cells import known_dictionaries
 from cellfeed.store.cells.body_codec import decode_body
@@ -156,9 +156,9 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
         )
 
 
-def check_whole(chain: Sequence[Backup]) -> None:
-    """Raises DataDamaged unless the pieces of each log follow each other from its start to its
-    watermark."""
+def check_whole(chain: Sequence[Backup], logs: Sequence[BackedLog] | None = None) -> None:
+    """Raises DataDamaged unless the pieces of each log follow each other, or overlap, from its
+    start to its watermark. ``logs``: those of the last backup when left out."""
     reached: dict[int, int] = {}
     for backup in chain:
         starts = {log.shard: log.log_start for log in backup.manifest.logs}
@@ -168,8 +168,8 @@ def check_whole(chain: Sequence[Backup]) -> None:
                     f"backup {backup.name}: shard {segment.shard} lacks cells"
                     f" {reached.get(segment.shard, 0)} to {segment.from_id - 1}"
                 )
-            reached[segment.shard] = segment.below_id
-    for log in chain[-1].manifest.logs:
+            reached[segment.shard] = max(reached.get(segment.shard, 0), segment.below_id)
+    for log in chain[-1].manifest.logs if logs is None else logs:
         if log.watermark > max(reached.get(log.shard, 0), log.log_start):
             raise DataDamaged(
                 f"backup {chain[-1].name}: shard {log.shard} lacks cells"

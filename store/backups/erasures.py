@@ -23,7 +23,7 @@ from uuid import UUID
 
 from cellfeed.store.backups.check import read_segment, read_state
 from cellfeed.store.backups.folder import Backup
-from cellfeed.store.backups.manifest import BackedErasure
+from cellfeed.store.backups.manifest import BackedErasure, BackedLog
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.register_entries import NOT_DONE, Erasure
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
@@ -107,19 +107,23 @@ def known_to_manifests(backups: Iterable[Backup], datastore: str, shards: int) -
 
 
 def to_erase(
-    chain: Sequence[Backup], state: Iterable[tuple[str, bytes]], told: Iterable[Erasure]
+    chain: Sequence[Backup],
+    state: Iterable[tuple[str, bytes]],
+    told: Iterable[Erasure],
+    logs: Sequence[BackedLog] | None = None,
 ) -> dict[int, list[bytes]]:
     """By shard the row keys of rows that are to be erased in what is restored of ``chain``, with
-    ``state`` as its state. ``told``: the register, and what manifests have beyond it. Needs
+    ``state`` as its state. ``told``: the register, and what manifests have beyond it. ``logs``: as
+    they are restored; those of the last backup when left out. Needs
     :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises
     DataDamaged."""
     newest = chain[-1].manifest
-    starts = {log.shard: log.log_start for log in newest.logs}
+    ids = {log.shard: range(log.log_start, log.watermark) for log in logs or newest.logs}
     in_logs = {
         bytes.fromhex(each.row_key)
         for backup in chain
         for each in _erasures(backup)
-        if each.added_id >= starts[each.shard]
+        if each.added_id in ids[each.shard]
     }
     in_state = {
         row_key.bytes: done
@@ -133,7 +137,7 @@ def to_erase(
     for row_key, erasures in sorted(by_row.items()):
         shard = shard_of(row_key, newest.shards)
         if row_key not in in_logs and any(
-            _is_there(each, starts[shard]) for each in _since(erasures, in_state.get(row_key))
+            _is_there(each, ids[shard].start) for each in _since(erasures, in_state.get(row_key))
         ):
             found.setdefault(shard, []).append(row_key)
     return found

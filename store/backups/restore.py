@@ -113,9 +113,12 @@ class RestoredLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore comes to. ``state``: the entries that come back, keys and values. ``parent``:
-    the history that was backed up, empty where the backup does not say."""
+    """What a restore comes to. ``chain``: the backups that have the cells; ``backup``: the one that
+    it restores, the last of them but for a point in time. ``state``: the entries that come back,
+    keys and values. ``parent``: the history that was backed up, empty where the backup does not
+    say."""
 
+    backup: Backup
     chain: Sequence[Backup]
     epoch: int
     logs: Mapping[int, RestoredLog]
@@ -125,10 +128,6 @@ class Plan:
     turns: Sequence[BackedTurn]
     columns: Sequence[str]
     parent: History = NO_HISTORY
-
-    @property
-    def backup(self) -> Backup:
-        return self.chain[-1]
 
     @property
     def erased(self) -> list[bytes]:
@@ -247,13 +246,17 @@ def plan(
     why: str,
     erased: Mapping[int, Sequence[bytes]] | None = None,
     begun_epoch: int | None = None,
+    point: Backup | None = None,
 ) -> Plan:
     """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log
     must not go on at its end. ``why`` is told in the log. ``erased``: by shard the rows that were
     erased since (:mod:`cellfeed.store.backups.erasures`). ``begun_epoch``: what the target says of
-    one that goes on. Raises ProtectData where Kafka's leader epochs have come to their end."""
-    told = chain[-1].manifest
-    check_whole(chain)
+    one that goes on. ``point``: a point in time as a backup
+    (:mod:`cellfeed.store.backups.point`). Raises ProtectData where Kafka's leader epochs have come
+    to their end."""
+    backup = chain[-1] if point is None else point
+    told = backup.manifest
+    check_whole(chain, told.logs)
     known = [epoch for log in told.logs for epoch, _ in log.epochs] + [
         reader.leader_epoch for reader in readers
     ]
@@ -263,7 +266,7 @@ def plan(
     logs = {}
     for log in told.logs:
         note = (
-            _note(log, keys[log.shard], epoch, new_ids[log.shard], now_us, chain[-1].name, why)
+            _note(log, keys[log.shard], epoch, new_ids[log.shard], now_us, backup.name, why)
             if log.shard in keys
             else None
         )
@@ -292,6 +295,7 @@ def plan(
     )
     kept = [*((key, value) for key, value in state if key not in done), *done.items()]
     return Plan(
+        backup,
         chain,
         epoch,
         logs,
@@ -315,28 +319,29 @@ def restore(
     a run that was killed has opened is left as it is. Raises ProtectData for storage that is not
     empty, DataDamaged for a backup or a target that does not hold what it should, Unavailable: run
     it again then."""
-    steps = _Steps(on_progress, 2 * sum(segment.cells for _, segment in _segments(plan.chain)))
+    pieces = list(_pieces(plan))
+    steps = _Steps(on_progress, 2 * sum(piece.segment.cells for piece in pieces))
     target.begin(plan)
     failpoint("restore.after_begin")
     with dictionaries_known(plan.chain):
-        for backup, segment in _segments(plan.chain):
-            if target.is_open(segment.shard):
-                steps.advance(2 * segment.cells)
+        for piece in pieces:
+            shard = piece.segment.shard
+            if target.is_open(shard):
+                steps.advance(2 * piece.segment.cells)
                 continue
-            log = plan.logs[segment.shard]
-            begin = max(log.log_start, target.loaded(segment.shard))
-            for cells in read_segment(backup, segment):
-                if new := [cell for cell in cells if cell.added_id >= begin]:
-                    target.load(segment.shard, new)
+            ids = range(max(piece.from_id, target.loaded(shard)), piece.below_id)
+            for cells in read_segment(piece.backup, piece.segment):
+                if new := [cell for cell in cells if cell.added_id in ids]:
+                    target.load(shard, new)
                 steps.advance(len(cells))
             failpoint("restore.after_load")
         target.complete(plan)
         failpoint("restore.after_complete")
         with target.reader() as reader:
-            for backup, segment in _segments(plan.chain):
-                if not target.is_open(segment.shard):
-                    _compare(reader, plan.logs[segment.shard].log_start, backup, segment)
-                    steps.advance(segment.cells)
+            for piece in pieces:
+                if not target.is_open(piece.segment.shard):
+                    _compare(reader, piece)
+                    steps.advance(piece.segment.cells)
     before_open()
     failpoint("restore.before_open")
     target.open()
@@ -357,39 +362,60 @@ class _Steps:
         self._on_progress(self._done, self._total)
 
 
-def _segments(chain: Sequence[Backup]) -> Iterator[tuple[Backup, Segment]]:
-    """Every piece of every log; those of one log in the order of their ids."""
-    for backup in chain:
+class _Piece(NamedTuple):
+    """What is restored of a piece of a log: its cells from ``from_id`` up to, not including,
+    ``below_id``."""
+
+    backup: Backup
+    segment: Segment
+    from_id: int
+    below_id: int
+
+    @property
+    def is_whole(self) -> bool:
+        return (self.from_id, self.below_id) == (self.segment.from_id, self.segment.below_id)
+
+
+def _pieces(plan: Plan) -> Iterator[_Piece]:
+    """Every piece of every log; those of one log in the order of their ids. Of a piece are left out
+    what was trimmed before the last backup, what an earlier piece has, and what lies behind the
+    log's end."""
+    reached: dict[int, int] = {}
+    for backup in plan.chain:
         for segment in backup.manifest.segments:
-            yield backup, segment
+            log = plan.logs[segment.shard]
+            begin = max(segment.from_id, log.log_start, reached.get(segment.shard, 0))
+            below = min(segment.below_id, log.end)
+            reached[segment.shard] = max(begin, below)
+            yield _Piece(backup, segment, begin, max(begin, below))
 
 
-def _compare(reader: LogReader, log_start: int, backup: Backup, segment: Segment) -> None:
+def _compare(reader: LogReader, piece: _Piece) -> None:
     """Raises DataDamaged when the storage does not hold the cells of this piece."""
-    begin = max(segment.from_id, log_start)
-    found, location = ShardDigest(), begin
-    while location < segment.below_id:
+    if piece.from_id == piece.below_id:
+        return
+    segment, location = piece.segment, piece.from_id
+    found = ShardDigest()
+    while location < piece.below_id:
         cells = [
             cell
             for cell in reader.scan(segment.shard, location, _SCAN_CELLS)
-            if cell.added_id < segment.below_id
+            if cell.added_id < piece.below_id
         ]
         if not cells:
             break
         _feed(found, cells)
         location = cells[-1].added_id + 1
     expected, count = segment.digest, segment.cells
-    if (
-        begin > segment.from_id
-    ):  # its front was trimmed before the last increment: it is not restored
-        rest = ShardDigest()
-        for cells in read_segment(backup, segment):
-            _feed(rest, [cell for cell in cells if cell.added_id >= begin])
-        expected, count = rest.hexdigest(), rest.cells
+    if not piece.is_whole:
+        part, ids = ShardDigest(), range(piece.from_id, piece.below_id)
+        for cells in read_segment(piece.backup, segment):
+            _feed(part, [cell for cell in cells if cell.added_id in ids])
+        expected, count = part.hexdigest(), part.cells
     if (found.hexdigest(), found.cells) != (expected, count):
         raise DataDamaged(
-            f"shard {segment.shard}: the storage holds {found.cells} cells from {begin} to"
-            f" {segment.below_id - 1}, not the backup's {count}, by their digest. It was not"
+            f"shard {segment.shard}: the storage holds {found.cells} cells from {piece.from_id} to"
+            f" {piece.below_id - 1}, not the backup's {count}, by their digest. It was not"
             " opened: restore into other storage"
         )
 

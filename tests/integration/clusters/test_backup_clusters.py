@@ -4,6 +4,7 @@ restore, and what is refused."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -13,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.cli.restore_point import Choice
 from cellfeed.store.backups.check import read_segment, read_state, verify
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.erasures import to_erase, told_of
@@ -22,7 +24,7 @@ from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
 from cellfeed.store.cells.body_codec import ERASED_BODY
-from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell, moment
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
@@ -357,6 +359,40 @@ def test_a_restore_that_is_killed_is_opened_by_nobody_and_goes_on(
         note = found[1].pop()
         assert (note.added_id, note.column_name) == (ends(embedded)[1] + 20, RESTORED_COLUMN)
         assert found == logs(embedded)
+
+
+def test_a_killed_restore_to_a_point_in_time_goes_on_to_that_very_point(
+    embedded: Datastore, empty_mariadb: MariaDB, tmp_path: Path
+) -> None:
+    folder = BackupFolder(tmp_path / "backups")
+    first = backed_up(embedded, tmp_path)
+    points = list[tuple[str, dict[int, list[StoredCell]]]]()
+    for begin in (400, 500):
+        embedded.put_new_cells(rides(begin, 100))
+        found = logs(embedded)
+        time.sleep(0.002)
+        points.append((moment(embedded.state.now_us()).isoformat(), found))
+        time.sleep(0.002)
+    embedded.put_new_cells(rides(600, 100))
+    create(folder, Source(embedded.engine, belongs), onto=first)
+
+    def restored_to(at: str) -> None:
+        chosen = Choice(folder, None, at, DATASTORE).checked(None, None)
+        state = restored(read_state(chosen.state_of), NOW_US)
+        made = plan(chosen.chain, state, [], {}, NOW_US, "a test", {}, EPOCH, chosen.backup)
+        with target_of(servers_of([empty_mariadb], semi_sync=False)) as target:
+            restore(made, target)
+
+    (at, wanted), (other, _) = points
+    set_failpoint("mysql.restore.after_load", "raise", 2)
+    with pytest.raises(FailpointReached):
+        restored_to(at)
+    assert passes("mysql.restore.after_load") == 2
+    with pytest.raises(ProtectData, match="is under way here"):
+        restored_to(other)
+    restored_to(at)
+    with opened([empty_mariadb]) as store:
+        assert logs(store) == wanted
 
 
 def test_rows_that_a_later_backup_knows_as_erased_are_erased_before_a_cluster_is_opened(

@@ -37,7 +37,11 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.connections import MySqlServer, parse_mysql_url
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.replication import minion_status, open_for_writes
+from cellfeed.store.engines.mysql.replication import (
+    is_read_only,
+    minion_status,
+    open_for_writes,
+)
 from cellfeed.store.errors import CellfeedError, Unavailable
 from tests.faults.cluster_faults import bring_back, until
 from tests.faults.cluster_system import DATASTORE, NAMESPACE, SHARDS, ClusterSystem, Tailer
@@ -111,7 +115,9 @@ class Staging:
     def differences(self) -> list[str]:
         """What has become of it."""
         role, silent = cluster_role(self.admin)
-        found = [f"staging's {name}: {reason}" for name, reason in silent.items()]
+        closed = is_read_only(self.admin.server(role.master))
+        found = ["staging's master takes no writes"] if closed else []
+        found += [f"staging's {name}: {reason}" for name, reason in silent.items()]
         if role != self.role:
             found.append(f"staging's role was {self.role}, and is {role}")
         master = self.admin.server(role.master)
@@ -146,7 +152,7 @@ def foreign_node(system: ClusterSystem, datastore: Datastore, chance: random.Ran
                     joins.try_("a rejoin", partial(follow_again, mixed, place), ids)
                     staging.open_again()
                 _supervise(mixed)
-                staging.open_again()
+                joins.violations["joins"] += staging.differences()
                 witnessed.append(_promoted(system, datastore, mixed, place, joins, ids, chance))
                 witnessed += _swapped(system, datastore, staging, chance)
         witnessed.append(f"refused: {', '.join(joins.refused)}")

@@ -14,6 +14,8 @@ Every other node that answers is made a minion of the master, and kept one:
   a master that is killed while a lease is renewed holds a transaction that no minion has. Cells and
   erasures of its own are left to a person (``cellfeed cluster rejoin --put-again``), and told;
 - a copy that was cut off is begun anew;
+- a server of another cluster, or of another history, is left alone, and told: a wrong address must
+  not end the writes of another datastore;
 - one that an error has stopped is started again, and the error told.
 """
 
@@ -32,9 +34,9 @@ from cellfeed.store.clusters.operating.rejoin import (
     NeverReplicated,
     clone,
     come_back,
-    heard_epoch,
     is_half_copied,
     start_again,
+    told_role,
 )
 from cellfeed.store.engines.mysql.replication import MinionStatus, is_read_only, minion_status
 from cellfeed.store.errors import (
@@ -201,7 +203,16 @@ class FailoverSupervisor:
             start_again(self._cluster, name, role.epoch)
 
     def _take_in(self, role: Role, name: str) -> None:
-        if heard_epoch(self._watched, name) is None:
+        told = told_role(self._watched, name)
+        if told is not None and (foreign := role.why_foreign(told)):
+            self._tell(
+                name,
+                f"{name} is left alone: {foreign}. Name the cluster's own servers in the"
+                f" configuration, or make it one: cellfeed cluster rejoin {self._cluster.name}"
+                f" {name} --copy",
+            )
+            return
+        if told is None:
             if is_half_copied(self._watched, name):
                 self._copy_to(name, "a copy to it was cut off", cut_off=True)
             else:

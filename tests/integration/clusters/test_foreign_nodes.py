@@ -13,6 +13,7 @@ from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import NewCell, new_cell
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.promote import cluster_role, promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving import node
@@ -153,6 +154,19 @@ def test_a_promotion_that_is_finished_points_no_server_of_another_history_to_its
     assert done.master == "a"
     assert_left_alone(staging)
     assert not is_read_only(production.admin.server("a"))
+
+
+def test_a_supervisor_leaves_a_server_of_another_history_alone(
+    production: TestCluster, staging: TestCluster, servers: list[MariaDB]
+) -> None:
+    """It fenced staging's master, and cut off its clients, every few seconds."""
+    a, b, _, theirs = servers
+    with configured(a=a, b=b, c=theirs) as mixed:
+        supervisor = FailoverSupervisor(mixed)
+        for _ in range(3):
+            assert supervisor.look() is None
+        supervisor.close()
+    assert_left_alone(staging)
 
 
 def assert_left_alone(staging: TestCluster) -> None:

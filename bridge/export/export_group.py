@@ -20,7 +20,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
+from cellfeed.bridge.coordination.contract import Coordinator, Session
 from cellfeed.bridge.export.batches import Throttle
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.export_terms import settle, settled
@@ -33,21 +33,14 @@ from cellfeed.bridge.export.schema_ids import schema_id_for, typed_format
 from cellfeed.bridge.export.taking_over import ExportContext, look_again
 from cellfeed.bridge.export.topics import ensure_topic
 from cellfeed.bridge.export.unit_run import UnitRun
-from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
-from cellfeed.bridge.groups.division import Division
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.member import CLAIM_AGAIN_S, GroupMember
+from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.groups.work_threads import WorkThreads
-from cellfeed.bridge.triggers.operate.progress_records import ProgressTeller
-from cellfeed.bridge.triggers.shard.position import Progress
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.errors import CellfeedError, ProtectData, StaleWriter, Unavailable
+from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 
 _log: Final = logging.getLogger("cellfeed.export")
-_LOOKS_IN_A_LEASE: Final = 4
-_LOOK_SOON_S: Final = 0.05
-_CLAIM_AGAIN_S: Final = 0.2
-_CONTROL_LOOK_S: Final = 1.0
 
 
 class ExportGroup:
@@ -66,25 +59,18 @@ class ExportGroup:
         self._datastore = datastore
         self._coordinator = coordinator
         self._heads_wanted = heads_wanted
-        self.standing = Standing(coordinator, export.group, name, export.lease_s)
-        self._division = Division(coordinator, self.standing, datastore.name)
-        self._control = Control(datastore.state, export.group)
-        self._hold: Hold | None = None
-        self._control_at_s = 0.0
-        self._poke = poke_of(export.group)
-        self._teller = ProgressTeller(
-            datastore.state,
+        self._member = GroupMember(
+            datastore,
+            coordinator,
             export.group,
             name,
-            export.column or "",
-            f"→ {export.topic_of(datastore.name)}",
+            export.lease_s,
+            column=export.column or "",
+            function=f"→ {export.topic_of(datastore.name)}",
+            log=_log,
         )
+        self.standing = self._member.standing
         self._runs: dict[int, UnitRun] = {}
-        self._to_give_back: list[Claim] = []
-        self._look_at_s = 0.0
-        self._looked_at_s = float("-inf")
-        self._epoch = -1
-        self._announced = False
         self._threads = WorkThreads(1)
         self._preparing: Future[None] | None = None
         self._prepare_at_s = 0.0
@@ -111,41 +97,33 @@ class ExportGroup:
 
     def hear(self, told: Collection[bytes]) -> None:
         """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
-        if self._poke in told:
-            self._control_at_s = 0.0
-            self._look_at_s = min(self._look_at_s, self._looked_at_s + _LOOK_SOON_S)
+        self._member.hear(told)
 
     def keep_place(self, heads: Mapping[int, Head]) -> None:
         """Leads if nobody else does, takes and gives back units. Raises StaleWriter when another
         process has this one's name; CellfeedError."""
-        if self.standing.superseded is not None:
-            raise self.standing.superseded
         now_s = time.monotonic()
         self._collect_ended()
-        if self._stands_aside(now_s) or (context := self._prepared(now_s)) is None:
+        if self._member.is_held(now_s):
+            for run in self._runs.values():
+                run.end()
+            self._member.give_back()
+            return
+        if (context := self._prepared(now_s)) is None:
             return
         self._look_at_topic(context, now_s)
-        session = self.standing.session
-        if now_s < self._look_at_s and session.epoch == self._epoch:
+        if (session := self._member.due_session(now_s)) is None:
             return
-        self._epoch, self._looked_at_s = session.epoch, now_s
-        self._look_at_s = now_s + session.ttl_s / _LOOKS_IN_A_LEASE
-        units = context.settled.units
-        if self._coordinator.lead(session):
-            self._divide(context)
-        elif not self._announced:
-            tell_workers(self._datastore.state, self.export.group)
-        self._announced = True
-        assigned = self._coordinator.assignment(session.group)
-        mine = {unit for unit in range(units) if assigned.get(unit) == session.member}
+        self._member.begin_look(session, now_s)
+        mine = self._member.assigned(session, context.settled.units)
         for unit, run in self._runs.items():
             if unit not in mine or (run.epoch != session.epoch and not self._goes_on(run, session)):
                 run.end()
-        self._give_back()
+        self._member.give_back()
         for unit in sorted(mine - set(self._runs)):
             self._begin(context, unit, heads)
         if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
-            self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
+            self._member.look_again(CLAIM_AGAIN_S)
 
     def tell_heads(self, heads: Mapping[int, Head], look_s: float) -> None:
         """New heads of the logs, for all units. ``look_s``: what looking took."""
@@ -154,9 +132,7 @@ class ExportGroup:
 
     def tell(self) -> None:
         """Tells other processes how far the shards are and why. Raises Unavailable."""
-        if self._teller.is_due():
-            waits = self._waits if self.context is None else None
-            self._teller.tell(str(self._hold) if self._hold is not None else waits, self.progress())
+        self._member.report(self._waits if self.context is None else None, self.progress())
 
     def drain(self) -> bool:
         """Asks every unit to end and gives back those that have; True when all are given back and
@@ -164,45 +140,16 @@ class ExportGroup:
         for run in self._runs.values():
             run.end()
         self._collect_ended()
-        try:
-            self._give_back()
-            if self._runs:
-                return False
-            self.standing.leave()
-        except Unavailable as error:
-            if self._runs:
-                return False
-            _log.warning(
-                "%s is left without a word: its units are free once the session has ended: %s",
-                self.export.group,
-                error,
-            )
-        with suppress(Unavailable):
-            self._teller.leave()
-        tell_workers(self._datastore.state, self.export.group)
-        return True
+        if self._runs:
+            with suppress(Unavailable):
+                self._member.give_back()
+            return False
+        return self._member.leave(is_idle=True)
 
     def close(self) -> None:
         self._threads.close()
 
     # --- inside -----------------------------------------------------------------------------------
-
-    def _stands_aside(self, now_s: float) -> bool:
-        if now_s >= self._control_at_s:
-            self._control_at_s = now_s + _CONTROL_LOOK_S
-            hold = self._control.holds(self._coordinator)
-            if (hold is None) != (self._hold is None):
-                _log.info(
-                    "%s %s", self.export.group, f"waits: {hold}" if hold is not None else "goes on"
-                )
-                self._look_at_s = 0.0
-            self._hold = hold
-        if self._hold is None:
-            return False
-        for run in self._runs.values():
-            run.end()
-        self._give_back()
-        return True
 
     def _prepared(self, now_s: float) -> ExportContext | None:
         """What the units need; None while the topic was not looked at, or is refused."""
@@ -276,13 +223,6 @@ class ExportGroup:
             self._topic_at_s = now_s + TOPIC_LOOK_S
             self._looking = self._threads.submit(partial(look_again, context))
 
-    def _divide(self, context: ExportContext) -> None:
-        members = self._coordinator.members(self.export.group)
-        self._teller.forget_the_long_dead(members)
-        with suppress(StaleWriter):  # the lead was lost since: the new leader divides
-            if self._division.divide(context.settled.units, members):
-                tell_workers(self._datastore.state, self.export.group)
-
     def _goes_on(self, run: UnitRun, session: Session) -> bool:
         """What was claimed in a session that has ended may be anybody's by now. While it is
         nobody's, the unit goes on under new claims: to take it over from oneself would cost as much
@@ -295,10 +235,9 @@ class ExportGroup:
         session, shards = self.standing.session, context.settled.shards_of(unit)
         claims = self._coordinator.claim(session, self._datastore.name, shards)
         if len(claims) < len(shards):
-            self._to_give_back += (
-                claims.values()
-            )  # its holder is about to let go of it, or its lease to run out
-            self._give_back()
+            # Its holder is about to let go of it, or its lease to run out.
+            self._member.will_give_back(claims.values())
+            self._member.give_back()
             return
         run = self._runs[unit] = UnitRun(context, unit, claims, session.epoch, heads)
         run.start()
@@ -310,13 +249,6 @@ class ExportGroup:
             del self._runs[unit]
             if run.failed is not None:
                 raise run.failed
-            # Kept until given back; a claim that is void is none any more, and nothing happens to
-            # it.
-            self._to_give_back += run.claims.values()
-            self._look_at_s = min(self._look_at_s, self._looked_at_s + _CLAIM_AGAIN_S)
-
-    def _give_back(self) -> None:
-        if self._to_give_back:
-            self._coordinator.release(self._to_give_back)
-            self._to_give_back.clear()
-            tell_workers(self._datastore.state, self.export.group)
+            # A claim that is void is none any more, and nothing happens to it.
+            self._member.will_give_back(run.claims.values())
+            self._member.look_soon(CLAIM_AGAIN_S)

@@ -56,8 +56,8 @@ from cellfeed.bridge.export.pace import Pace
 from cellfeed.bridge.export.resume import metadata_of
 from cellfeed.bridge.export.taking_over import ExportContext, TakenOver, take_over
 from cellfeed.bridge.export.unit_producer import UnitProducer
+from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.bridge.triggers.shard.position import Progress
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter, Unavailable
 from cellfeed.store.failpoints import declare, failpoint

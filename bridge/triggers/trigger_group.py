@@ -27,12 +27,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from cellfeed.bridge.coordination.contract import Claim, Coordinator
+from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.backoff import Waits
-from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
 from cellfeed.bridge.groups.definition import check_definition
-from cellfeed.bridge.groups.division import Division
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.member import CLAIM_AGAIN_S, GroupMember
+from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.groups.work_threads import WorkThreads
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
     changed_lineage,
@@ -40,11 +39,10 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import (
     lost_offsets,
     uses_footholds,
 )
-from cellfeed.bridge.triggers.operate.progress_records import ProgressTeller
 from cellfeed.bridge.triggers.parked.cells import ParkedCells, due
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.program import Trigger
-from cellfeed.bridge.triggers.shard.run import Progress, ShardRun
+from cellfeed.bridge.triggers.shard.run import ShardRun
 from cellfeed.bridge.triggers.shard.sweep import Sweep
 from cellfeed.bridge.triggers.shard.take_over import Taking
 from cellfeed.store.datastore import Datastore
@@ -52,21 +50,6 @@ from cellfeed.store.errors import CellfeedError, StaleWriter, Trimmed, Unavailab
 from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _log = logging.getLogger("cellfeed.triggers")
-
-_LOOKS_IN_A_LEASE: Final = 4
-"""The assignment is looked at so often in the length of a lease."""
-
-_LOOK_SOON_S: Final = 0.05
-"""Shortest time between two looks that others have told to: while shards change hands there are
-many."""
-
-_CLAIM_AGAIN_S: Final = 0.2
-"""How soon shards whose holders are about to let go of them are tried again; twice as long after
-each try in vain, because a poke tells of those that were let go, and to look at the claims of
-hundreds of shards is work."""
-
-_CONTROL_LOOK_S: Final = 1.0
-"""How often what operators have asked for is looked at when no poke tells of it."""
 
 _CHUNKS_IN_A_TURN: Final = 10
 """Chunks of one shard before other shards that wait for a thread get theirs."""
@@ -89,8 +72,17 @@ class TriggerGroup:
         self._datastore = datastore
         self._coordinator = coordinator
         self._parked = ParkedCells(datastore.state)
-        self.standing = Standing(coordinator, trigger.group, name, lease_s)
-        self._division = Division(coordinator, self.standing, datastore.name)
+        self._member = GroupMember(
+            datastore,
+            coordinator,
+            trigger.group,
+            name,
+            lease_s,
+            column=", ".join((trigger.column, *trigger.more_columns)),
+            function=trigger.function_name,
+            log=_log,
+        )
+        self.standing = self._member.standing
         self._runs: dict[int, ShardRun] = {}
         self._working: dict[int, Future[None]] = {}
         self._sweep = (
@@ -98,10 +90,7 @@ class TriggerGroup:
         )
         self.sweeping: Future[None] | None = None
         """The sweep under way."""
-        self._look_at_s = 0.0
-        self._looked_at_s = float("-inf")
-        self._claim_again_s = _CLAIM_AGAIN_S
-        self._epoch = -1
+        self._claim_again_s = CLAIM_AGAIN_S
         self._compared_in = -1
         """The session in which the group's definition was compared."""
         self._retry_at_s = time.monotonic() + trigger.parked_retry_s
@@ -114,25 +103,10 @@ class TriggerGroup:
         )
         self._lost_because: str | None = None
         """Why nobody knows where the work goes on, when the group's offsets were lost."""
-        self._to_give_back: list[Claim] = []
         self._waiting = RepeatedWarning(_log)
         """Of shards that wait for the store: while a master is away thousands of them may. Each has
         its reason in its progress."""
         self._waits = Waits()
-        self._control = Control(datastore.state, trigger.group)
-        self._poke = poke_of(trigger.group)
-        self._control_at_s = 0.0
-        self._announced = False
-        """Whether the others have been told that this worker has joined."""
-        self._hold: Hold | None = None
-        """Why operators have the group stand aside."""
-        self._teller = ProgressTeller(
-            datastore.state,
-            trigger.group,
-            name,
-            ", ".join((trigger.column, *trigger.more_columns)),
-            trigger.function_name,
-        )
 
     def progress(self) -> dict[int, Progress]:
         """Per shard that this worker owns."""
@@ -145,62 +119,46 @@ class TriggerGroup:
         Raises StaleWriter when another process has taken this worker's name, GroupTaken when the
         group has another trigger.
         """
-        if self.standing.superseded is not None:
-            raise self.standing.superseded
         now_s = time.monotonic()
-        if self._stands_aside(now_s):
+        if self._member.is_held(now_s):
+            for run in self._runs.values():  # given back as their cells end
+                run.stop.set()
             return
-        session = self.standing.session
-        if now_s < self._look_at_s and session.epoch == self._epoch:
+        if (session := self._member.due_session(now_s)) is None:
             return
         if session.epoch != self._compared_in:
             self._compare_definition()
             self._compared_in = session.epoch
-        self._epoch = session.epoch
-        self._looked_at_s = now_s
-        self._look_at_s = now_s + session.ttl_s / _LOOKS_IN_A_LEASE
+        self._member.begin_look(session, now_s)
         if self._has_lost_its_offsets():
             return
-        if self._coordinator.lead(session):
-            self._divide()
-        elif not self._announced:
-            tell_workers(self._datastore.state, self._trigger.group)
-        self._announced = True
-        mine = {
-            shard
-            for shard, member in self._coordinator.assignment(session.group).items()
-            if member == session.member
-        }
+        mine = self._member.assigned(session, self._datastore.shards)
         for shard, run in self._runs.items():
             # What was claimed in a session that has ended may be anybody's by now; it is claimed
             # anew once the cell under way is done.
             if shard not in mine or run.epoch != session.epoch:
                 run.stop.set()
         self._release_stopped()
-        self._give_back()
+        self._member.give_back()
         if missing := sorted(mine - set(self._runs)):
             self._begin(missing)
         in_vain = missing and self._runs.keys().isdisjoint(missing)
-        self._claim_again_s = 2 * self._claim_again_s if in_vain else _CLAIM_AGAIN_S
+        self._claim_again_s = 2 * self._claim_again_s if in_vain else CLAIM_AGAIN_S
         if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
-            self._look_at_s = now_s + min(self._claim_again_s, session.ttl_s / _LOOKS_IN_A_LEASE)
+            # Twice as long after each try in vain: a poke tells of those that were let go, and to
+            # look at the claims of hundreds of shards is work.
+            self._member.look_again(self._claim_again_s)
         self._look_at_parked()
 
     def hear(self, told: Collection[bytes]) -> None:
-        """Has the next :meth:`keep_place` look, a moment after the last look at the earliest, if
-        one of these pokes is for this group."""
-        if self._poke not in told:
-            return
-        self._control_at_s = 0.0
-        self._look_at_s = min(self._look_at_s, self._looked_at_s + _LOOK_SOON_S)
+        """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
+        self._member.hear(told)
 
     def tell(self) -> None:
-        """Tells other processes how far the shards are and why; does nothing when called more often
-        than it needs to be. Raises Unavailable."""
-        if self._teller.is_due():
-            hold = str(self._hold) if self._hold is not None else None
-            lost = f"stands still: {self._lost_because}" if self._lost_because is not None else None
-            self._teller.tell(hold or lost or self._stopped_because, self.progress())
+        """Reports to other processes how far the shards are and why; does nothing when called more
+        often than it needs to be. Raises Unavailable."""
+        lost = f"stands still: {self._lost_because}" if self._lost_because is not None else None
+        self._member.report(lost or self._stopped_because, self.progress())
 
     def start_work(self, pool: WorkThreads, sweeper: WorkThreads, heads: Mapping[int, int]) -> bool:
         """Hands every shard that has something to do to a thread, or to a sweep. Whether any shard
@@ -208,7 +166,7 @@ class TriggerGroup:
         self._collect_finished()
         self._release_stopped()
         with suppress(Unavailable):
-            self._give_back()
+            self._member.give_back()
         if self._stopped_because is None:
             live: dict[int, ShardRun] = {}
             any_live_has_work = False
@@ -236,40 +194,13 @@ class TriggerGroup:
         self._collect_finished()
         try:
             self._release_stopped()
-            self._give_back()
             if self._runs:
+                self._member.give_back()
                 return all(run.is_overdue for run in self._runs.values())
-            self.standing.leave()
-        except Unavailable as error:
+        except Unavailable:
             if self._working:
                 return False
-            _log.warning(
-                "%s is left without a word: its shards are free once the session has ended: %s",
-                self._trigger.group,
-                error,
-            )
-        with suppress(Unavailable):
-            self._teller.leave()
-        tell_workers(self._datastore.state, self._trigger.group)
-        return True
-
-    def _stands_aside(self, now_s: float) -> bool:
-        """Whether operators have the group wait; the shards are given back as their cells end.
-        Raises Unavailable."""
-        if now_s >= self._control_at_s:
-            self._control_at_s = now_s + _CONTROL_LOOK_S
-            hold = self._control.holds(self._coordinator)
-            if hold is not None and self._hold is None:
-                _log.info("trigger %s waits: %s", self._trigger.group, hold)
-            elif hold is None and self._hold is not None:
-                _log.info("trigger %s resumes", self._trigger.group)
-                self._look_at_s = 0.0
-            self._hold = hold
-        if self._hold is None:
-            return False
-        for run in self._runs.values():
-            run.stop.set()
-        return True
+        return self._member.leave(is_idle=not self._working)
 
     def _compare_definition(self) -> None:
         """Before anything is claimed in a session: whoever slept through a change of the definition
@@ -327,16 +258,6 @@ class TriggerGroup:
             return
         self._runs |= self._taking.take(session, shards)
 
-    def _divide(self) -> None:
-        group = self._trigger.group
-        members = self._coordinator.members(group)
-        try:
-            if self._division.divide(self._datastore.shards, members):
-                tell_workers(self._datastore.state, group)
-        except StaleWriter as error:
-            _log.info("another worker leads %s now: %s", group, error)
-        self._teller.forget_the_long_dead(members)
-
     def _work(self, run: ShardRun, retry_all: bool | None) -> None:
         if retry_all is not None:
             run.retry_parked(only_asked=not retry_all)
@@ -391,15 +312,7 @@ class TriggerGroup:
                     run.keep()
                 del self._runs[shard]
                 self._waits.forget(shard)
-                # Kept until given back: a claim that outlived an error here would keep the shard
-                # from everybody as long as this worker lives.
-                self._to_give_back.append(run.claim)
-
-    def _give_back(self) -> None:
-        if self._to_give_back:
-            self._coordinator.release(self._to_give_back)
-            self._to_give_back.clear()
-            tell_workers(self._datastore.state, self._trigger.group)
+                self._member.will_give_back([run.claim])
 
     def _look_at_parked(self) -> None:
         reason = self._parked.stopped_because(self._trigger.group)

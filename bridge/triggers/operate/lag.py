@@ -25,15 +25,15 @@ import msgspec
 
 from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.groups.control import EXPORTS, PREFIX, Hold, by_group, group_prefix
-from cellfeed.bridge.groups.start import settled_start
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
-from cellfeed.bridge.triggers.operate.progress_records import (
+from cellfeed.bridge.groups.progress_records import (
     TELL_AGAIN_S,
     About,
     Left,
     WorkerRecord,
     worker_record,
 )
+from cellfeed.bridge.groups.start import settled_start
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
 from cellfeed.bridge.triggers.operate.reasons import NOBODY, Told, reason, waits_because, workers
 from cellfeed.bridge.triggers.operate.rename import renamed_groups
 from cellfeed.bridge.triggers.parked.cells import ParkedCells

@@ -10,9 +10,13 @@ import msgspec
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.groups.control import Hold, when
+from cellfeed.bridge.groups.progress_records import (
+    NOT_STARTED,
+    TELL_AGAIN_S,
+    Left,
+    WorkerRecord,
+)
 from cellfeed.bridge.triggers.offsets.kept_offsets import choices
-from cellfeed.bridge.triggers.operate.progress_records import TELL_AGAIN_S, Left, WorkerRecord
-from cellfeed.bridge.triggers.shard.position import NOT_STARTED
 
 NOBODY: Final = ""
 

@@ -36,6 +36,7 @@ from cellfeed.bridge.groups.control import OPERATOR, Hold, group_prefix, tell_wo
 from cellfeed.bridge.groups.definition import definition_key
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
+from cellfeed.bridge.groups.progress_records import About
 from cellfeed.bridge.groups.start import carried_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
     Footholds,
@@ -45,7 +46,6 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import (
     lost_offsets,
     uses_footholds,
 )
-from cellfeed.bridge.triggers.operate.progress_records import About
 from cellfeed.bridge.triggers.parked.cells import ParkedCell
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.store.datastore import Datastore

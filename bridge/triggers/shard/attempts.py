@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.triggers.process_death.deadlines import Call, Deadlines
 from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardTries
 from cellfeed.bridge.triggers.program import Trigger
-from cellfeed.bridge.triggers.shard.position import Place, Progress
+from cellfeed.bridge.triggers.shard.position import Place
 from cellfeed.store.api import CellStore
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import Unavailable

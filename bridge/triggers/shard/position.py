@@ -23,11 +23,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
 from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
 from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StaleWriter, Unavailable
@@ -40,24 +40,6 @@ SAVE_EVERY_S: Final = 0.2
 
 _SAVE_AGAIN_S: Final = 0.5
 """How soon an idle shard tries again to save what could not be saved."""
-
-
-NOT_STARTED: Final = "not started"
-"""Of a run that has had nothing to do yet, or no thread."""
-
-
-@dataclass
-class Progress:
-    """What a shard's run tells of itself. ``location``: the next cell; ``run`` and ``parked``:
-    cells, by this run."""
-
-    location: int = 0
-    run: int = 0
-    parked: int = 0
-    last_progress_s: float = 0.0
-    because: str = NOT_STARTED
-    running: int | None = None
-    """The cell, or the first of the batch, that the function is called for at this moment."""
 
 
 class Place:

@@ -34,6 +34,7 @@ from uuid import UUID
 
 from cellfeed.bridge.coordination.contract import Claim
 from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
 from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
@@ -43,7 +44,7 @@ from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.shard.attempts import Attempts, Failed, Stopped
 from cellfeed.bridge.triggers.shard.batches import CHUNK_CELLS, LIVE_CELLS_MAX, Parts
 from cellfeed.bridge.triggers.shard.parked_retry import ParkedRetry
-from cellfeed.bridge.triggers.shard.position import Place, Progress
+from cellfeed.bridge.triggers.shard.position import Place
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LogRange

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from cellfeed.bridge.export.export_group import ExportGroup
-from cellfeed.bridge.triggers.shard.position import Progress as Place
+from cellfeed.bridge.groups.progress_records import Progress as Place
 from cellfeed.cli.export import _Looks
 from cellfeed.store.errors import ProtectData
 

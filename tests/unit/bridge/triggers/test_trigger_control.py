@@ -25,8 +25,8 @@ from cellfeed.bridge.groups.history import (
     history,
     operator,
 )
+from cellfeed.bridge.groups.progress_records import worker_record
 from cellfeed.bridge.triggers.operate.lag import LagReader
-from cellfeed.bridge.triggers.operate.progress_records import worker_record
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable

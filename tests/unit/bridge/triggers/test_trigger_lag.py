@@ -17,11 +17,10 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.control import Control
 from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller, worker_record
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
-from cellfeed.bridge.triggers.operate.progress_records import ProgressTeller, worker_record
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.bridge.triggers.shard.position import Progress
 from cellfeed.bridge.triggers.shard.take_over import Taking
 from cellfeed.store.datastore import Datastore
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
@@ -342,9 +341,7 @@ def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(
-        "cellfeed.bridge.triggers.operate.progress_records.time.monotonic", lambda: now_s
-    )
+    monkeypatch.setattr("cellfeed.bridge.groups.progress_records.time.monotonic", lambda: now_s)
     teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")
     key = f"triggers/{GROUP}/workers/w"
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from cellfeed.bridge.groups.control import group_prefix, when
-from cellfeed.bridge.triggers.shard.position import Progress
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 
@@ -46,6 +46,24 @@ FORGOTTEN_AFTER_S: Final = 86_400.0
 _FORGET_EVERY_S: Final = 3_600.0
 _REASON_CHARACTERS_MAX: Final = 300
 """Of a reason in a record: there may be one for each shard."""
+
+
+NOT_STARTED: Final = "not started"
+"""The reason of a shard that has had nothing to do yet, or no thread."""
+
+
+@dataclass
+class Progress:
+    """What the work on one shard reports of itself. ``location``: the next cell; ``run`` and
+    ``parked``: cells, by this worker."""
+
+    location: int = 0
+    run: int = 0
+    parked: int = 0
+    last_progress_s: float = 0.0
+    because: str = NOT_STARTED
+    running: int | None = None
+    """The cell, or the first of the batch, that the function is called for at this moment."""
 
 
 class ShardRecord(msgspec.Struct, frozen=True, array_like=True):

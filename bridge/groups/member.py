@@ -1,0 +1,174 @@
+"""One process's place in a group of triggers, of exports or of indexes: when it looks at what is
+assigned to it, whether operators have it wait, what it gives back, and what it reports of itself.
+
+What is done with an assigned shard or unit is not here: that is the group's own
+(``triggers/trigger_group.py``, ``export/export_group.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
+from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
+from cellfeed.bridge.groups.division import Division
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StaleWriter, Unavailable
+
+LOOKS_IN_A_LEASE: Final = 4
+"""The assignment is looked at so often in the length of a lease."""
+
+LOOK_SOON_S: Final = 0.05
+"""Shortest time between two looks that others have told to: while shards change hands there are
+many."""
+
+CONTROL_LOOK_S: Final = 1.0
+"""How often what operators have asked for is looked at when no poke tells of it."""
+
+CLAIM_AGAIN_S: Final = 0.2
+"""How soon shards whose holders are about to let go of them are tried again."""
+
+
+class GroupMember:
+    """See the module. Used by the process's main thread. ``column`` and ``function`` are what
+    ``cellfeed status`` shows of the group."""
+
+    def __init__(
+        self,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        group: str,
+        name: str,
+        lease_s: float,
+        *,
+        column: str,
+        function: str,
+        log: logging.Logger,
+    ) -> None:
+        self.group = group
+        self._state = datastore.state
+        self._coordinator = coordinator
+        self._log = log
+        self.standing = Standing(coordinator, group, name, lease_s)
+        self._division = Division(coordinator, self.standing, datastore.name)
+        self._control = Control(datastore.state, group)
+        self._poke = poke_of(group)
+        self._teller = ProgressTeller(datastore.state, group, name, column, function)
+        self._hold: Hold | None = None
+        self._control_at_s = 0.0
+        self._look_at_s = 0.0
+        self._looked_at_s = float("-inf")
+        self._epoch = -1
+        self._announced = False
+        self._to_give_back: list[Claim] = []
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def hear(self, told: Collection[bytes]) -> None:
+        """Makes the next look come soon, if one of these pokes is for this group."""
+        if self._poke in told:
+            self._control_at_s = 0.0
+            self.look_soon(LOOK_SOON_S)
+
+    def look_soon(self, after_s: float) -> None:
+        """Makes the next look come so many seconds after the last one, or when it would come
+        anyway."""
+        self._look_at_s = min(self._look_at_s, self._looked_at_s + after_s)
+
+    def look_again(self, in_s: float) -> None:
+        """Makes the next look come so many seconds after this one, a part of the lease at most."""
+        part_s = self.standing.session.ttl_s / LOOKS_IN_A_LEASE
+        self._look_at_s = self._looked_at_s + min(in_s, part_s)
+
+    def is_held(self, now_s: float) -> bool:
+        """Whether operators have the group wait. Raises Unavailable; StaleWriter when another
+        process has taken this one's name."""
+        if self.standing.superseded is not None:
+            raise self.standing.superseded
+        if now_s >= self._control_at_s:
+            self._control_at_s = now_s + CONTROL_LOOK_S
+            hold = self._control.holds(self._coordinator)
+            if hold is not None and self._hold is None:
+                self._log.info("%s waits: %s", self.group, hold)
+            elif hold is None and self._hold is not None:
+                self._log.info("%s resumes", self.group)
+                self._look_at_s = 0.0
+            self._hold = hold
+        return self._hold is not None
+
+    def due_session(self, now_s: float) -> Session | None:
+        """The session, when it is time to look at the assignment; None before."""
+        session = self.standing.session
+        return session if now_s >= self._look_at_s or session.epoch != self._epoch else None
+
+    def begin_look(self, session: Session, now_s: float) -> None:
+        """Notes that the look of this session has begun: the next one is a part of a lease away."""
+        self._epoch, self._looked_at_s = session.epoch, now_s
+        self._look_at_s = now_s + session.ttl_s / LOOKS_IN_A_LEASE
+
+    def assigned(self, session: Session, partitions: int) -> set[int]:
+        """What is assigned to this member, of ``partitions`` shards or units. A member that leads
+        divides them first. Raises Unavailable."""
+        if self._coordinator.lead(session):
+            self._divide(partitions)
+        elif not self._announced:
+            tell_workers(self._state, self.group)
+        self._announced = True
+        assignment = self._coordinator.assignment(session.group)
+        return {each for each in range(partitions) if assignment.get(each) == session.member}
+
+    def _divide(self, partitions: int) -> None:
+        members = self._coordinator.members(self.group)
+        try:
+            if self._division.divide(partitions, members):
+                tell_workers(self._state, self.group)
+        except StaleWriter as error:  # the lead was lost since: the new leader divides
+            self._log.info("another worker leads %s now: %s", self.group, error)
+        self._teller.forget_the_long_dead(members)
+
+    # --- giving back ------------------------------------------------------------------------------
+
+    def will_give_back(self, claims: Iterable[Claim]) -> None:
+        """Keeps claims until they are given back. A claim that outlived an error would keep its
+        shard from everybody as long as this process lives."""
+        self._to_give_back += claims
+
+    def give_back(self) -> None:
+        """Releases those claims. Raises Unavailable."""
+        if self._to_give_back:
+            self._coordinator.release(self._to_give_back)
+            self._to_give_back.clear()
+            tell_workers(self._state, self.group)
+
+    # --- reporting and leaving --------------------------------------------------------------------
+
+    def report(self, because: str | None, progress: Mapping[int, Progress]) -> None:
+        """Reports how far the shards are. ``because``: why all of it waits, unless operators have
+        it wait. Raises Unavailable."""
+        if self._teller.is_due():
+            held = str(self._hold) if self._hold is not None else None
+            self._teller.tell(held or because, progress)
+
+    def leave(self, is_idle: bool) -> bool:
+        """Gives back what is left and ends the membership. False, to be called again, when
+        coordination is away and not ``is_idle``: work is still under way."""
+        try:
+            self.give_back()
+            self.standing.leave()
+        except Unavailable as error:
+            if not is_idle:
+                return False
+            self._log.warning(
+                "%s is left without a word: its shards are free once the session has ended: %s",
+                self.group,
+                error,
+            )
+        with suppress(Unavailable):
+            self._teller.leave()
+        tell_workers(self._state, self.group)
+        return True

@@ -21,7 +21,7 @@ ALONE   = $(LEAN) -p no:xdist -p no:rerunfailures $(if $(SEED),,-p no:randomly)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast pure mutants lint grid bench faults faults-all model fuzz services lock clean
+.PHONY: help setup demo test test-fast pure mutants lint docs grid bench faults faults-all model fuzz services lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,6 +69,9 @@ lint: setup ## Style, types and layers: ruff, mypy --strict, import-linter
 grid: setup ## Ask every Kafka client the same things; writes the table in docs/kafka-consumers.md
 	CELLFEED_WRITE_GRID=1 $(BIN)/python -m pytest -p no:xdist tests/clients/test_client_grid.py
 
+docs: setup ## The guides and the reference as a site with search, in build/site; a warning is an error
+	$(BIN)/python -m sphinx --fail-on-warning --fresh-env --quiet -c docs/site . build/site
+
 bench: setup ## Measurements beside their peers (NAME=put_http for one; all without)
 	$(BIN)/python -m benchmarks $(or $(NAME),--all)
 
@@ -89,7 +92,7 @@ services: ## Install what local servers and tests on them use (MariaDB, ZooKeepe
 	./docker/install-services
 
 lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
-	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev --python-version 3.11 pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev --group docs --python-version 3.11 pyproject.toml -o requirements.lock
 
 clean: ## Remove the environment and what runs left behind
 	rm -rf $(VENV) run demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""One tree of errors for the whole product.
+"""One tree of errors for the whole product::
 
     CellfeedError
     ├── InvalidRequest            400  definite, not retriable: the caller must change something

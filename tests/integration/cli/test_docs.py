@@ -10,18 +10,15 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 import yaml
 from typer.core import TyperGroup
 
 import cellfeed
-from cellfeed.cli.main import command_line, verb_alone
 from cellfeed.config.model import Config, load_config
+from tests.support.command_tree import cli, verbs
 
 ROOT = Path(__file__).parents[3]
 PAGES = [
@@ -54,25 +51,6 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 def documented(program: str) -> list[tuple[str, list[str]]]:
     return [(page, words[1:]) for page, words in commands() if Path(words[0]).name == program]
-
-
-def verbs(command: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every verb of the command line, for example ``("parked", "list")``."""
-    if isinstance(command, TyperGroup):
-        for name, child in command.commands.items():
-            yield from verbs(child, (*prefix, name))
-    else:
-        yield prefix
-
-
-@cache
-def cli() -> Any:
-    """The command line with every verb imported."""
-    whole = typer.main.get_command(command_line())
-    assert isinstance(whole, TyperGroup)
-    for name in list(whole.commands):
-        whole.commands |= verb_alone(name).commands
-    return whole
 
 
 @pytest.mark.parametrize(("page", "words"), documented("cellfeed"))

@@ -27,5 +27,5 @@ def cli() -> Any:
     whole = typer.main.get_command(command_line())
     assert isinstance(whole, TyperGroup)
     for name in list(whole.commands):
-        whole.commands |= verb_alone(name).commands
+        whole.commands.update(verb_alone(name).commands)
     return whole

@@ -269,11 +269,12 @@ def _run_backups(
 ) -> None:
     from cellfeed.assembly.backup_source import backup_source
     from cellfeed.store.backups.folder import BackupFolder
+    from cellfeed.store.backups.places.open import place_at
     from cellfeed.store.backups.schedule import BackupSchedule
 
     with backup_source(config, directory.path) as source:
         schedule = BackupSchedule(
-            BackupFolder(directory.inside(backups.directory)),
+            BackupFolder(place_at(backups.directory, directory.inside)),
             source,
             backups.policy(),
             partial(directory.say_recovery, backups.name),

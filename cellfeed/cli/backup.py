@@ -29,6 +29,7 @@ from cellfeed.store.backups.check import verify, verify_without_identity
 from cellfeed.store.backups.create import create
 from cellfeed.store.backups.encryption import Identities, identities_of, recipients_of
 from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
+from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.backups.prune import Decision, decide, remove
 from cellfeed.store.backups.register import Register
 from cellfeed.store.errors import DataDamaged, InvalidRequest, UnknownDatastore
@@ -37,7 +38,10 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Back a datastore up into files, and look after them; `cellfeed restore` brings one back.",
 )
-FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of backups.")]
+FolderArgument = Annotated[
+    str,
+    typer.Argument(metavar="DIR", help="The folder of backups, or s3://bucket/prefix."),
+]
 BackupOption = Annotated[
     str | None,
     typer.Option(
@@ -53,8 +57,14 @@ LATEST = "latest"
 @app.command("create")
 def create_backup(
     directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="The folder of backups; made when it is not there."),
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help=(
+                "The folder of backups, made when it is not there; or s3://bucket/prefix, in a"
+                " bucket that is there."
+            ),
+        ),
     ],
     onto: Annotated[
         str | None,
@@ -115,7 +125,7 @@ def create_backup(
         raise UnknownDatastore(
             f"the instance has datastore {checked.datastore.name!r}, not {datastore!r}"
         )
-    folder = BackupFolder(directory)
+    folder = BackupFolder(place_at(directory))
     below = (
         folder.get(None if onto == LATEST else onto, checked.datastore.name)
         if onto is not None
@@ -138,7 +148,7 @@ def create_backup(
 def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None:
     """Show the backups of a folder, the oldest first, and folders with the name of a backup that
     are none."""
-    found, unreadable = BackupFolder(directory).look()
+    found, unreadable = BackupFolder(place_at(directory)).look()
     table = Table(
         "backup", "datastore", "begun", "cells", "bytes", "encrypted", "stands on", box=None
     )
@@ -204,13 +214,13 @@ def verify_backup(
     """
     if tmp_dir is not None and not trial:
         raise InvalidRequest("--tmp-dir is the place of a trial restore: give --restore as well")
-    folder = BackupFolder(directory)
+    folder = BackupFolder(place_at(directory))
     identities = identities_of(identity or ())
     chain = folder.chain(folder.get(backup))
     if identities is not None or trial:
         chain = with_identities(chain, identities)
     is_read = not any(each.is_locked for each in chain)
-    register = Register(directory, identities=identities)
+    register = Register(folder.place, identities=identities)
     recorded = [(chain[-1].name, chain[-1].manifest.register)]
     with progress_bar() as bar:
         task = bar.add_task("verifying (cells)", total=sum(each.manifest.cells for each in chain))
@@ -303,7 +313,7 @@ def prune(
     """
     if keep < 0:
         raise InvalidRequest(f"--keep {keep:g} is below 0")
-    folder = BackupFolder(directory)
+    folder = BackupFolder(place_at(directory))
     folder.look()
     with folder.locked(), errors.status("reading the newest backup that stays"):
         decision = decide(folder, keep, time.time_ns() // 1000, datastore)

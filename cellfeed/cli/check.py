@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,9 +30,14 @@ def check(
         ),
     ] = False,
     backups: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "--backups", help="With --repair: take copies from backups in this folder as well."
+            "--backups",
+            metavar="DIR",
+            help=(
+                "With --repair: take copies from backups in this folder as well, or in"
+                " s3://bucket/prefix."
+            ),
         ),
     ] = None,
     identity: IdentityOption = None,
@@ -73,9 +77,12 @@ def check(
         repair_storage,
     )
     from cellfeed.store.backups.encryption import identities_of
+    from cellfeed.store.backups.places.open import place_at
     from cellfeed.store.engines.contract.findings import Findings
 
-    copies = Backups(backups, identities_of(identity or ())) if backups is not None else None
+    copies = (
+        Backups(place_at(backups), identities_of(identity or ())) if backups is not None else None
+    )
     settings, found, began_s = config_of(run_dir, config), Findings(), time.monotonic()
     with progress_bar() as bar:
         task = bar.add_task(

@@ -15,6 +15,7 @@ from cellfeed.cli.instance import opened
 from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.encryption import Identities
+from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.backups.repair import BackupSource, Mender, Source, repair
 from cellfeed.store.clusters.operating.check import cells_of, check_cluster
 from cellfeed.store.clusters.operating.promote import cluster_role
@@ -108,7 +109,7 @@ def check_indexes(
 class Backups(NamedTuple):
     """A folder of backups, and what decrypts them."""
 
-    folder: Path
+    folder: Place
     identities: Identities | None
 
     def source(self, given: DatastoreConfig, history_id: str) -> BackupSource:

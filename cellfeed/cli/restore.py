@@ -30,6 +30,7 @@ from cellfeed.store.backups.encryption import identities_of
 from cellfeed.store.backups.erasures import erased_in_folder, to_erase, told_of
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Manifest, Reader
+from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import (
     IDS_LEFT_OUT,
@@ -177,7 +178,7 @@ def restore(
     by = operator(reason)
     run_dir = RunDir(into)
     checked = load_config(config or (run_dir.config if run_dir.config.exists() else None))
-    folder = BackupFolder(directory)
+    folder = BackupFolder(place_at(directory))
     choice = Choice(folder, backup, at, checked.datastore.name)
     told = choice.told
     if (checked.datastore.name, checked.datastore.shards) != (told.datastore, told.shards):
@@ -194,7 +195,7 @@ def restore(
         chosen = choice.checked(None if part is None else part.shard, identities)
     chain, told, state_of = chosen.chain, chosen.told, chosen.state_of
     later = folder.later(state_of) if part is None else folder.later(chain[-1], then="")
-    erasures = told_of(Register(directory, identities=identities), state_of, later)
+    erasures = told_of(Register(folder.place, identities=identities), state_of, later)
     if part is not None:
         with dictionaries_known(chain):
             erased_rows = erased_in_folder(chain, later, erasures)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 
 from cellfeed.bridge.trimming.trim import trims_in
 from cellfeed.store.backups.check import check_files, read_state
@@ -41,7 +40,7 @@ class Choice:
     def __init__(
         self, folder: BackupFolder, backup: str | None, at: str | None, datastore: str
     ) -> None:
-        self._path: Path = folder.path
+        self._place = folder.place
         self._at = at
         self._covered: Covered | None = None
         if at is None:
@@ -62,7 +61,7 @@ class Choice:
         found. Raises InvalidRequest where an identity is missing, DataDamaged, ProtectData."""
         self.chain = with_identities(self.chain, identities)
         if wrong := check_files(self.chain, shard):
-            more = f" (and {len(wrong) - 1} more: cellfeed backup verify {self._path})"
+            more = f" (and {len(wrong) - 1} more: cellfeed backup verify {self._place})"
             raise DataDamaged(f"nothing restored: {wrong[0]}{more if wrong[1:] else ''}")
         if self._covered is None:
             return Chosen(self.chain, self.chain[-1], self.chain[-1])

@@ -244,11 +244,12 @@ class WarehouseConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """A process that backs the datastore up on a schedule. ``directory``: the folder of backups; a
-    relative one lies in the run directory. ``every_s``: seconds from the beginning of one backup to
-    that of the next one, an increment, or a full one when the last full one began ``full_every_s``
-    ago. ``keep_days``: the declared time, after which backups are removed with all that they stand
-    on; all stay without. ``cells_per_s``: no faster than that. ``recipients``: the age recipients
-    (age1…) that backups are encrypted to; they are plain without."""
+    relative one lies in the run directory; or `s3://bucket/prefix`. ``every_s``: seconds from the
+    beginning of one backup to that of the next one, an increment, or a full one when the last full
+    one began ``full_every_s`` ago. ``keep_days``: the declared time, after which backups are
+    removed with all that they stand on; all stay without. ``cells_per_s``: no faster than that.
+    ``recipients``: the age recipients (age1…) that backups are encrypted to; they are plain
+    without."""
 
     directory: str
     name: ProcessName = "backups"

@@ -30,7 +30,7 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.dictionary import Dictionary, from_line
 from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.cells.log_gaps import GapCheck
-from cellfeed.store.errors import CellfeedError, DataDamaged
+from cellfeed.store.errors import CellfeedError, DataDamaged, StorageUnavailable
 
 _READ_BYTES: Final = 1 << 20
 
@@ -83,8 +83,12 @@ def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) ->
                     try:
                         for cells in read_segment(backup, segment):
                             on_progress(len(cells))
+                    except StorageUnavailable:
+                        raise
                     except CellfeedError as error:
                         wrong.append(str(error))
+    except StorageUnavailable:
+        raise
     except CellfeedError as error:
         wrong.append(str(error))
     try:

@@ -159,7 +159,7 @@ def create(
                 Pacing(cells_per_s, on_progress),
             )
         except (CellfeedError, OSError) as error:
-            with suppress(OSError):
+            with suppress(OSError, CellfeedError):
                 remove_files(folder.place, marker)
             if isinstance(error, OSError):
                 raise StorageUnavailable(

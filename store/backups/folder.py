@@ -13,7 +13,7 @@ and which backups one stands on.
 Whatever else lies in DIR belongs to somebody else: files, folders of other names, links, and
 folders without a valid marker or manifest. Nothing here reads, follows or removes them. Backups are
 ordered by their sequence, one more than the highest of the folder. The time in the name is for
-people.
+people. DIR lies on a disk or in an object store (:mod:`cellfeed.store.backups.places`).
 
 Crash points: a backup is there when its manifest is, which is one rename; everything else was
 synced before. What a killed one has left has a marker and no manifest; it counts for nothing, and
@@ -133,6 +133,8 @@ class BackupFolder:
                     else _NOT_RECOGNISED
                 )
                 unreadable.append(Unreadable(place.name, reason, marker, finished=False))
+            except StorageUnavailable:
+                raise
             except CellfeedError as error:
                 unreadable.append(
                     Unreadable(place.name, str(error), read_marker(place), finished=True)
@@ -233,7 +235,7 @@ class BackupFolder:
                 " shows those that are there"
             ) from None
         except OSError as error:
-            raise StorageUnavailable(f"{place}/{MANIFEST}: {error.strerror}") from error
+            raise DataDamaged(f"{place}/{MANIFEST}: {error.strerror}") from error
         manifest = decode_manifest(content, place.name)
         if manifest.name != place.name:
             raise DataDamaged(

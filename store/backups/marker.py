@@ -20,7 +20,7 @@ import msgspec
 
 from cellfeed.store.backups.places.contract import Entry, Place
 from cellfeed.store.backups.sealed import seal, unseal
-from cellfeed.store.errors import CellfeedError
+from cellfeed.store.errors import CellfeedError, StorageUnavailable
 
 MANIFEST: Final = "manifest.json"
 MARKER: Final = "cellfeed-backup"
@@ -57,11 +57,13 @@ def write_marker(place: Place, marker: Marker) -> None:
 
 
 def read_marker(place: Place) -> Marker | None:
-    """The folder's marker; None where there is none that is its own."""
+    """The folder's marker; None where there is none that is its own. Raises StorageUnavailable."""
     try:
         if not place.is_file(MARKER):
             return None
         marker = unseal(place.read(MARKER), Marker, f"{place.name}/{MARKER}")
+    except StorageUnavailable:
+        raise
     except (
         OSError,
         CellfeedError,

@@ -98,7 +98,7 @@ def covering(folder: BackupFolder, datastore: str, at_us: int) -> Covered:
             told = each.manifest
             histories.setdefault((told.history.history_id, told.shards), []).append(each)
     if not histories:
-        raise NotFound(f"{folder.path} holds no whole backup of datastore {datastore!r}")
+        raise NotFound(f"{folder.place} holds no whole backup of datastore {datastore!r}")
     newest_first = sorted(
         histories.values(), key=lambda each: each[-1].manifest.order, reverse=True
     )
@@ -115,7 +115,7 @@ def covering(folder: BackupFolder, datastore: str, at_us: int) -> Covered:
     )
     raise InvalidRequest(
         f"nothing restored: {moment(at_us).isoformat()} is not covered by the backups of"
-        f" {datastore!r} in {folder.path}: from the oldest to the newest of a history they cover"
+        f" {datastore!r} in {folder.place}: from the oldest to the newest of a history they cover"
         f" {ranges}"
     )
 

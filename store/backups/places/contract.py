@@ -13,7 +13,8 @@
     P7  nothing follows links, and whatever is no regular file is no file
 
 Methods raise OSError as the calls of :mod:`os` do: FileNotFoundError, FileExistsError,
-PermissionError, and others with `strerror` and `filename`.
+PermissionError, and others with `strerror` and `filename`. A place that does not answer raises
+StorageUnavailable: nobody takes that for a file that is missing or damaged.
 """
 
 from __future__ import annotations
@@ -97,5 +98,5 @@ class Place(Protocol):
 
     def locked(self) -> AbstractContextManager[None]:
         """Makes it, with the folders above it, and holds it (P6). Raises InvalidRequest while
-        another process does."""
+        another process does; at its end StorageUnavailable, where the lock was lost."""
         ...

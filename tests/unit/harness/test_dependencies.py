@@ -14,6 +14,9 @@ FOLDERS = ("store", "bridge", "consumers", "schemas", "cellfeed")
 TESTING: frozenset[str] = frozenset({"pytest"})
 """Needed by ``cellfeed.testing`` alone, and declared as that extra."""
 
+S3: frozenset[str] = frozenset({"boto3", "botocore"})
+"""Needed for backups in object stores alone, and declared as that extra."""
+
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=;~! ]", name)[0]).lower()
@@ -40,5 +43,6 @@ def _imported() -> set[str]:
 def test_every_declared_dependency_is_imported_and_every_imported_one_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {_normal(each) for each in project["dependencies"]}
-    assert declared == _imported() - TESTING - {"cellfeed", *FOLDERS}
+    assert declared == _imported() - TESTING - S3 - {"cellfeed", *FOLDERS}
     assert {_normal(each) for each in project["optional-dependencies"]["testing"]} == TESTING
+    assert {_normal(each) for each in project["optional-dependencies"]["s3"]} == S3

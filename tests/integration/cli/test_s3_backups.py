@@ -210,7 +210,7 @@ def test_a_process_that_is_killed_amid_a_backup_leaves_the_lock_to_the_next_one(
     assert code == 2
     assert "falls after 60 s" in told
     monkeypatch.setattr(s3_lock, "LEASE_S", 1.0)
-    wait_until(lambda: run(*words[len(CELLFEED) :])[0] == 0, 30)
+    wait_until(lambda: run(*words[len(CELLFEED) :])[0] == 0, "the lock to fall")
     found, unreadable = BackupFolder(place_at(URL)).look()
     assert (len(found), unreadable) == (1, [])
 

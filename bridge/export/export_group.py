@@ -31,7 +31,7 @@ from cellfeed.bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S, TOPIC_L
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.bridge.export.schema_ids import schema_id_for, typed_format
 from cellfeed.bridge.export.taking_over import ExportContext, look_again
-from cellfeed.bridge.export.topics import ensure_topic
+from cellfeed.bridge.export.topics import cluster_id_of, ensure_topic
 from cellfeed.bridge.export.unit_run import UnitRun
 from cellfeed.bridge.groups.member import CLAIM_AGAIN_S, GroupMember
 from cellfeed.bridge.groups.progress_records import Progress
@@ -166,8 +166,12 @@ class ExportGroup:
     def _prepare(self) -> None:
         export, datastore = self.export, self._datastore
         topic, known = export.topic_of(datastore.name), settled(datastore, export.name)
+        admin = admin_of(export)
+        cluster_id = cluster_id_of(admin)
+        if known is not None:  # before a topic is made in a cluster that gets none
+            settle(datastore, export, known.topic_id, cluster_id)
         facts = ensure_topic(
-            admin_of(export),
+            admin,
             export,
             topic,
             datastore.shards,
@@ -181,7 +185,7 @@ class ExportGroup:
             schema_id_for(export, topic),
             typed_format(export, datastore, topic),
         )
-        agreed = settle(datastore, export, facts.topic_id)
+        agreed = settle(datastore, export, facts.topic_id, cluster_id)
         throttle = Throttle(export.cells_per_s)
         self.context = ExportContext(
             export,

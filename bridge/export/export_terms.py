@@ -27,7 +27,8 @@ declare("export.before_settled", "export.after_settled")
 class Settled(msgspec.Struct, frozen=True):
     """See the module. ``starts`` by shard; ``generation`` rises each time that the export was begun
     over in a new topic. ``history_id``, ``origin_id``: of the datastore that began it; restores
-    keep the origin. Empty in terms of earlier versions, until the next start."""
+    keep the origin. ``cluster_id``: of the Kafka cluster. Empty in terms of earlier versions, until
+    the next start."""
 
     datastore: str
     topic: str
@@ -39,6 +40,7 @@ class Settled(msgspec.Struct, frozen=True):
     generation: int = 1
     history_id: str = ""
     origin_id: str = ""
+    cluster_id: str = ""
 
     def shards_of(self, unit: int) -> list[int]:
         """The shards of one unit: neighbours are of different ones, so what is put in order of
@@ -55,19 +57,22 @@ def settled(datastore: Datastore, name: str) -> Settled | None:
     return _decode(entry.value) if entry else None
 
 
-def settle(datastore: Datastore, export: Export, topic_id: str) -> Settled:
+def settle(datastore: Datastore, export: Export, topic_id: str, cluster_id: str) -> Settled:
     """What is settled; settles it when nothing is. Raises ProtectData when it is not what the
-    configuration says now."""
+    configuration says now, or was settled for another cluster: two clusters would each get a part
+    of the shards."""
     while True:
         entry = datastore.state.get(settled_key(export.name))
         if entry is not None:
             found = _decode(entry.value)
-            _check(found, datastore, export)
-            if found.origin_id or not datastore.origin_id:
+            _check(found, datastore, export, cluster_id)
+            own = msgspec.structs.replace(found, cluster_id=found.cluster_id or cluster_id)
+            if not found.origin_id:
+                own = msgspec.structs.replace(
+                    own, history_id=datastore.history_id, origin_id=datastore.origin_id
+                )
+            if own == found:
                 return found
-            own = msgspec.structs.replace(
-                found, history_id=datastore.history_id, origin_id=datastore.origin_id
-            )
             datastore.state.commit(
                 _entry(export.name, own), expect={settled_key(export.name): entry.version}
             )
@@ -91,6 +96,7 @@ def settle(datastore: Datastore, export: Export, topic_id: str) -> Settled:
             datastore.state.now_us(),
             history_id=datastore.history_id,
             origin_id=datastore.origin_id,
+            cluster_id=cluster_id,
         )
         failpoint("export.before_settled")
         datastore.state.commit(_entry(export.name, new), expect={settled_key(export.name): None})
@@ -113,10 +119,17 @@ def start_over(datastore: Datastore, export: Export, before: Settled, topic_id: 
         datastore.state.commit(
             _entry(export.name, new), expect={settled_key(export.name): entry.version}
         )
-    return settle(datastore, export, topic_id)
+    return settle(datastore, export, topic_id, before.cluster_id)
 
 
-def _check(found: Settled, datastore: Datastore, export: Export) -> None:
+def _check(found: Settled, datastore: Datastore, export: Export, cluster_id: str) -> None:
+    if found.cluster_id and cluster_id and found.cluster_id != cluster_id:
+        raise ProtectData(
+            f"export {export.name} was begun in Kafka cluster {found.cluster_id}; the one at"
+            f" {export.bootstrap} is {cluster_id}. Two clusters would share the shards. Give this"
+            " export a new name; or, where this cluster replaces that one: cellfeed export forget"
+            f" {export.name} --reason …"
+        )
     refuse_other_history(
         f"export {export.name}",
         found.origin_id,

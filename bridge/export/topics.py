@@ -142,6 +142,16 @@ def describe(admin: AdminClient, topic: str) -> TopicFacts | None:
     return TopicFacts(str(found.topic_id), len(found.partitions))
 
 
+def cluster_id_of(admin: AdminClient) -> str:
+    """Names the cluster, wherever its brokers are; empty where it does not tell. Raises
+    KafkaException, Unavailable."""
+    try:
+        found = admin.describe_cluster(request_timeout=METADATA_S).result(METADATA_S)
+    except TimeoutError:
+        raise Unavailable(f"the cluster did not tell its id within {METADATA_S:.0f} s") from None
+    return str(found.cluster_id or "")
+
+
 def settings_of(admin: AdminClient, topic: str) -> dict[str, str]:
     """The settings in force. Raises KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)

@@ -8,6 +8,10 @@ it does not go back with a ZooKeeper.
 
     definitions/<group>     {"definition", "since_us", "changed_by"}
 
+Consumer groups of gateways keep their offsets in the same place. So a name belongs to a trigger or
+to consumers, and never to both: gateways refuse what consumers would write of a defined group, and
+a trigger takes no name under which consumers have saved offsets (:func:`refuse_consumers`).
+
 A worker compares again in each new session, before it claims a shard in it.
 
 **Changing it on purpose** (:func:`let_change`): an operator asks once the group has no workers; the
@@ -23,17 +27,19 @@ compares after its join, so it meets the mark, or records its own as everybody e
 
 from __future__ import annotations
 
+import re
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.groups.control import when
+from cellfeed.bridge.coordination.contract import Coordinator, Offsets
+from cellfeed.bridge.groups.control import EXPORTS, PREFIX, when
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import GroupTaken, NotFound, Refused, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.indexes.version import INDEX_GROUPS
 
 declare(
     "definition.before_recorded",
@@ -41,6 +47,14 @@ declare(
     "definition.members_looked_at",
     "definition.deleted",
 )
+
+_DEFINITIONS: Final = "definitions/"
+
+_OF_TRIGGERS: Final = (PREFIX, "starts/", "trigger-history/", "foothold/", "parked/")
+"""Begin the entries that a trigger leaves, of whatever version, and ``offsets set``."""
+
+_FIXED: Final = re.compile(rf"{EXPORTS}.*|{re.escape(INDEX_GROUPS)}.+\.v\d+|__gateways", re.DOTALL)
+"""Names of groups that no person gives."""
 
 _TRIES_MAX: Final = 50
 """Compare-and-set tries on one record: others write it only while the first workers start."""
@@ -106,6 +120,34 @@ def check_definition(state: StateTable, group: str, own: Definition) -> None:
     raise Unavailable(f"the definition of group {group!r} could not be recorded: others are faster")
 
 
+def refuse_consumers(state: StateTable, offsets: Offsets, group: str) -> None:
+    """To be called before the first definition is recorded: raises GroupTaken when the group has
+    offsets that no trigger has saved. Raises Unavailable."""
+    if state.get(_key(group)) is not None:
+        return
+    name = quote(group, safe="")
+    if any(state.list(f"{prefix}{name}/") for prefix in _OF_TRIGGERS):
+        return
+    if offsets.fetch_offsets(group):
+        raise GroupTaken(
+            f"group {group!r} has offsets that no trigger has saved: it is a consumer group of the"
+            " gateways. Give the trigger another name (name: in the configuration, or group= in"
+            " code). If the offsets were set for this trigger, say so: cellfeed offsets set"
+            f" {group} SHARD:LOCATION,… --reason …"
+        )
+
+
+def belongs_to_cellfeed(group: str) -> bool:
+    """Whether the name is that of an export, an index version or the gateways themselves."""
+    return _FIXED.fullmatch(group) is not None
+
+
+def defined_groups(state: StateTable) -> frozenset[str]:
+    """Groups that are triggers."""
+    entries = state.list(_DEFINITIONS)
+    return frozenset(unquote(each.key.removeprefix(_DEFINITIONS)) for each in entries)
+
+
 def definition_of(state: StateTable, group: str) -> Definition | None:
     """What is recorded; None where nothing is."""
     found = state.get(_key(group))
@@ -154,7 +196,7 @@ def definition_key(group: str) -> str:
 
 
 def _key(group: str) -> str:
-    return f"definitions/{quote(group, safe='')}"
+    return f"{_DEFINITIONS}{quote(group, safe='')}"
 
 
 def _decode(value: bytes) -> _Recorded:

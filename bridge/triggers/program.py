@@ -28,8 +28,7 @@ from types import ModuleType
 from typing import Any, Final
 from uuid import UUID
 
-from cellfeed.bridge.groups.control import EXPORTS
-from cellfeed.bridge.groups.definition import Definition
+from cellfeed.bridge.groups.definition import Definition, belongs_to_cellfeed
 from cellfeed.bridge.groups.start import EARLIEST, Start, check_start
 from cellfeed.bridge.triggers.retry import (
     DEFAULT_RETRY,
@@ -42,7 +41,6 @@ from cellfeed.store.api import CellStore
 from cellfeed.store.cells.body_codec import cell_from_stored, is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, check_column_name
 from cellfeed.store.errors import InvalidRequest
-from cellfeed.store.indexes.version import INDEX_GROUPS
 
 __all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "load_program", "trigger"]
 
@@ -51,9 +49,6 @@ BATCH_CELLS_MAX: Final = 10_000
 in it."""
 
 _MARK: Final = "__cellfeed_trigger__"
-
-_RESERVED: Final = (EXPORTS, INDEX_GROUPS, "__")
-"""Begin the groups of exports, index versions and gateways."""
 
 
 @dataclass(frozen=True)
@@ -202,10 +197,10 @@ def trigger(
         )
     if timeout_s is not None and not timeout_s > 0:
         raise InvalidRequest(f"timeout_s={timeout_s!r}: more than 0 seconds, or None")
-    if group is not None and (not group or group.startswith(_RESERVED)):
+    if group is not None and (not group or belongs_to_cellfeed(group)):
         raise InvalidRequest(
-            f"group={group!r}: a name that is not empty, and does not begin with"
-            f" {', '.join(_RESERVED)}: those are of exports, indexes and gateways"
+            f"group={group!r}: a name that is not empty, and not that of an export (export/NAME),"
+            " an index (index.NAME.vN) or the gateways (__gateways)"
         )
     checked_retry, checked_start = check_retry(retry), check_start(start)
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.groups.definition import check_definition
+from cellfeed.bridge.groups.definition import check_definition, refuse_consumers
 from cellfeed.bridge.groups.join_and_drain import drain, join
 from cellfeed.bridge.groups.membership import LeaseKeeper
 from cellfeed.bridge.groups.work_threads import WorkThreads
@@ -135,12 +135,15 @@ def run_trigger_worker(
         listener.close()
 
 
-def check_groups(triggers: Sequence[Trigger], datastore: Datastore) -> None:
+def check_groups(
+    triggers: Sequence[Trigger], datastore: Datastore, coordinator: Coordinator
+) -> None:
     """Whether each trigger may have its group. Raises GroupTaken, and Unavailable where that cannot
     be told: a worker looks again before it claims a shard."""
     for trigger in triggers:
         check_earlier(datastore.state, trigger)
         if trigger.definition is not None:
+            refuse_consumers(datastore.state, coordinator, trigger.group)
             check_definition(datastore.state, trigger.group, trigger.definition)
 
 
@@ -152,7 +155,7 @@ def _joined(
     lease_s: float,
     deadlines: Deadlines,
 ) -> TriggerGroup:
-    check_groups([trigger], datastore)
+    check_groups([trigger], datastore, coordinator)
     follow_earlier(trigger, datastore, coordinator, lease_s)
     return TriggerGroup(trigger, datastore, coordinator, name, lease_s, deadlines)
 

@@ -220,7 +220,7 @@ def run_triggers(
         ) as coordinator,
     ):
         with suppress(Unavailable):  # then the worker waits, and compares before it works
-            check_groups(program, datastore)
+            check_groups(program, datastore, coordinator)
         ready()
         run_trigger_worker(
             program,

@@ -8,11 +8,12 @@ import typer
 from confluent_kafka import KafkaException
 from rich.table import Table
 
+from cellfeed.bridge.groups.definition import belongs_to_cellfeed, definition_of
 from cellfeed.cli.export import chosen
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.offsets import app
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from cellfeed.store.errors import Unavailable
+from cellfeed.store.errors import Refused, Unavailable
 
 
 @app.command()
@@ -44,6 +45,11 @@ def translate(
 
     with opened(run_dir, config) as (checked, datastore, coordinator):
         [declared] = chosen(checked, export)
+        if belongs_to_cellfeed(group) or definition_of(datastore.state, group) is not None:
+            raise Refused(
+                f"group {group!r} is a trigger, export or index, no consumer group: see cellfeed"
+                " triggers reset"
+            )
         with progress_bar() as bar:
             task = bar.add_task("translating", total=datastore.shards)
             try:

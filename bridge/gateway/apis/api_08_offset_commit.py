@@ -70,6 +70,8 @@ def _refused(context: GatewayContext, request: Any, peer: Peer) -> ErrorCode | N
         return ErrorCode.invalid_group_id
     if not context.may(peer, "group", request.group_id, "read"):
         return ErrorCode.group_authorization_failed
+    if context.cluster.refuses(request.group_id):
+        return ErrorCode.invalid_group_id
     if error := context.cluster.group_error(request.group_id):
         return error
     generation = getattr(

@@ -37,6 +37,8 @@ async def handle(
         return {**refused, "error_code": ErrorCode.invalid_group_id}
     if not context.may(peer, "group", request.group_id, "read"):
         return {**refused, "error_code": ErrorCode.group_authorization_failed}
+    if context.cluster.refuses(request.group_id):
+        return {**refused, "error_code": ErrorCode.invalid_group_id}
     if sum(len(protocol.metadata) for protocol in request.protocols) > GROUP_METADATA_BYTES_MAX:
         return {**refused, "error_code": ErrorCode.group_max_size_reached}
     session_timeout_s = request.session_timeout.total_seconds()

@@ -34,6 +34,8 @@ async def handle(
 async def _delete(context: GatewayContext, peer: Peer, group_id: str) -> ErrorCode:
     if not context.may(peer, "group", group_id, "delete"):
         return ErrorCode.group_authorization_failed
+    if context.cluster.refuses(group_id):
+        return ErrorCode.invalid_group_id
     async with context.groups.offsets_lock(group_id):
         if error := context.cluster.group_error(group_id):
             return error

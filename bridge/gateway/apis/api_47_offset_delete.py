@@ -57,6 +57,8 @@ async def _delete(
     """Why nothing was deleted, or those partitions that were not."""
     if not group_id or len(group_id.encode()) > GROUP_ID_BYTES_MAX:
         return ErrorCode.invalid_group_id
+    if context.cluster.refuses(group_id):
+        return ErrorCode.invalid_group_id
     async with context.groups.offsets_lock(group_id):
         if error := context.cluster.group_error(group_id):
             return error

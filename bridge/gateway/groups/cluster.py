@@ -30,9 +30,11 @@ from cellfeed.bridge.gateway.groups.slot_claims import HeldSlot, Look, SlotClaim
 from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of, spread
 from cellfeed.bridge.gateway.limits import COORDINATION_LOOK_S
 from cellfeed.bridge.gateway.nodes import Address, Node
+from cellfeed.bridge.groups.definition import belongs_to_cellfeed
 from cellfeed.store.background import keep_running
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import CellfeedError, StaleWriter
+from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _log = logging.getLogger("cellfeed.gateway")
 
@@ -74,8 +76,10 @@ class GatewayCluster:
         self._leaders: tuple[int, ...] = ()
         self._coordinators: tuple[int, ...] = ()
         self._slots: dict[int, HeldSlot] = {}
+        self._triggers: frozenset[str] = frozenset()
         self._is_member = False
         self._is_away = False
+        self._refused = RepeatedWarning(_log)
         self._spread()
 
     async def start(self) -> None:
@@ -162,6 +166,18 @@ class GatewayCluster:
         nobody else has coordinated the group."""
         return ErrorCode.none if slot_of(group_id) in self._slots else self.group_error(group_id)
 
+    def refuses(self, group_id: str) -> bool:
+        """Whether the name is no consumer group's: it is a trigger, an export or an index, whose
+        offsets consumers may read, and never write."""
+        if group_id not in self._triggers and not belongs_to_cellfeed(group_id):
+            return False
+        self._refused.warn(
+            "consumer group %r is refused (INVALID_GROUP_ID): a trigger, export or index has that"
+            " name, and its offsets; give the consumers another group.id",
+            group_id,
+        )
+        return True
+
     def claim(self, group_id: str) -> Claim:
         """The fence of everything that is saved for the group. Only when :meth:`group_error` is
         ``none``."""
@@ -220,6 +236,7 @@ class GatewayCluster:
         if self._is_away:
             _log.info("the coordination is back")
         self._is_away, self._is_member = False, True
+        self._triggers = look.triggers
         if look.nodes != self._nodes or not self._leaders:
             self._nodes = look.nodes
             self._by_id = {node.node_id: node for node in look.nodes.values()}

@@ -42,6 +42,7 @@ from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
 from cellfeed.bridge.gateway.groups.spread import SLOTS, spread
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
 from cellfeed.bridge.gateway.nodes import Node, all_nodes
+from cellfeed.bridge.groups.definition import defined_groups
 from cellfeed.bridge.triggers.offsets.kept_offsets import changed_lineage
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import StaleWriter, Unavailable
@@ -86,10 +87,12 @@ class HeldSlot(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one step found. ``nodes``: the living ones, by name."""
+    """What one step found. ``nodes``: the living ones, by name. ``triggers``: groups that are
+    triggers, which no consumer may join."""
 
     nodes: Mapping[str, Node]
     slots: Mapping[int, HeldSlot]
+    triggers: frozenset[str]
 
 
 class SlotClaims:
@@ -142,7 +145,7 @@ class SlotClaims:
         ]
         self._take(wanted)
         self._reserve_more(generations)
-        return Look(nodes, dict(self._slots))
+        return Look(nodes, dict(self._slots), defined_groups(self._state))
 
     def step_without_coordination(self) -> dict[int, HeldSlot]:
         """What is left of the slots when :meth:`step` failed: those that nobody has coordinated

@@ -33,7 +33,11 @@ import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
 from cellfeed.bridge.groups.control import OPERATOR, Hold, group_prefix, tell_workers
-from cellfeed.bridge.groups.definition import definition_key
+from cellfeed.bridge.groups.definition import (
+    belongs_to_cellfeed,
+    definition_key,
+    refuse_consumers,
+)
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
 from cellfeed.bridge.groups.progress_records import About
@@ -51,7 +55,14 @@ from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
-from cellfeed.store.errors import CellfeedError, GroupTaken, NotFound, Refused, Unavailable
+from cellfeed.store.errors import (
+    CellfeedError,
+    GroupTaken,
+    InvalidRequest,
+    NotFound,
+    Refused,
+    Unavailable,
+)
 from cellfeed.store.failpoints import declare, failpoint
 
 declare(
@@ -161,8 +172,8 @@ def rename(
     lease_s: float = LEASE_S,
 ) -> None:
     """Gives a group without workers another name. Raises Refused, with nothing changed, while it
-    has workers, when its offsets are lost, or when the new group has worked already; NotFound,
-    Unavailable."""
+    has workers, when its offsets are lost, or when the new group has worked already; GroupTaken
+    when that is a consumer group; InvalidRequest, NotFound, Unavailable."""
     state = datastore.state
     note = renamed(state, old)
     if note is not None and note.to == new:
@@ -171,6 +182,9 @@ def rename(
     if not has_begun(state, old):
         gone = f": it is {note.to!r} now" if note is not None else ""
         raise NotFound(f"no trigger {old!r} has ever run here{gone}")
+    if not new or belongs_to_cellfeed(new):
+        raise InvalidRequest(f"TO {new!r}: no name for a trigger's group")
+    refuse_consumers(state, coordinator, new)
     if has_begun(state, new):
         raise Refused(f"group {new!r} has offsets of its own: nothing is renamed to it")
     _refuse_at_work(coordinator, old)

@@ -7,6 +7,8 @@ from pathlib import Path
 from uuid import UUID, uuid5
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from cellfeed.assembly.storage import open_datastore
 from cellfeed.bridge.coordination.contract import CommittedOffset
@@ -175,3 +177,46 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         datastore.state.commit({"triggers/bills/left": b'{"member":"w","at_us":1}'})
         StoreCoordinator(datastore.state).commit_offsets("lake", {("trips", 0): CommittedOffset(0)})
     return run_dir
+
+
+def test_kafka_consumers_move_no_offset_of_a_trigger(tmp_path: Path) -> None:
+    rides = program(tmp_path, "rides", "BASE")
+    entries = config({"name": "rides", "app": str(rides)}).replace(
+        "gateways: []", "gateways: [{port: 0, registry_port: 0, group_initial_delay_s: 0}]"
+    )
+    at = ("--run-dir", str(tmp_path / "run"))
+    with running(tmp_path, entries) as run_dir:
+
+        def offsets() -> dict[str, int | None]:
+            told = json.loads(cellfeed("offsets", "show", "rides", "--json", *at).stdout)
+            found: dict[str, int | None] = told["offsets"]
+            return found
+
+        wait_until(lambda: set(offsets().values()) == {0}, "the trigger has begun", 60)
+        bootstrap = f"127.0.0.1:{processes(run_dir)['gateway']['ports']['kafka']}"
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "rides"})
+        try:
+            for shard in range(4):
+                with pytest.raises(KafkaException) as refused:
+                    consumer.commit(offsets=[TopicPartition("trips", shard, 0)], asynchronous=False)
+                assert refused.value.args[0].code() == KafkaError.INVALID_GROUP_ID
+            consumer.subscribe(["trips"])
+            wait_until(lambda: polled(consumer) == KafkaError.INVALID_GROUP_ID, "no join", 60)
+        finally:
+            consumer.close()
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        with pytest.raises(KafkaException) as kept:
+            admin.delete_consumer_groups(["rides"])["rides"].result(30)
+        assert kept.value.args[0].code() == KafkaError.INVALID_GROUP_ID
+        assert set(offsets().values()) == {0}
+        assert "consumer group 'rides' is refused" in (run_dir / "logs/gateway.log").read_text()
+
+
+def polled(consumer: Consumer) -> int | None:
+    """The error that a poll gives, if any."""
+    try:
+        message = consumer.poll(1)
+    except KafkaException as error:
+        return int(error.args[0].code())
+    error = message.error() if message is not None else None
+    return error.code() if error is not None else None

@@ -29,7 +29,12 @@ class Gateway:
         self.refuses: Exception | None = None
         self.forbidden: set[str] = set()
         self.generation_error: ErrorCode | None = None
-        self.cluster = SimpleNamespace(group_error=lambda _group: None, claim=lambda _group: CLAIM)
+        self.triggers: set[str] = set()
+        self.cluster = SimpleNamespace(
+            group_error=lambda _group: None,
+            claim=lambda _group: CLAIM,
+            refuses=lambda group: group in self.triggers,
+        )
         self.groups = SimpleNamespace(
             offsets_lock=lambda _group: asyncio.Lock(),
             commit_error=lambda *_about: self.generation_error,
@@ -91,6 +96,12 @@ def test_a_commit_carries_the_claim_of_the_gateway_on_the_group(gateway: Gateway
     [(offsets, claims)] = gateway.saved
     assert {key: each.offset for key, each in offsets.items()} == {("trips", 1): 7}
     assert list(claims) == [CLAIM]
+
+
+def test_consumers_move_no_offset_of_a_trigger(gateway: Gateway) -> None:
+    gateway.triggers = {"g"}
+    assert commit(gateway, ("trips", 1, 7)) == [ErrorCode.invalid_group_id]
+    assert gateway.saved == []
 
 
 @pytest.mark.parametrize(

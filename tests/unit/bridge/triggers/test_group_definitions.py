@@ -14,17 +14,21 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.groups.definition import (
     Definition,
+    belongs_to_cellfeed,
     check_definition,
+    defined_groups,
     definition_of,
     let_change,
 )
 from cellfeed.bridge.groups.history import Operator, history
+from cellfeed.bridge.triggers.operate.locations import wanted_locations
+from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.program import Trigger, load_program, trigger
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
-from cellfeed.bridge.triggers.worker import run_trigger_worker
+from cellfeed.bridge.triggers.worker import check_groups, run_trigger_worker
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import GroupTaken, InvalidRequest, NotFound, Refused, Unavailable
 from cellfeed.store.failpoints import (
@@ -246,7 +250,7 @@ def test_a_groups_name_is_what_somebody_wrote(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("group", ["", "export/lake", "index.drivers.v1", "__gateways"])
 def test_a_trigger_takes_no_name_that_is_not_for_triggers(group: str) -> None:
-    with pytest.raises(InvalidRequest, match="a name that is not empty, and does not begin with"):
+    with pytest.raises(InvalidRequest, match="a name that is not empty, and not that of"):
         trigger(column="BASE", group=group)
 
 
@@ -262,3 +266,25 @@ def test_what_has_no_name_of_its_own_is_known_by_what_it_calls() -> None:
         return definition.application.rpartition(".")[2]
 
     assert (application(Caller()), application(partial(bill, times=2))) == ("Caller", "bill")
+
+
+def test_a_name_under_which_consumers_have_saved_offsets_is_no_triggers(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    place = {("trips", 0): CommittedOffset(7)}
+    coordinator.commit_offsets(GROUP, place)
+    with pytest.raises(GroupTaken, match=r"it is a consumer group of the gateways.*offsets set"):
+        run_trigger_worker([bills()], datastore, coordinator, "a", threading.Event())
+    assert definition_of(datastore.state, GROUP) is None
+    where = wanted_locations("0:0", GROUP, datastore, coordinator)
+    Reset(datastore, coordinator, GROUP, BY).run(where)
+    check_groups([bills()], datastore, coordinator)
+
+
+def test_gateways_know_whose_a_group_is(datastore: Datastore) -> None:
+    check_definition(datastore.state, "a/b c", Definition(["BASE"], "app:bill"))
+    assert defined_groups(datastore.state) == {"a/b c"}
+    assert [
+        belongs_to_cellfeed(group)
+        for group in ("export/lake", "index.by-driver.v2", "__gateways", "index.orders", "a/b c")
+    ] == [True, True, True, False, False]

@@ -240,7 +240,7 @@ def test_a_group_that_was_last_another_trigger_is_nobodys_until_somebody_says_wh
     put(datastore, range(20), "REFUND")
     run_before(datastore, coordinator, old)
     with pytest.raises(GroupTaken) as refused:
-        check_groups([other.trigger], datastore)
+        check_groups([other.trigger], datastore, coordinator)
     for told in (OLD, "on column BASE", "on column REFUND", "cellfeed triggers rename"):
         assert told in str(refused.value)
     rename(datastore, coordinator, OLD, NEW, BY)

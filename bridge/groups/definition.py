@@ -50,8 +50,15 @@ declare(
 
 _DEFINITIONS: Final = "definitions/"
 
-_OF_TRIGGERS: Final = (PREFIX, "starts/", "trigger-history/", "foothold/", "parked/")
-"""Begin the entries that a trigger leaves, of whatever version, and ``offsets set``."""
+_OF_TRIGGERS: Final = (
+    (PREFIX, "/"),
+    ("starts/", "/"),
+    ("trigger-history/", "/"),
+    ("foothold/", "/shards/"),
+    ("parked/", "/"),
+)
+"""What is before and behind the group's name in entries that a trigger leaves, of whatever version,
+and ``offsets set``."""
 
 _FIXED: Final = re.compile(rf"{EXPORTS}.*|{re.escape(INDEX_GROUPS)}.+\.v\d+|__gateways", re.DOTALL)
 """Names of groups that no person gives."""
@@ -126,7 +133,7 @@ def refuse_consumers(state: StateTable, offsets: Offsets, group: str) -> None:
     if state.get(_key(group)) is not None:
         return
     name = quote(group, safe="")
-    if any(state.list(f"{prefix}{name}/") for prefix in _OF_TRIGGERS):
+    if any(state.list(f"{before}{name}{behind}") for before, behind in _OF_TRIGGERS):
         return
     if offsets.fetch_offsets(group):
         raise GroupTaken(

@@ -1,7 +1,8 @@
 """A trigger worker as a process: python -m tests.support.trigger_process STORE_DIR NAME LEASE_S
 SOURCE SETTINGS_JSON. SIGTERM drains.
 
-The setting ``coordination`` says where the workers meet.
+The setting ``coordination`` says where the workers meet, ``entry`` what the configuration would
+call the program.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Datastore.open_embedded(Path(directory), shards=4) as datastore:
-        triggers = load_program(source, settings)
+        triggers = load_program(source, settings, entry=settings.get("entry", ""))
         print("started", flush=True)
         with closing(
             open_coordinator(settings.get("coordination", "store"), datastore.state)

@@ -41,7 +41,7 @@ from cellfeed.bridge.groups.definition import (
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
 from cellfeed.bridge.groups.progress_records import About
-from cellfeed.bridge.groups.start import carried_start
+from cellfeed.bridge.groups.start import EARLIEST, carried_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
     Footholds,
     carried_footholds,
@@ -143,12 +143,20 @@ def follow_earlier(
 
 
 def check_earlier(state: StateTable, trigger: Trigger) -> None:
-    """Raises GroupTaken when the group of the earlier version was last another trigger's: two may
-    have shared it, and neither got all of its cells."""
+    """Raises GroupTaken when the group of the earlier version was last another trigger's, or is
+    another one's now: two may have shared it, and neither got all of its cells. One that begins at
+    the earliest cell loses nothing by that."""
     old, new = trigger.earlier_group, trigger.group
-    if not old or old == new or renamed(state, old) is not None:
+    if not old or old == new or has_begun(state, new):
         return
-    if has_begun(state, new) or not has_begun(state, old):
+    note = renamed(state, old)
+    if note is not None and note.to != new and trigger.start != EARLIEST:
+        raise GroupTaken(
+            f"group {old!r} of an earlier version is {note.to!r} now. If {new!r} shared it, its"
+            f" start ({trigger.start!r}) leaves out cells that it has not run. Say where it begins:"
+            f" cellfeed offsets set {new} earliest|latest|SHARD:LOCATION,… --new --reason …"
+        )
+    if note is not None or not has_begun(state, old):
         return
     about = _about(state, old)
     own = ", ".join((trigger.column, *trigger.more_columns)), trigger.function_name

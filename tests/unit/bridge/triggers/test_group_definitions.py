@@ -93,10 +93,12 @@ def test_a_second_trigger_is_refused_with_both_definitions_and_the_cure(
     datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     first = joined(bills(entry="rides"), datastore, coordinator, "a")
+    stop = threading.Event()
+    ends = threading.Timer(20, stop.set)  # a worker that is not refused would run for ever
+    ends.start()
     with pytest.raises(GroupTaken) as refused:
-        run_trigger_worker(
-            [bills("REFUND", entry="refunds")], datastore, other_host, "b", threading.Event()
-        )
+        run_trigger_worker([bills("REFUND", entry="refunds")], datastore, other_host, "b", stop)
+    ends.cancel()
     for told in (
         "group 'rides' belongs to another trigger",
         "bills.<locals>.bill on column BASE of entry 'rides'",
@@ -274,7 +276,7 @@ def test_a_name_under_which_consumers_have_saved_offsets_is_no_triggers(
     place = {("trips", 0): CommittedOffset(7)}
     coordinator.commit_offsets(GROUP, place)
     with pytest.raises(GroupTaken, match=r"it is a consumer group of the gateways.*offsets set"):
-        run_trigger_worker([bills()], datastore, coordinator, "a", threading.Event())
+        check_groups([bills()], datastore, coordinator)
     assert definition_of(datastore.state, GROUP) is None
     where = wanted_locations("0:0", GROUP, datastore, coordinator)
     Reset(datastore, coordinator, GROUP, BY).run(where)

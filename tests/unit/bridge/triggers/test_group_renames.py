@@ -20,6 +20,7 @@ from cellfeed.bridge.groups.history import Operator, history
 from cellfeed.bridge.groups.membership import Standing
 from cellfeed.bridge.groups.start import EARLIEST, LATEST, settled_start
 from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.rename import (
     check_earlier,
     follow_earlier,
@@ -27,6 +28,7 @@ from cellfeed.bridge.triggers.operate.rename import (
     rename,
     renamed,
 )
+from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import RetryPolicy, Trigger, trigger
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
@@ -250,6 +252,21 @@ def test_a_group_that_was_last_another_trigger_is_nobodys_until_somebody_says_wh
     new = Bills(NEW)
     run_to_the_end(datastore, coordinator, new)
     assert new.cells == []
+
+
+def test_what_may_have_shared_a_group_leaves_no_cells_out_by_its_start(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    put(datastore, range(20))
+    run_before(datastore, coordinator, Bills.before())
+    run_to_the_end(datastore, coordinator, Bills(NEW))
+    other = Bills("refunds", column="BASE", start=LATEST)
+    with pytest.raises(GroupTaken, match=r"is 'rides' now.*offsets set refunds .* --new"):
+        check_groups([other.trigger], datastore, coordinator)
+    where = wanted_locations("earliest", "refunds", datastore, coordinator)
+    Reset(datastore, coordinator, "refunds", BY).run(where)
+    run_to_the_end(datastore, coordinator, other)
+    assert sorted(other.cells) == sorted(all_cells(datastore))
 
 
 def test_nothing_is_renamed_to_a_group_that_has_worked_or_from_one_that_has_not(

@@ -49,6 +49,7 @@ def _text_of(node: ast.expr) -> str:
 
 def _texts(path: Path) -> Iterator[Text]:
     """What the module says to people."""
+    module = path.relative_to(ROOT)
     for node in ast.walk(ast.parse(path.read_text())):
         found: list[str] = []
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
@@ -59,8 +60,7 @@ def _texts(path: Path) -> Iterator[Text]:
             found += [_text_of(each.value) for each in node.keywords if each.arg == "help"]
         elif isinstance(node, ast.FunctionDef) and "cli" in path.parts and node.decorator_list:
             found.append(ast.get_docstring(node) or "")
-        place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
-        yield from (Text(place, each) for each in found if each)
+        yield from (Text(f"{module}:{getattr(node, 'lineno', 0)}", each) for each in found if each)
 
 
 def _faults(text: str) -> Iterator[str]:

@@ -27,7 +27,12 @@ from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
 from cellfeed.store.backups.manifest import Manifest
 from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.backups.register import Register
-from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.body_codec import (
+    ERASED_BODY,
+    decode_body,
+    dictionaries_named,
+    encode_body,
+)
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.findings import Finding, Findings
@@ -198,6 +203,13 @@ class BackupSource:
         )
 
 
+def _readable(cell: StoredCell) -> StoredCell:
+    """The cell with a body that needs no dictionary: the store may have retired it since."""
+    if dictionaries_named([cell.body]):
+        return cell._replace(body=encode_body(decode_body(cell.body)))
+    return cell
+
+
 def _backed(backup: Backup, shard: int, wanted: set[int]) -> dict[int, StoredCell]:
     found: dict[int, StoredCell] = {}
     for segment in backup.manifest.segments:
@@ -206,7 +218,7 @@ def _backed(backup: Backup, shard: int, wanted: set[int]) -> dict[int, StoredCel
         ):
             # To its end: only there is it known to be whole.
             found |= {
-                cell.added_id: cell
+                cell.added_id: _readable(cell)
                 for cells in read_segment(backup, segment)
                 for cell in cells
                 if cell.added_id in wanted

@@ -16,9 +16,13 @@ from typer.testing import CliRunner
 from cellfeed.cli.main import command_line
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder
-from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.body_codec import forget_dictionaries, is_erased
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.dictionaries.retiring import retire
+from cellfeed.store.dictionaries.trainer import publish
+from cellfeed.store.dictionaries.training import Sample, train
 from cellfeed.store.engines.sqlite.cells import position_of
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from tests.integration.cli.test_check import at, check, place, places_of, run
 from tests.support.rides import rides
@@ -80,6 +84,29 @@ def test_damaged_and_lost_cells_come_back_from_a_backup_as_they_were(run_dir: Pa
     }
     assert logs(run_dir) == before
     assert check(run_dir)[0] == 0
+
+
+def test_a_copy_from_before_a_dictionary_was_retired_can_be_read(run_dir: Path) -> None:
+    samples = [Sample(cell.row_key, cell.body_json) for cell in CELLS]
+    dictionary = train("BASE", samples).dictionary
+    later = rides(600, 40)
+    with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:
+        publish(store.engine.dictionaries, dictionary, 0)
+        [first, *_] = store.put_new_cells(later)
+    backups = back_up(run_dir)
+    with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:
+        assert isinstance(store.engine, SqliteEngine)
+        assert retire(store.engine, dictionary.dictionary_id, readers_s=0).rewritten == len(later)
+    assert first.shard is not None
+    assert first.added_id is not None
+    run(run_dir, f"UPDATE cell SET body = x'04' WHERE {at(first.shard, first.added_id)}")
+    code, found = check(run_dir, "--repair", "--backups", str(backups))
+    assert (code, found[-1]["findings"]) == (0, 1)
+    forget_dictionaries()
+    with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:
+        cell = store.get_cell(UUID(bytes=later[0].row_key), "BASE", 1)
+        assert cell is not None
+        assert cell.body_json == later[0].body_json
 
 
 def test_without_a_good_copy_nothing_is_changed_and_shard_and_id_are_named(run_dir: Path) -> None:

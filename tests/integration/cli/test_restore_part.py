@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
+import pyrage
 import pytest
 from typer.testing import CliRunner
 
@@ -298,6 +299,24 @@ def test_a_backup_of_another_history_is_refused_with_both_ids_unless_it_is_named
     sibling = ("restore", tmp_path / "of-one", "--into", tmp_path / "two", *config, "--shard", 0)
     assert isinstance(refused(*sibling), ProtectData)
     assert part(backups, "--into", tmp_path / "two", *config, "--shard", SHARD)["same"]
+
+
+def test_a_part_of_an_encrypted_backup_needs_its_identity_and_knows_its_erasures(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    identity = pyrage.x25519.Identity.generate()
+    (key := tmp_path / "key").write_text(f"{identity}\n")
+    backups, to = tmp_path / "encrypted", ("--recipient", str(identity.to_public()))
+    done("backup", "create", backups, "--run-dir", run_dir, *to)
+    into = copied(run_dir, tmp_path / "copy")
+    with store_of(run_dir) as store:
+        store.erase_row(ROW)
+    done("backup", "create", backups, "--run-dir", run_dir, *to)
+    lost = trimmed(into)
+    words = (backups, "--into", into, "--backup", oldest(backups), "--shard", SHARD)
+    assert isinstance(refused("restore", *words), InvalidRequest)
+    told = part(*words, "--identity", key)
+    assert counts(told) == {"stored": lost - 4, "erased": 4}
 
 
 def test_it_runs_beside_a_worker_and_not_beside_a_restore_or_a_scrub(tmp_path: Path) -> None:

@@ -123,12 +123,12 @@ def is_full_due(standing: Standing, policy: Policy, now_us: int) -> bool:
 
 
 def due_in_s(standing: Standing, policy: Policy, now_us: int) -> float:
-    """In how many seconds the next backup is to begin; 0 where it is due. A clock that went back
-    puts it off by ``every_s`` at most."""
+    """In how many seconds the next backup is to begin; 0 where it is due. A backup that began later
+    than now, by a clock that went back, says nothing: the next one is due."""
     if standing.recovery_point is None:
         return 0.0
     age_s = (now_us - standing.recovery_point.manifest.created_at_us) / SECOND_US
-    return min(max(0.0, policy.every_s - age_s), policy.every_s)
+    return max(0.0, policy.every_s - age_s) if age_s >= 0 else 0.0
 
 
 def _recipients_of(policy: Policy) -> list[str]:

@@ -8,8 +8,8 @@ every cell at or before the point is in it. Each shard goes by the clock of its 
     before    the last backup that began at or before the point and has no cell later than it. The
               state is its state: offsets, parked cells, definitions of indexes, users. So nothing
               in the state is later than the point, and no offset lies beyond the end of a log
-    behind    the first backup that began at or after the point. It has the cells between the
-              other's ends and the point
+    behind    the first backup that began at or after the point, by a clock that was not ahead. It
+              has the cells between the other's ends and the point
 
 Both need not be of one chain. Where ``behind`` does not stand on ``before``, each shard's log in it
 must have the very cell that ``before`` ends with; a trimmed one proves nothing, and others must.
@@ -228,15 +228,20 @@ class _Behind:
 
 
 def _around(backups: Sequence[Backup], at_us: int) -> tuple[Backup, Backup] | None:
-    """The last backup before a point, and the first one behind it; None where one is missing."""
+    """The last backup before a point, and the first one behind it; None where one is missing. One
+    that began later than the next one did, by a clock that was ahead, is not known to have every
+    cell up to the point."""
+    begun = [each.manifest.created_at_us for each in backups]
     for number in reversed(range(len(backups))):
-        told = backups[number].manifest
-        if told.created_at_us <= at_us and all(
-            log.last_created_at_us <= at_us for log in told.logs
-        ):
-            behind = (each for each in backups[number:] if each.manifest.created_at_us >= at_us)
-            found = next(behind, None)
-            return None if found is None else (backups[number], found)
+        logs = backups[number].manifest.logs
+        if begun[number] <= at_us and all(log.last_created_at_us <= at_us for log in logs):
+            found = (
+                each
+                for each in range(number, len(backups))
+                if at_us <= begun[each] <= min(begun[each:])
+            )
+            behind = next(found, None)
+            return None if behind is None else (backups[number], backups[behind])
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
+from cellfeed.store.cells.cell import moment
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.cells import position_of
 from cellfeed.store.engines.sqlite.open import CELLS_FILE
@@ -163,3 +165,30 @@ def test_a_secret_key_in_the_place_of_a_recipient_is_refused_and_not_shown(
     assert "a secret key stands" in told
     assert secret[16:-2] not in told
     assert not backups.exists()
+
+
+@pytest.mark.parametrize("onto", [(), ("--onto", "latest")])
+def test_a_point_in_time_comes_back_from_encrypted_backups(
+    run_dir: Path, backups: Path, tmp_path: Path, onto: tuple[str, ...]
+) -> None:
+    key = tmp_path / "own.key"
+    create = ("backup", "create", backups, "--run-dir", run_dir, "--recipient", new_key(key))
+    assert run(*create)[0] == 0
+    with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:
+        store.put_new_cells(rides(300, 50))
+        time.sleep(0.002)
+        at = moment(store.state.now_us()).isoformat()
+        wanted = [store.engine.scan(shard, 0, 10_000) for shard in range(SHARDS)]
+        time.sleep(0.002)
+        store.put_new_cells(rides(350, 50))
+    assert run(*create, *onto)[0] == 0
+    words = ("restore", backups, "--config", run_dir / "config.yaml", "--at", at)
+    into = tmp_path / "new"
+    code, told = run(*words, "--into", into)
+    assert (code, "identity" in told) == (2, True)
+    assert not into.exists()
+    code, told = run(*words, "--into", into, "--identity", key, "--json")
+    assert (code, json.loads(told)["ids"]) == (0, 350)
+    with Datastore.open_embedded(into / "store", "trips", SHARDS) as store:
+        found = [store.engine.scan(shard, 0, 10_000) for shard in range(SHARDS)]
+    assert [cells[:-1] for cells in found] == wanted  # without the cell that tells of the restore

@@ -1,4 +1,5 @@
-"""Errors, log lines and command help are in plain words: short sentences, the field's terms."""
+"""Errors, log lines, command help and the operators' pages are in plain words: short sentences, the
+field's terms."""
 
 from __future__ import annotations
 
@@ -13,6 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("store", "bridge", "consumers", "cellfeed")
 WORDS_MAX = 25
+PAGE_WORDS_MAX = 1_500
+"""An operators' page is one task, read while something is wrong."""
+
 INSTEAD = {
     r"anew": "again",
     r"go(es)? on": "continues, resumes",
@@ -82,6 +86,34 @@ def test_messages_and_help_are_in_plain_words(folder: str) -> None:
     texts = [text for path in paths for text in _texts(path)]
     assert texts
     assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+
+
+def _sentences_of(page: Path) -> Iterator[str]:
+    """A guide's paragraphs, items and places of tables, without code."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for block in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text):
+        places = (
+            block.replace("\n", " | ").split(" | ") if block.lstrip().startswith("|") else [block]
+        )
+        for place in places:
+            plain = re.sub(r"`[^`]*`", "X", place)
+            yield re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain).replace("**", "").lstrip("#-| ")
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "operate").glob("*.md")), ids=lambda page: page.name
+)
+def test_the_operators_pages_are_short_and_in_plain_words(page: Path) -> None:
+    assert len(page.read_text().split()) <= PAGE_WORDS_MAX
+    assert [fault for text in _sentences_of(page) for fault in _faults(text)] == []
+
+
+def test_a_page_is_read_place_by_place(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A\n\n- an `it goes on` item\n- it goes on\n\n| a | read anew |\n| --- | --- |\n"
+    )
+    assert len([fault for text in _sentences_of(page) for fault in _faults(text)]) == 2
 
 
 @pytest.mark.parametrize(

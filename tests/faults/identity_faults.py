@@ -40,7 +40,6 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.replication import (
     is_read_only,
     minion_status,
-    open_for_writes,
 )
 from cellfeed.store.errors import CellfeedError, Unavailable
 from tests.faults.cluster_faults import bring_back, until
@@ -103,11 +102,6 @@ class Staging:
         with closing(self._engine()) as engine:
             return log_of(engine)
 
-    def open_again(self) -> None:
-        """A return of a node fences it before it looks at it: an operator opens it again."""
-        if self.one == self.role.master:
-            open_for_writes(self.admin.server(self.one))
-
     def connections(self) -> int:
         [(_, count)] = self.server.sql("SHOW GLOBAL STATUS LIKE 'Connections'")
         return int(str(count))
@@ -150,7 +144,6 @@ def foreign_node(system: ClusterSystem, datastore: Datastore, chance: random.Ran
             with _process(system, staging, place, chance):
                 if place != "a1":
                     joins.try_("a rejoin", partial(follow_again, mixed, place), ids)
-                    staging.open_again()
                 _supervise(mixed)
                 joins.violations["joins"] += staging.differences()
                 witnessed.append(_promoted(system, datastore, mixed, place, joins, ids, chance))

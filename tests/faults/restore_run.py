@@ -31,7 +31,7 @@ from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.mysql.replication import is_read_only, open_for_writes
+from cellfeed.store.engines.mysql.replication import is_read_only
 from cellfeed.store.engines.sqlite.open import INDEX_FILE, STATE_FILE
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.indexes.definition import parse_definition
@@ -149,16 +149,14 @@ def _servers_joined(
         joins.try_("cluster init", partial(_init, urls), ids)
         joins.try_("a rejoin", partial(follow_again, mixed, place), ids)
         server = second.admin[CLUSTER].server(theirs)
-        if is_master := theirs == second.role().master:
-            open_for_writes(server)  # a return by hand fences a node before it looks at it
         supervisor = FailoverSupervisor(mixed)
         for _ in range(3):
             with suppress(CellfeedError):  # told, and waited out
                 supervisor.look()
             time.sleep(0.1)
         supervisor.close()
-        if is_master and is_read_only(server):
-            joins.violations[JOINS].append("a supervisor fenced the other restore's master")
+        if theirs == second.role().master and is_read_only(server):
+            joins.violations[JOINS].append("the other restore's master was fenced")
         joins.try_(f"a promotion of {place}", partial(promote, mixed, to=place), ids)
         joins.try_("a promotion of whoever has most", partial(promote, mixed), ids)
         killed = chance.random() < 0.5

@@ -34,9 +34,9 @@ from cellfeed.store.clusters.operating.rejoin import (
     NeverReplicated,
     clone,
     come_back,
+    heard_epoch,
     is_half_copied,
     start_again,
-    told_role,
 )
 from cellfeed.store.engines.mysql.replication import MinionStatus, is_read_only, minion_status
 from cellfeed.store.errors import (
@@ -203,16 +203,7 @@ class FailoverSupervisor:
             start_again(self._cluster, name, role.epoch)
 
     def _take_in(self, role: Role, name: str) -> None:
-        told = told_role(self._watched, name)
-        if told is not None and (foreign := role.why_foreign(told)):
-            self._tell(
-                name,
-                f"{name} is left alone: {foreign}. Name the cluster's own servers in the"
-                f" configuration, or make it one: cellfeed cluster rejoin {self._cluster.name}"
-                f" {name} --copy",
-            )
-            return
-        if told is None:
+        if heard_epoch(self._watched, name) is None:
             if is_half_copied(self._watched, name):
                 self._copy_to(name, "a copy to it was cut off", cut_off=True)
             else:

@@ -211,30 +211,13 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
     server = cluster.server(node)
     if node == role.master:
         raise ProtectData(f"{node} is the master of cluster {cluster.name}")
-    told = told_role(cluster, node)
-    if told is not None and told.cluster != role.cluster:
-        raise ProtectData(
-            f"{node}: {role.why_foreign(told)}. Nothing was done to it: name servers of cluster"
-            f" {cluster.name} in the configuration"
-        )
+    _refuse_foreign(cluster, node, role)
     if not is_read_only(server):
         make_read_only(server)
         _log.warning(
             "cluster %s: %s is back and was master once; it is read-only now", cluster.name, node
         )
     refuse_promised(quick, role)
-    if told is not None:
-        cure = (
-            "Nothing of it may be put again; to make it a copy of the master: cellfeed cluster"
-            f" rejoin {cluster.name} {node} --copy"
-        )
-        refuse_other_history(
-            f"{node} was fenced: it",
-            told.history_id,
-            f"cluster {cluster.name}",
-            role.history_id,
-            cure,
-        )
     if not is_prefix(cluster, node, role):
         heard = heard_epoch(cluster, node)
         if heard is None:
@@ -267,6 +250,27 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
             f"{node} follows {role.master}, which could not write down that it is a minion again;"
             " rejoin it once more"
         )
+
+
+def _refuse_foreign(cluster: ClusterServers, node: str, role: Role) -> None:
+    """Raises ProtectData for a server of another cluster or history. It is left alone: whoever
+    writes there has nothing to do with a wrong address here."""
+    told = told_role(cluster, node)
+    if told is None:
+        return
+    if told.cluster != role.cluster:
+        raise ProtectData(
+            f"{node}: {role.why_foreign(told)}. Nothing was done to it: name servers of cluster"
+            f" {cluster.name} in the configuration"
+        )
+    refuse_other_history(
+        f"nothing was done to {node}: it",
+        told.history_id,
+        f"cluster {cluster.name}",
+        role.history_id,
+        "Nothing of it may be put again; to make it a copy of the master: cellfeed cluster rejoin"
+        f" {cluster.name} {node} --copy",
+    )
 
 
 def start_again(cluster: ClusterServers, node: str, epoch: int) -> None:

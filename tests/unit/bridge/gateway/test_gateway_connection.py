@@ -164,6 +164,10 @@ def test_a_peer_that_leaves_its_answers_unread_is_let_go(
     monkeypatch.setattr(server, "_SEND_BUFFER_BYTES", 1 << 10)
 
     async def use(gateway: Gateway) -> None:
+        # Connections have their listener's buffers; a kernel's own take thousands of answers.
+        for listener in gateway._servers[0].sockets:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         deaf = await connect(gateway, buffer_bytes=4_096)
         deaf[1].transport.pause_reading()  # type: ignore[attr-defined]
         # Requests without end: the answers fill both sockets' buffers, then nobody takes them.

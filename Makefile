@@ -55,7 +55,7 @@ test-fast: setup ## Style, types, layers and the pure tests, beside each other: 
 # Some of these tests wait for threads of their own, so two workers for each core. Hypothesis draws
 # a third of its examples; `make test` draws them all.
 pure: setup
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -q $(LEAN) -n 4 $(SEEDED) -m "not integration and not slow and not faults" tests/unit
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -q $(LEAN) -n 4 --dist worksteal $(SEEDED) -m "not integration and not slow and not faults" tests/unit
 
 mutants: setup ## Plant known bugs, one at a time in a copy of the tree; each must fail its tests (AREA=store/engines for one area)
 	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA))

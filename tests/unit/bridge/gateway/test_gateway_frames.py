@@ -15,12 +15,23 @@ from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
 from cellfeed.bridge.gateway.wire.protocol import (
     RequestHead,
+    is_flexible,
     read_head,
     read_request,
     write_response,
 )
 from tests.support.gateway_samples import ALL_VERSIONS, sample
 from tests.support.raw_requests import head_bytes
+
+
+def test_tagged_fields_begin_where_the_schemas_of_the_protocol_say() -> None:
+    assert FLEXIBLE_FROM.keys() == APIS.keys()
+    wrong = [
+        (key, version)
+        for key, version in ALL_VERSIONS
+        if is_flexible(key, version) != (version >= FLEXIBLE_FROM[key])
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("nulls", [False, True])

@@ -24,6 +24,7 @@ _FIRST: Final = [
     "back-up",
     "schedule-backups",
     "encrypt-backups",
+    "back-up-to-s3",
     "restore",
     "erase",
     "scrub",

@@ -129,7 +129,7 @@ class Datastore:
         self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]
     ) -> PutResult:
         cell = new_cell(row_key, column_key, ref_key, body)
-        [result] = self._await(self.submit([cell]))
+        [result] = self._await(self.put_soon([cell]))
         return result.or_raise()
 
     def put_cells(
@@ -146,14 +146,14 @@ class Datastore:
         """As :meth:`put_cells`, for cells that were checked before."""
         return put_in_batches(
             cells,
-            lambda batch: self._await(self.submit(batch)),
+            lambda batch: self._await(self.put_soon(batch)),
             lambda cell: shard_of(cell.row_key, self.shards),
         )
 
-    def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
+    def put_soon(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
         """Queues checked cells for the next group commit without waiting; see
-        :meth:`cellfeed.store.commit.per_cluster.Writers.submit`."""
-        return self._writers.submit(cells, then)
+        :meth:`cellfeed.store.commit.per_cluster.Writers.queue_by_group`."""
+        return self._writers.queue_by_group(cells, then)
 
     def train_dictionaries(self) -> None:
         """From now on columns without a dictionary get one, trained from the cells that this

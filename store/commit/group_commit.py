@@ -106,7 +106,7 @@ class GroupCommitWriter:
                 f"nothing written: the system gives no thread to write with: {error}"
             ) from error
 
-    def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
+    def queue(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
         """Queues one call's cells; the answer gives their results after the commit, or the error of
         the whole group. ``then`` is called with it when it is there, on the writer's thread.
 

@@ -40,8 +40,8 @@ class Writers:
         self._looked_at_s = time.monotonic()
         self._first = self._writer(engine.commit_group(0))
 
-    def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
-        """Queues one call's cells; see :meth:`GroupCommitWriter.submit`. With several groups an
+    def queue_by_group(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
+        """Queues one call's cells; see :meth:`GroupCommitWriter.queue`. With several groups an
         error of one is its cells' own, unless all have failed."""
         if self._generation != forks.generation:
             raise StorageUnavailable(
@@ -51,14 +51,14 @@ class Writers:
         if (now_s := time.monotonic()) - self._looked_at_s > _LOOK_S:
             self._one_group, self._looked_at_s = self._is_one_group(), now_s
         if self._one_group or not cells:
-            return self._first.submit(cells, then)
+            return self._first.queue(cells, then)
         shards = shards_of([cell.row_key for cell in cells], self._engine.shards)
         groups: dict[str, list[int]] = {}
         for index, shard in enumerate(shards):
             groups.setdefault(self._engine.commit_group(shard), []).append(index)
         if len(groups) == 1:
-            return self._writer(next(iter(groups))).submit(cells, then)
-        return _Gathered(cells, shards, list(groups.values()), then).submit(
+            return self._writer(next(iter(groups))).queue(cells, then)
+        return _Gathered(cells, shards, list(groups.values()), then).queue_parts(
             [self._writer(group) for group in groups]
         )
 
@@ -105,10 +105,10 @@ class _Gathered:
         # It cannot be taken back as a whole: parts of it may be written already.
         self._answer = PutAnswer(cells, lambda _: False, then)
 
-    def submit(self, writers: Sequence[GroupCommitWriter]) -> PutAnswer:
+    def queue_parts(self, writers: Sequence[GroupCommitWriter]) -> PutAnswer:
         for writer, part in zip(writers, self._parts, strict=True):
             try:
-                writer.submit(
+                writer.queue(
                     [self._cells[index] for index in part],
                     lambda answer, part=part: self._finished(answer, part),  # type: ignore[misc]
                 )

@@ -31,16 +31,16 @@ class LoopCommits:
         self._answered: deque[Told] = deque()
         self._woken = False
 
-    def submit(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
+    def commit(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
         """Queues one call's cells; what is returned is to be awaited, and waits for their commit
         without ever giving one up that is under way.
 
-        Raises what :meth:`cellfeed.store.datastore.Datastore.submit` raises; awaited, what the
+        Raises what :meth:`cellfeed.store.datastore.Datastore.put_soon` raises; awaited, what the
         cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown when there was no
         commit within ``PUT_TIMEOUT_S``.
         """
         told: Told = self._loop.create_future()
-        return self._committed(self._datastore.submit(cells, lambda _: self._tell(told)), told)
+        return self._committed(self._datastore.put_soon(cells, lambda _: self._tell(told)), told)
 
     async def _committed(self, answer: PutAnswer, told: Told) -> list[PutResult]:
         if not answer.done():

@@ -57,7 +57,7 @@ def test_many_large_puts_at_once_are_committed_in_groups_of_bounded_bytes(
     engine.groups = []
     wanted = large_cells()
     with Datastore(engine) as datastore:
-        answers = [datastore.submit([cell]) for cell in wanted]
+        answers = [datastore.put_soon([cell]) for cell in wanted]
         assert [answer.result(120)[0].outcome for answer in answers] == [Outcome.STORED] * PUTS
         assert sum(engine.groups) == sum(len(cell.body_json) for cell in wanted)
         assert max(engine.groups) <= GROUP_BYTES_MAX

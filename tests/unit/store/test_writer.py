@@ -54,9 +54,9 @@ def writer_over(engine: GatedEngine, on_commit: Any = lambda: None) -> GroupComm
 def test_calls_that_wait_are_committed_together_in_the_order_they_came() -> None:
     engine, commits = GatedEngine(), []
     writer = writer_over(engine, lambda: commits.append(1))
-    first = writer.submit([cell(0)])
+    first = writer.queue([cell(0)])
     assert engine.entered.wait(10)
-    others = [writer.submit([cell(n), cell(n + 100)]) for n in range(1, 5)]
+    others = [writer.queue([cell(n), cell(n + 100)]) for n in range(1, 5)]
     assert not any(answer.done() for answer in [first, *others])
     engine.gate.set()
     assert first.result(10)[0].added_id == 0
@@ -75,11 +75,11 @@ def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_goes_on() -> 
     engine = GatedEngine()
     engine.fail_next = StorageUnavailable("disk")
     writer = writer_over(engine)
-    failed = writer.submit([cell(0)])
+    failed = writer.queue([cell(0)])
     engine.gate.set()
     with pytest.raises(StorageUnavailable, match="disk"):
         failed.result(10)
-    assert writer.submit([cell(1)]).result(10)[0].outcome is Outcome.STORED
+    assert writer.queue([cell(1)]).result(10)[0].outcome is Outcome.STORED
     writer.close()
 
 
@@ -89,15 +89,15 @@ def test_a_full_queue_refuses_and_what_was_accepted_is_written(
     monkeypatch.setattr("cellfeed.store.commit.group_commit.WRITE_QUEUE_CELLS_MAX", 3)
     engine = GatedEngine()
     writer = writer_over(engine)
-    running = writer.submit([cell(0)])
+    running = writer.queue([cell(0)])
     assert engine.entered.wait(10)
-    waiting = writer.submit([cell(1), cell(2), cell(3)])
+    waiting = writer.queue([cell(1), cell(2), cell(3)])
     with pytest.raises(Overloaded, match="3 cells are waiting"):
-        writer.submit([cell(4)])
+        writer.queue([cell(4)])
     engine.gate.set()
     assert running.result(10)
     assert waiting.result(10)
-    assert writer.submit([cell(4)]).result(10)
+    assert writer.queue([cell(4)]).result(10)
     writer.close()
     assert engine.groups == [[0], [1, 2, 3], [4]]
 
@@ -105,11 +105,11 @@ def test_a_full_queue_refuses_and_what_was_accepted_is_written(
 def test_a_call_taken_back_before_its_turn_is_not_written() -> None:
     engine = GatedEngine()
     writer = writer_over(engine)
-    writer.submit([cell(0)])
+    writer.queue([cell(0)])
     assert engine.entered.wait(10)
-    taken_back = writer.submit([cell(1)])
+    taken_back = writer.queue([cell(1)])
     assert taken_back.cancel()
-    kept = writer.submit([cell(2)])
+    kept = writer.queue([cell(2)])
     engine.gate.set()
     kept.result(10)
     writer.close()
@@ -120,9 +120,9 @@ def test_a_group_holds_at_most_so_many_cells(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("cellfeed.store.commit.group_commit.GROUP_CELLS_MAX", 4)
     engine = GatedEngine()
     writer = writer_over(engine)
-    writer.submit([cell(0)])
+    writer.queue([cell(0)])
     assert engine.entered.wait(10)
-    last = [writer.submit([cell(n), cell(n), cell(n)]) for n in (1, 2)][-1]
+    last = [writer.queue([cell(n), cell(n), cell(n)]) for n in (1, 2)][-1]
     engine.gate.set()
     last.result(10)
     writer.close()
@@ -139,10 +139,10 @@ def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its
     monkeypatch.setattr("cellfeed.store.commit.group_commit.GROUP_BYTES_MAX", 100)
     engine = GatedEngine()
     writer = writer_over(engine)
-    writer.submit([large(0, 20)])
+    writer.queue([large(0, 20)])
     assert engine.entered.wait(10)
     last = [
-        writer.submit([large(number, size)])
+        writer.queue([large(number, size)])
         for number, size in [(1, 60), (2, 40), (3, 30), (4, 500), (5, 20), (6, 20)]
     ][-1]
     engine.gate.set()
@@ -157,15 +157,15 @@ def test_too_many_waiting_bytes_are_refused_until_they_are_written(
     monkeypatch.setattr("cellfeed.store.commit.group_commit.WRITE_QUEUE_BYTES_MAX", 100)
     engine = GatedEngine()
     writer = writer_over(engine)
-    running = writer.submit([large(0, 500)])
+    running = writer.queue([large(0, 500)])
     assert engine.entered.wait(10)
-    waiting = writer.submit([large(1, 60)])
+    waiting = writer.queue([large(1, 60)])
     with pytest.raises(Overloaded, match="60 bytes are waiting"):
-        writer.submit([large(2, 60)])
+        writer.queue([large(2, 60)])
     engine.gate.set()
     assert running.result(10)
     assert waiting.result(10)
-    assert writer.submit([large(2, 60)]).result(10)
+    assert writer.queue([large(2, 60)]).result(10)
     writer.close()
     assert engine.groups == [[0], [1], [2]]
 
@@ -175,8 +175,8 @@ def test_too_large_a_call_is_refused_and_an_empty_one_is_nothing() -> None:
     engine.gate.set()
     writer = writer_over(engine)
     with pytest.raises(InvalidRequest, match="at most 5000"):
-        writer.submit([cell(0)] * (BATCH_CELLS_MAX + 1))
-    assert writer.submit([]).result(0) == []
+        writer.queue([cell(0)] * (BATCH_CELLS_MAX + 1))
+    assert writer.queue([]).result(0) == []
     writer.close()
     assert engine.groups == []
 
@@ -184,16 +184,16 @@ def test_too_large_a_call_is_refused_and_an_empty_one_is_nothing() -> None:
 def test_closing_writes_what_waits_and_then_refuses() -> None:
     engine = GatedEngine()
     writer = writer_over(engine)
-    writer.submit([cell(0)])
+    writer.queue([cell(0)])
     assert engine.entered.wait(10)
-    waiting = writer.submit([cell(1)])
+    waiting = writer.queue([cell(1)])
     closing = threading.Thread(target=writer.close)
     closing.start()
     engine.gate.set()
     closing.join(10)
     assert waiting.result(0)[0].outcome is Outcome.STORED
     with pytest.raises(StorageUnavailable, match="closed"):
-        writer.submit([cell(2)])
+        writer.queue([cell(2)])
 
 
 def await_waiting(writer: GroupCommitWriter, calls: int) -> None:
@@ -213,7 +213,7 @@ def test_callers_that_come_back_are_waited_for_and_written_together(
 
     def call(caller: int) -> None:
         for number in range(20):
-            writer.submit([cell(100 * caller + number)]).result(60)
+            writer.queue([cell(100 * caller + number)]).result(60)
 
     callers = [threading.Thread(target=call, args=(caller,)) for caller in range(8)]
     callers[0].start()
@@ -236,11 +236,11 @@ def test_callers_that_do_not_come_back_are_not_waited_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_SHARE", 1e9)
     engine = GatedEngine()
     writer = writer_over(engine)
-    gone = [writer.submit([cell(n)]) for n in range(5)]
+    gone = [writer.queue([cell(n)]) for n in range(5)]
     engine.gate.set()
     for answer in gone:
         answer.result(60)
-    assert writer.submit([cell(5)]).result(60)
+    assert writer.queue([cell(5)]).result(60)
     writer.close()
 
 
@@ -249,9 +249,9 @@ def test_closing_ends_the_wait_for_callers(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_PAUSE_S", 600.0)
     engine = GatedEngine()
     writer = writer_over(engine)
-    first = writer.submit([cell(0)])
+    first = writer.queue([cell(0)])
     assert engine.entered.wait(10)
-    others = [writer.submit([cell(n)]) for n in (1, 2)]
+    others = [writer.queue([cell(n)]) for n in (1, 2)]
     engine.gate.set()
     first.result(60)
     writer.close()
@@ -287,8 +287,8 @@ def test_whatever_a_hook_raises_the_committed_group_is_answered_and_the_next_is_
     writer = GroupCommitWriter(
         cast("Engine", engine), hooks["on_commit"], on_results=hooks["on_results"]
     )
-    assert writer.submit([cell(0)]).result(10)[0].outcome is Outcome.STORED
-    assert writer.submit([cell(1)]).result(10)[0].outcome is Outcome.STORED
+    assert writer.queue([cell(0)]).result(10)[0].outcome is Outcome.STORED
+    assert writer.queue([cell(1)]).result(10)[0].outcome is Outcome.STORED
     writer.close()
     assert hook.calls == 2
     assert engine.groups == [[0], [1]]
@@ -302,8 +302,8 @@ def test_a_defect_below_leaves_the_outcome_unknown(error: Exception) -> None:
     engine.gate.set()
     writer = writer_over(engine)
     with pytest.raises(OutcomeUnknown, match="put the same cells again"):
-        writer.submit([cell(0)]).result(10)
-    assert writer.submit([cell(1)]).result(10)
+        writer.queue([cell(0)]).result(10)
+    assert writer.queue([cell(1)]).result(10)
     writer.close()
 
 
@@ -316,8 +316,8 @@ def test_an_engine_that_answers_for_fewer_cells_leaves_the_outcome_unknown(
     with monkeypatch.context() as patch:
         patch.setattr(engine, "put", lambda cells: [])
         with pytest.raises(OutcomeUnknown, match="0 results for 1 cells"):
-            writer.submit([cell(0)]).result(10)
-    assert writer.submit([cell(1)]).result(10)
+            writer.queue([cell(0)]).result(10)
+    assert writer.queue([cell(1)]).result(10)
     writer.close()
 
 
@@ -330,9 +330,9 @@ def test_a_group_that_is_taken_and_not_begun_fails_definitely_and_the_next_is_wr
     with monkeypatch.context() as patch:
         patch.setattr(writer, "_left", Hook(MemoryError()))
         with pytest.raises(StorageUnavailable, match="nothing written") as failed:
-            writer.submit([cell(0)]).result(10)
+            writer.queue([cell(0)]).result(10)
     assert failed.value.definite
-    assert writer.submit([cell(1)]).result(10)
+    assert writer.queue([cell(1)]).result(10)
     writer.close()
     assert engine.groups == [[1]]
 
@@ -340,12 +340,11 @@ def test_a_group_that_is_taken_and_not_begun_fails_definitely_and_the_next_is_wr
 def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = GatedEngine()
     writer = writer_over(engine)
-    writer.submit([cell(0)])
+    writer.queue([cell(0)])
     assert engine.entered.wait(10)
     told: list[int] = []
     answers = [
-        writer.submit([cell(n)], lambda answer: told.append(answer.cells[0].ref_key))
-        for n in (1, 2)
+        writer.queue([cell(n)], lambda answer: told.append(answer.cells[0].ref_key)) for n in (1, 2)
     ]
     found: list[list[PutResult]] = []
     waiting = [
@@ -379,7 +378,7 @@ def test_a_writer_that_has_ended_says_so_everywhere() -> None:
     engine.gate.set()
     writer = writer_over(engine, hook)
     with pytest.raises(OutcomeUnknown):
-        writer.submit([cell(0)]).result(10)
+        writer.queue([cell(0)]).result(10)
     deadline_s = time.monotonic() + 10
     while not is_in_trouble():
         assert time.monotonic() < deadline_s
@@ -388,7 +387,7 @@ def test_a_writer_that_has_ended_says_so_everywhere() -> None:
     while refused is None:  # the trouble is known a moment before the writer refuses
         assert time.monotonic() < deadline_s
         try:
-            writer.submit([cell(1)])
+            writer.queue([cell(1)])
         except StorageUnavailable as error:
             refused = error
     assert "is dead" in str(refused)

@@ -63,7 +63,7 @@ CELLS = [cell_of(0), cell_of(1)]
 
 def test_a_group_that_fails_fails_its_own_cells(engine: TwoGroups, writers: Writers) -> None:
     engine.fails[1] = StorageUnavailable("away")
-    assert [each.outcome for each in writers.submit(CELLS).result(10)] == [
+    assert [each.outcome for each in writers.queue_by_group(CELLS).result(10)] == [
         Outcome.STORED,
         Outcome.FAILED,
     ]
@@ -73,7 +73,7 @@ def test_a_defect_in_one_group_leaves_its_cells_unknown(
     engine: TwoGroups, writers: Writers
 ) -> None:
     engine.fails[1] = KeyError("x")
-    stored, unknown = writers.submit(CELLS).result(10)
+    stored, unknown = writers.queue_by_group(CELLS).result(10)
     assert stored.outcome is Outcome.STORED
     assert unknown.outcome is Outcome.UNKNOWN
     assert unknown.error is not None
@@ -85,22 +85,22 @@ def test_when_all_groups_fail_the_call_is_unknown_if_one_of_them_is(
 ) -> None:
     engine.fails = {0: StorageUnavailable("away"), 1: OutcomeUnknown("the commit was sent")}
     with pytest.raises(OutcomeUnknown):
-        writers.submit(CELLS).result(10)
+        writers.queue_by_group(CELLS).result(10)
     engine.fails = {0: StorageUnavailable("away"), 1: StorageUnavailable("away, too")}
     with pytest.raises(StorageUnavailable):
-        writers.submit(CELLS).result(10)
+        writers.queue_by_group(CELLS).result(10)
 
 
 def test_a_part_that_cannot_be_queued_leaves_the_others_on_their_way(
     writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert writers.submit(CELLS).result(10)
+    assert writers.queue_by_group(CELLS).result(10)
 
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(writers._writer("1"), "submit", fail)
-    stored, failed = writers.submit(CELLS).result(10)
+    monkeypatch.setattr(writers._writer("1"), "queue", fail)
+    stored, failed = writers.queue_by_group(CELLS).result(10)
     assert stored.outcome is Outcome.STORED
     assert failed.outcome is Outcome.UNKNOWN
 
@@ -114,20 +114,22 @@ def test_a_thread_that_the_system_does_not_give_fails_definitely_and_is_asked_fo
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(StorageUnavailable, match="nothing written"):
-            writers.submit(CELLS)
-    assert [each.outcome for each in writers.submit(CELLS).result(10)] == [Outcome.STORED] * 2
+            writers.queue_by_group(CELLS)
+    assert [each.outcome for each in writers.queue_by_group(CELLS).result(10)] == [
+        Outcome.STORED
+    ] * 2
 
 
 def test_a_forked_child_is_refused_at_once(writers: Writers) -> None:
-    assert writers.submit(CELLS).result(10)
+    assert writers.queue_by_group(CELLS).result(10)
     pid = os.fork()
     if pid == 0:
         try:
-            writers.submit(CELLS)
+            writers.queue_by_group(CELLS)
         except StorageUnavailable as error:
             writers.close()
             os._exit(0 if "forked" in str(error) else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert writers.submit(CELLS).result(10)
+    assert writers.queue_by_group(CELLS).result(10)

@@ -69,7 +69,7 @@ class ExportGroup:
             function=f"→ {export.topic_of(datastore.name)}",
             log=_log,
         )
-        self.standing = self._member.standing
+        self.membership = self._member.membership
         self._runs: dict[int, UnitRun] = {}
         self._threads = WorkThreads(1)
         self._preparing: Future[None] | None = None
@@ -236,7 +236,7 @@ class ExportGroup:
         )
 
     def _begin(self, context: ExportContext, unit: int, heads: Mapping[int, Head]) -> None:
-        session, shards = self.standing.session, context.settled.shards_of(unit)
+        session, shards = self.membership.session, context.settled.shards_of(unit)
         claims = self._coordinator.claim(session, self._datastore.name, shards)
         if len(claims) < len(shards):
             # Its holder is about to let go of it, or its lease to run out.

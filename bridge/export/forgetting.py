@@ -45,7 +45,7 @@ from cellfeed.bridge.groups.control import (
     tell_workers,
 )
 from cellfeed.bridge.groups.history import Deed, Operator, entry
-from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
+from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, NotFound, Refused, Unavailable
@@ -82,8 +82,8 @@ def forget_export(
     if agreed is None and not offsets and not parked and not state.list(group_prefix(group)):
         raise NotFound(f"there is nothing of an export {name!r} here that could be forgotten")
     member = f"{OPERATOR}{operator.name} {os.getpid()}-{secrets.token_hex(4)}"
-    standing = Standing(coordinator, group, member, _LEASE_S)
-    keeper = LeaseKeeper([standing], _LEASE_S)
+    membership = Membership(coordinator, group, member, _LEASE_S)
+    keeper = LeaseKeeper([membership], _LEASE_S)
     reset_key, claims = Control(state, group).reset_key, list[Claim]()
     try:
         _hold(
@@ -97,7 +97,7 @@ def forget_export(
                 f"export {name!r} is at work ({', '.join(others)}): stop its exporters first"
             )
         claims += coordinator.claim(
-            standing.session, datastore.name, range(datastore.shards)
+            membership.session, datastore.name, range(datastore.shards)
         ).values()
         if len(claims) < datastore.shards:
             raise Refused(
@@ -126,7 +126,7 @@ def forget_export(
         with suppress(CellfeedError):
             coordinator.release(claims)
         with suppress(CellfeedError):
-            standing.leave()
+            membership.leave()
         keeper.close()
         tell_workers(state, group)
 

@@ -56,7 +56,7 @@ def run_exporter(
         groups.append(group)
     listener = Listener(datastore.state, f"export-{name}")
     keeper = LeaseKeeper(
-        [group.standing for group in groups], min(export.lease_s for export in exports)
+        [group.membership for group in groups], min(export.lease_s for export in exports)
     )
     try:
         while not stop.is_set():

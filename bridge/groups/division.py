@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from cellfeed.bridge.coordination.assignment import balance, is_awaited
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.control import OPERATOR
-from cellfeed.bridge.groups.membership import RENEWALS_IN_A_LEASE, Standing
+from cellfeed.bridge.groups.membership import RENEWALS_IN_A_LEASE, Membership
 
 
 class Division:
@@ -29,16 +29,16 @@ class Division:
     def __init__(
         self,
         coordinator: Coordinator,
-        standing: Standing,
+        membership: Membership,
         topic: str,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._coordinator = coordinator
-        self._standing = standing
+        self._membership = membership
         self._topic = topic
         self._clock = clock
-        self._epoch = standing.session.epoch
+        self._epoch = membership.session.epoch
         self._seen_absent: dict[str, tuple[float, float]] = {}
         """In this session: when that was first, and for how long the leader had been in touch
         then."""
@@ -47,7 +47,7 @@ class Division:
         """Whether the assignment was changed. ``partitions``: how many are divided: shards, or
         units of some shards each. ``members``: those alive; operators among them get nothing. To be
         called by the leader. Raises StaleWriter when the lead was lost since, Unavailable."""
-        session = self._standing.session
+        session = self._membership.session
         present = [member for member in members if not member.startswith(OPERATOR)]
         current = self._coordinator.assignment(session.group)
         wanted = balance(
@@ -59,9 +59,9 @@ class Division:
         return True
 
     def _awaited(self, absent: Collection[str]) -> set[str]:
-        session, now_s = self._standing.session, self._clock()
+        session, now_s = self._membership.session, self._clock()
         known = self._seen_absent if session.epoch == self._epoch else {}
-        in_touch_s = self._standing.in_touch_s()
+        in_touch_s = self._membership.in_touch_s()
         self._epoch, self._seen_absent = (
             session.epoch,
             {member: known.get(member, (now_s, in_touch_s)) for member in absent},

@@ -15,7 +15,7 @@ from typing import Final
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
 from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
 from cellfeed.bridge.groups.division import Division
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StaleWriter, Unavailable
@@ -54,8 +54,8 @@ class GroupMember:
         self._state = datastore.state
         self._coordinator = coordinator
         self._log = log
-        self.standing = Standing(coordinator, group, name, lease_s)
-        self._division = Division(coordinator, self.standing, datastore.name)
+        self.membership = Membership(coordinator, group, name, lease_s)
+        self._division = Division(coordinator, self.membership, datastore.name)
         self._control = Control(datastore.state, group)
         self._poke = poke_of(group)
         self._teller = ProgressTeller(datastore.state, group, name, column, function)
@@ -82,14 +82,14 @@ class GroupMember:
 
     def look_again(self, in_s: float) -> None:
         """Makes the next look come so many seconds after this one, a part of the lease at most."""
-        part_s = self.standing.session.ttl_s / LOOKS_IN_A_LEASE
+        part_s = self.membership.session.ttl_s / LOOKS_IN_A_LEASE
         self._look_at_s = self._looked_at_s + min(in_s, part_s)
 
     def is_held(self, now_s: float) -> bool:
         """Whether operators have the group wait. Raises Unavailable; StaleWriter when another
         process has taken this one's name."""
-        if self.standing.superseded is not None:
-            raise self.standing.superseded
+        if self.membership.superseded is not None:
+            raise self.membership.superseded
         if now_s >= self._control_at_s:
             self._control_at_s = now_s + CONTROL_LOOK_S
             hold = self._control.holds(self._coordinator)
@@ -103,7 +103,7 @@ class GroupMember:
 
     def due_session(self, now_s: float) -> Session | None:
         """The session, when it is time to look at the assignment; None before."""
-        session = self.standing.session
+        session = self.membership.session
         return session if now_s >= self._look_at_s or session.epoch != self._epoch else None
 
     def begin_look(self, session: Session, now_s: float) -> None:
@@ -159,7 +159,7 @@ class GroupMember:
         coordination is away and not ``is_idle``: work is still under way."""
         try:
             self.give_back()
-            self.standing.leave()
+            self.membership.leave()
         except Unavailable as error:
             if not is_idle:
                 return False

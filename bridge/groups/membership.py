@@ -2,7 +2,7 @@
 
 Renewing has a thread to itself so that nothing the worker waits for (a slow commit, a long read, a
 function that takes its time) costs it its shards. What a thread cannot help against is a process
-that is paused as a whole. So whoever is about to run a cell asks :meth:`Standing.is_sure`, by the
+that is paused as a whole. So whoever is about to run a cell asks :meth:`Membership.is_sure`, by the
 local clock, and asks the coordinator first when the lease may have run out.
 """
 
@@ -30,7 +30,7 @@ _LATE_S: Final = 1.0
 for it a while."""
 
 
-class Standing:
+class Membership:
     """One group's session. :meth:`renew` belongs to the keeper; the rest may be used by any
     thread."""
 
@@ -100,8 +100,8 @@ class Standing:
 class LeaseKeeper:
     """The thread that renews the sessions of all groups of a worker."""
 
-    def __init__(self, standings: Sequence[Standing], lease_s: float) -> None:
-        self._standings = standings
+    def __init__(self, memberships: Sequence[Membership], lease_s: float) -> None:
+        self._memberships = memberships
         self._every_s = lease_s / RENEWALS_IN_A_LEASE
         self._stop = threading.Event()
         self._failing = RepeatedWarning(_log)
@@ -114,22 +114,22 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         while not self._stop.wait(self._every_s):
-            for standing in self._standings:
+            for membership in self._memberships:
                 try:
-                    standing.renew()
+                    membership.renew()
                 except CellfeedError as error:
                     # Work goes on: the claims hold until somebody else takes them over, and
                     # whatever is saved carries them as its fence.
                     _log.warning(
                         "the lease in group %s could not be renewed just now: %s",
-                        standing.session.group,
+                        membership.session.group,
                         error,
                     )
                 except Exception as error:
                     # A defect in one group is none of the others': their leases do not wait for it.
                     self._failing.warn(
                         "the lease in group %s was not renewed by a defect: %r",
-                        standing.session.group,
+                        membership.session.group,
                         error,
                         exc_info=error,
                     )

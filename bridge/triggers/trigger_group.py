@@ -82,7 +82,7 @@ class TriggerGroup:
             function=trigger.function_name,
             log=_log,
         )
-        self.standing = self._member.standing
+        self.membership = self._member.membership
         self._runs: dict[int, ShardRun] = {}
         self._working: dict[int, Future[None]] = {}
         self._sweep = (
@@ -99,7 +99,7 @@ class TriggerGroup:
         for by hand."""
         self._stopped_because: str | None = None
         self._taking = Taking(
-            trigger, datastore, coordinator, self._parked, self.standing, deadlines
+            trigger, datastore, coordinator, self._parked, self.membership, deadlines
         )
         self._lost_because: str | None = None
         """Why nobody knows where the work goes on, when the group's offsets were lost."""
@@ -240,7 +240,7 @@ class TriggerGroup:
     def _begin(self, shards: Sequence[int]) -> None:
         """Claims shards and begins on those that could be had, at the offsets as they are under the
         claim."""
-        session, topic = self.standing.session, self._datastore.name
+        session, topic = self.membership.session, self._datastore.name
         if (
             uses_footholds(self._coordinator)
             and (

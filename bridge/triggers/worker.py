@@ -82,7 +82,7 @@ def run_trigger_worker(
             return
         groups.append(group)
     listener = Listener(datastore.state, f"triggers-{name}")
-    keeper = LeaseKeeper([group.standing for group in groups], lease_s)
+    keeper = LeaseKeeper([group.membership for group in groups], lease_s)
     pool, sweeper = WorkThreads(threads), WorkThreads(1)
     try:
         while not stop.is_set() and deadlines.overdue_because is None:
@@ -103,7 +103,7 @@ def run_trigger_worker(
                     except CellfeedError as error:
                         _log.warning(
                             "%s keeps the shards that it has: %s",
-                            group.standing.session.group,
+                            group.membership.session.group,
                             error,
                         )
                     busy |= group.start_work(pool, sweeper, heads)

@@ -16,7 +16,7 @@ from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 from cellfeed.bridge.groups.division import Division
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.triggers.offsets.kept_offsets import accept, last_known, lost_offsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
@@ -123,12 +123,12 @@ def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there
         closing(ZooKeeperCoordinator(address, store.state, clock=clock)) as first,
         closing(ZooKeeperCoordinator(address, store.state, clock=clock)) as second,
     ):
-        standings = [
-            Standing(first, GROUP, "a", LONG_LEASE_S, clock=clock),
-            Standing(second, GROUP, "b", LONG_LEASE_S, clock=clock),
+        memberships = [
+            Membership(first, GROUP, "a", LONG_LEASE_S, clock=clock),
+            Membership(second, GROUP, "b", LONG_LEASE_S, clock=clock),
         ]
-        old = [standing.session for standing in standings]
-        division = Division(first, standings[0], store.name, clock=clock)
+        old = [membership.session for membership in memberships]
+        division = Division(first, memberships[0], store.name, clock=clock)
         assert first.lead(old[0])
         assert division.divide(SHARDS, first.members(GROUP))
         before = first.assignment(GROUP)
@@ -138,21 +138,21 @@ def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there
         zookeeper.kill()
         now_s[0] += 10 * LONG_LEASE_S
         zookeeper.start()
-        wait_until(lambda: renewed(standings[0]), "a is back")
-        assert standings[0].session.epoch > old[0].epoch
+        wait_until(lambda: renewed(memberships[0]), "a is back")
+        assert memberships[0].session.epoch > old[0].epoch
         wait_until(lambda: first.members(GROUP) == ["a"], "b is not there yet")
-        assert first.lead(standings[0].session)
+        assert first.lead(memberships[0].session)
         assert not division.divide(SHARDS, first.members(GROUP))
-        wait_until(lambda: renewed(standings[1]), "b is back")
-        assert standings[1].session.epoch > old[1].epoch
+        wait_until(lambda: renewed(memberships[1]), "b is back")
+        assert memberships[1].session.epoch > old[1].epoch
         assert first.members(GROUP) == ["a", "b"]
         assert not division.divide(SHARDS, first.members(GROUP))
         assert first.assignment(GROUP) == before
 
 
-def renewed(standing: Standing) -> bool:
+def renewed(membership: Membership) -> bool:
     try:
-        standing.renew()
+        membership.renew()
     except Unavailable:
         return False
     return True

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.program import Trigger
@@ -39,11 +39,13 @@ class Worker:
         self.trigger: Trigger = function.__cellfeed_trigger__  # type: ignore[attr-defined]
         self.coordinator = StoreCoordinator(datastore.state)
         self.parked = ParkedCells(datastore.state)
-        self.standing = Standing(self.coordinator, self.trigger.group, name, 600)
+        self.membership = Membership(self.coordinator, self.trigger.group, name, 600)
         taking = Taking(
-            self.trigger, datastore, self.coordinator, self.parked, self.standing, deadlines
+            self.trigger, datastore, self.coordinator, self.parked, self.membership, deadlines
         )
-        self.runs: dict[int, ShardRun] = taking.take(self.standing.session, range(datastore.shards))
+        self.runs: dict[int, ShardRun] = taking.take(
+            self.membership.session, range(datastore.shards)
+        )
 
     def work(self) -> None:
         """Runs what there is."""
@@ -58,7 +60,7 @@ class Worker:
     def give_back(self) -> None:
         """As a worker that is asked to stop."""
         self.coordinator.release([run.claim for run in self.runs.values()])
-        self.standing.leave()
+        self.membership.leave()
 
     def offsets(self) -> dict[int, int]:
         """By shard, as saved."""

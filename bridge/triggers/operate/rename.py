@@ -39,7 +39,7 @@ from cellfeed.bridge.groups.definition import (
     refuse_consumers,
 )
 from cellfeed.bridge.groups.history import Deed, Operator, entry
-from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
+from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.groups.progress_records import About
 from cellfeed.bridge.groups.start import EARLIEST, carried_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
@@ -197,12 +197,12 @@ def rename(
         raise Refused(f"group {new!r} has offsets of its own: nothing is renamed to it")
     _refuse_at_work(coordinator, old)
     member = f"{OPERATOR}{operator.name} {os.getpid()}-{secrets.token_hex(4)}"
-    standing = Standing(coordinator, old, member, lease_s)
-    keeper = LeaseKeeper([standing], lease_s)
+    membership = Membership(coordinator, old, member, lease_s)
+    keeper = LeaseKeeper([membership], lease_s)
     claims: dict[int, Claim] = {}
     try:
         _refuse_at_work(coordinator, old, but=member)
-        claims = coordinator.claim(standing.session, datastore.name, range(datastore.shards))
+        claims = coordinator.claim(membership.session, datastore.name, range(datastore.shards))
         if len(claims) < datastore.shards:
             raise Refused(f"group {old!r} is at work: not all of its shards are free; try again")
         failpoint("rename.after_claims")
@@ -219,7 +219,7 @@ def rename(
         with suppress(CellfeedError):
             coordinator.release(list(claims.values()))
         with suppress(CellfeedError):
-            standing.leave()
+            membership.leave()
         keeper.close()
         tell_workers(state, new)
 

@@ -39,7 +39,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator
 from cellfeed.bridge.groups.control import OPERATOR, Control, Hold, tell_workers
 from cellfeed.bridge.groups.history import Deed, Operator, entry
-from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
+from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
     Footholds,
     acceptance,
@@ -98,17 +98,17 @@ class Reset:
         them back within ``wait_s`` seconds, or somebody else resets the group just now;
         StaleWriter, Unavailable."""
         member = f"{OPERATOR}{self._operator.name} {os.getpid()}-{secrets.token_hex(4)}"
-        standing = Standing(self._coordinator, self._group, member, lease_s)
-        keeper = LeaseKeeper([standing], lease_s)
+        membership = Membership(self._coordinator, self._group, member, lease_s)
+        keeper = LeaseKeeper([membership], lease_s)
         claims: dict[int, Claim] = {}
         try:
             self._ask_to_stand_aside(member)
             failpoint("reset.after_hold")
-            self._claim(standing, sorted(locations), claims, wait_s)
+            self._claim(membership, sorted(locations), claims, wait_s)
             failpoint("reset.after_claims")
             return self._decide(locations, claims)
         finally:
-            self._end(member, standing, claims)
+            self._end(member, membership, claims)
             keeper.close()
 
     def _ask_to_stand_aside(self, member: str) -> None:
@@ -132,13 +132,13 @@ class Reset:
         tell_workers(state, self._group)
 
     def _claim(
-        self, standing: Standing, shards: Sequence[int], claims: dict[int, Claim], wait_s: float
+        self, membership: Membership, shards: Sequence[int], claims: dict[int, Claim], wait_s: float
     ) -> None:
         deadline_s = time.monotonic() + wait_s
-        epoch = standing.session.epoch
+        epoch = membership.session.epoch
         while missing := [shard for shard in shards if shard not in claims]:
-            claims |= self._coordinator.claim(standing.session, self._topic, missing)
-            if standing.session.epoch != epoch:
+            claims |= self._coordinator.claim(membership.session, self._topic, missing)
+            if membership.session.epoch != epoch:
                 raise Refused(
                     f"trigger {self._group!r} was not reset: this process was held up for longer"
                     " than its lease; try again"
@@ -226,7 +226,7 @@ class Reset:
             self._group, offsets, claims=[claims[shard] for shard in locations], entries=entries
         )
 
-    def _end(self, member: str, standing: Standing, claims: Mapping[int, Claim]) -> None:
+    def _end(self, member: str, membership: Membership, claims: Mapping[int, Claim]) -> None:
         # Whatever of this fails is settled when the session has run out.
         state, key = self._datastore.state, self._control.reset_key
         with suppress(CellfeedError):
@@ -236,5 +236,5 @@ class Reset:
         with suppress(CellfeedError):
             self._coordinator.release(list(claims.values()))
         with suppress(CellfeedError):
-            standing.leave()
+            membership.leave()
         tell_workers(state, self._group)

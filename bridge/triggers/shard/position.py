@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
 from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
@@ -51,7 +51,7 @@ class Place:
         group: str,
         offsets: OffsetCommits,
         claim: Claim,
-        standing: Standing,
+        membership: Membership,
         epoch: int,
         saved: int,
         foothold: Foothold | None,
@@ -60,7 +60,7 @@ class Place:
         self._group = group
         self._offsets = offsets
         self._claim = claim
-        self._standing = standing
+        self._membership = membership
         self._epoch = epoch
         self._saved = saved
         self._foothold = foothold
@@ -93,7 +93,7 @@ class Place:
     def make_sure(self) -> None:
         """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole
         process the lease may have run out unnoticed."""
-        if self._standing.is_sure(self._epoch):
+        if self._membership.is_sure(self._epoch):
             return
         location = self._progress.location
         # Saving asks as well, and leaves whoever may be about to take over nothing to run again.

@@ -33,7 +33,7 @@ from typing import Final
 from uuid import UUID
 
 from cellfeed.bridge.coordination.contract import Claim
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
 from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
@@ -77,7 +77,7 @@ class ShardRun:
         offsets: OffsetCommits,
         parked: ParkedCells,
         claim: Claim,
-        standing: Standing,
+        membership: Membership,
         epoch: int,
         saved: int = 0,
         foothold: Foothold | None = None,
@@ -98,7 +98,7 @@ class ShardRun:
         self.progress = Progress()
         shard = claim.partition
         self._place = Place(
-            trigger.group, offsets, claim, standing, epoch, saved, foothold, self.progress
+            trigger.group, offsets, claim, membership, epoch, saved, foothold, self.progress
         )
         self._tries = (
             tries or GroupTries(store.state, trigger.group, claim.topic).of_shards([shard])[shard]

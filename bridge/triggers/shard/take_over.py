@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.start import StartOfGroup
 from cellfeed.bridge.triggers.offsets.gathered_saves import (
     OFFSETS_IN_A_COMMIT_MAX,
@@ -53,7 +53,7 @@ class Taking:
         datastore: Datastore,
         coordinator: Coordinator,
         parked: ParkedCells,
-        standing: Standing,
+        membership: Membership,
         deadlines: Deadlines | None = None,
     ) -> None:
         self._trigger = trigger
@@ -63,7 +63,7 @@ class Taking:
             GatheredSaves(coordinator, trigger.group) if trigger.saves_lazily else coordinator
         )
         self._parked = parked
-        self._standing = standing
+        self._membership = membership
         self._deadlines = deadlines or Deadlines()
         self._start = StartOfGroup(datastore, coordinator, trigger.group, trigger.start)
         self._tries = GroupTries(datastore.state, trigger.group, datastore.name)
@@ -102,7 +102,7 @@ class Taking:
                 self._saves,
                 self._parked,
                 claim,
-                self._standing,
+                self._membership,
                 session.epoch,
                 saved[shard],
                 footholds.get(shard),

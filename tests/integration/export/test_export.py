@@ -311,7 +311,7 @@ def test_in_a_new_session_an_exporter_goes_on_with_its_units_unless_somebody_has
     try:
         wait_caught_up(store, coordinator, export)
         before = claims(store)
-        coordinator.leave(groups[0].standing.session)  # as when a lease has run out
+        coordinator.leave(groups[0].membership.session)  # as when a lease has run out
         wait_until(
             lambda: not before.items() & claims(store).items() and len(claims(store)) == SHARDS,
             "it has claimed all in a new session",

@@ -13,7 +13,7 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.export import worker
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.worker import run_exporter
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from tests.support.waiting import wait_until
@@ -36,7 +36,7 @@ class FakeGroup:
     ) -> None:
         del datastore
         self.export = export
-        self.standing = Standing(coordinator, export.group, name, export.lease_s)
+        self.membership = Membership(coordinator, export.group, name, export.lease_s)
         self.heads_wanted = heads_wanted
         self.told: list[int] = []
         FakeGroup.made = self

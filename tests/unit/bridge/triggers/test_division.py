@@ -13,7 +13,7 @@ from cellfeed.bridge.coordination.contract import Claim, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.control import OPERATOR
 from cellfeed.bridge.groups.division import Division
-from cellfeed.bridge.groups.membership import RENEWALS_IN_A_LEASE, Standing
+from cellfeed.bridge.groups.membership import RENEWALS_IN_A_LEASE, Membership
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable, Unavailable
 
@@ -56,8 +56,8 @@ class Fleet:
     def __init__(self, datastore: Datastore, names: str) -> None:
         self.clock = Clock()
         self.coordination = Coordination(datastore, self.clock)
-        self.standings = {name: self.joined(name) for name in names}
-        self.leader = self.standings[names[0]]
+        self.memberships = {name: self.joined(name) for name in names}
+        self.leader = self.memberships[names[0]]
         self.division = Division(self.coordination, self.leader, TOPIC, clock=self.clock)
         self.claims: dict[str, list[Claim]] = {}
         self.divide()
@@ -66,16 +66,16 @@ class Fleet:
                 partition for partition, member in self.assignment().items() if member == name
             ]
             self.claims[name] = list(
-                self.coordination.claim(self.standings[name].session, TOPIC, shares).values()
+                self.coordination.claim(self.memberships[name].session, TOPIC, shares).values()
             )
 
-    def joined(self, name: str) -> Standing:
-        return Standing(self.coordination, GROUP, name, LEASE_S, clock=self.clock)
+    def joined(self, name: str) -> Membership:
+        return Membership(self.coordination, GROUP, name, LEASE_S, clock=self.clock)
 
     def ends(self, *names: str) -> None:
         """The sessions of these do, as if their leases had run out: their claims stay."""
         for name in names:
-            self.coordination.leave(self.standings[name].session)
+            self.coordination.leave(self.memberships[name].session)
 
     def divide(self) -> bool:
         assert self.coordination.lead(self.leader.session)
@@ -107,10 +107,10 @@ def test_a_leader_in_a_new_session_leaves_absent_members_what_they_have_until_th
     before = fleet.assignment()
     fleet.leader.renew()
     assert not fleet.divide()
-    fleet.standings["b"].renew()
+    fleet.memberships["b"].renew()
     fleet.clock.now_s += MOMENT_S / 2
     assert not fleet.divide()
-    fleet.standings["c"].renew()
+    fleet.memberships["c"].renew()
     fleet.clock.now_s += LONG_S
     assert not fleet.divide()
     assert fleet.assignment() == before

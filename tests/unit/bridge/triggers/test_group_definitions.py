@@ -108,7 +108,7 @@ def test_a_second_trigger_is_refused_with_both_definitions_and_the_cure(
         assert told in str(refused.value)
     assert set(first.progress()) == set(range(4)), "it keeps all of its shards"
     assert coordinator.members(GROUP) == ["a"]
-    first.standing.leave()
+    first.membership.leave()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_once_its_workers_have_ended_a_group_takes_another_definition(
     assert (deed.action, deed.by, deed.to) == ("redefined", BY.name, f"it was {before}")
     with pytest.raises(GroupTaken):
         check_definition(datastore.state, GROUP, before)
-    second.standing.leave()
+    second.membership.leave()
 
 
 def test_a_worker_that_joins_while_the_definition_changes_does_not_work_by_the_old_one(
@@ -193,20 +193,20 @@ def test_a_worker_that_joins_while_the_definition_changes_does_not_work_by_the_o
     assert late[0].progress() == {}
     assert second.progress()
     for each in (late[0], second):
-        each.standing.leave()
+        each.membership.leave()
 
 
 def test_a_worker_that_slept_through_the_change_is_refused_when_it_wakes_up(
     datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     asleep = joined(bills(), datastore, coordinator, "a")
-    coordinator.leave(asleep.standing.session)  # its session has ended, and it does not know
+    coordinator.leave(asleep.membership.session)  # its session has ended, and it does not know
     let_change(datastore.state, other_host, GROUP, BY)
     second = joined(bills("REFUND"), datastore, other_host, "b")
-    asleep.standing.renew()
+    asleep.membership.renew()
     with pytest.raises(GroupTaken):
         asleep.keep_place()
-    second.standing.leave()
+    second.membership.leave()
 
 
 @pytest.mark.parametrize("step", ["definition.marked", "definition.members_looked_at"])

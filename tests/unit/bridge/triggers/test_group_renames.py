@@ -17,7 +17,7 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.control import Control
 from cellfeed.bridge.groups.definition import definition_key
 from cellfeed.bridge.groups.history import Operator, history
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.start import EARLIEST, LATEST, settled_start
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.operate.locations import wanted_locations
@@ -166,7 +166,7 @@ def test_killed_at_any_step_and_run_again_no_cell_is_lost_or_runs_twice(
         with ExitStack() as killed:
             if died:  # nothing of it is given back, as after a kill -9
                 killed.enter_context(patch.object(type(first), "release", lambda *_: None))
-                killed.enter_context(patch.object(Standing, "leave", lambda *_: None))
+                killed.enter_context(patch.object(Membership, "leave", lambda *_: None))
             with pytest.raises(FailpointReached):
                 follow_earlier(new.trigger, datastore, first, LEASE_S)
         decided = step == "rename.after_decision"
@@ -231,7 +231,7 @@ def test_a_worker_of_the_earlier_version_that_starts_late_stands_aside(
     late.keep_place()
     assert late.progress() == {}
     assert "it is group 'rides' now" in str(Control(datastore.state, OLD).paused())
-    late.standing.leave()
+    late.membership.leave()
 
 
 def test_a_group_that_was_last_another_trigger_is_nobodys_until_somebody_says_whose(

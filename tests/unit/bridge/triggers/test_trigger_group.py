@@ -51,7 +51,7 @@ def test_a_shard_whose_giving_back_failed_is_given_back_later(datastore: Datasto
     second = TriggerGroup(record.__cellfeed_trigger__, datastore, here, "b", LEASE_S)  # type: ignore[attr-defined]
     for _ in range(100):
         for each in (first, second):
-            each.standing.renew()
+            each.membership.renew()
             with suppress(StorageUnavailable):
                 each.keep_place()
         if len(second.progress()) == datastore.shards / 2:

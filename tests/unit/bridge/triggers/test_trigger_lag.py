@@ -16,7 +16,7 @@ from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.control import Control
 from cellfeed.bridge.groups.history import Operator
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller, worker_record
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
@@ -167,9 +167,9 @@ def test_a_shard_that_no_worker_has_says_so_and_since_when(
     )
     assert (lag.without_worker, lag.workers) == (4, [])
     # One that died without a word.
-    standing = Standing(coordinator, GROUP, "dead", 0.3)
-    Taking(recorder.trigger, datastore, coordinator, ParkedCells(datastore.state), standing).take(
-        standing.session, range(3)
+    membership = Membership(coordinator, GROUP, "dead", 0.3)
+    Taking(recorder.trigger, datastore, coordinator, ParkedCells(datastore.state), membership).take(
+        membership.session, range(3)
     )
     teller = ProgressTeller(datastore.state, GROUP, "dead", "BASE", "record")
     teller.tell(None, {0: Progress(location=3, because="came to 2")})
@@ -305,10 +305,10 @@ def test_a_live_worker_that_says_nothing_is_a_reason(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator = StoreCoordinator(datastore.state)
-    standing = Standing(coordinator, GROUP, "mute", 600)
-    Taking(Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), standing).take(
-        standing.session, range(4)
-    )
+    membership = Membership(coordinator, GROUP, "mute", 600)
+    Taking(
+        Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
+    ).take(membership.session, range(4))
     assert reasons(read(datastore, coordinator)) == {"mute has it and has not told of it yet"}
     ProgressTeller(datastore.state, GROUP, "mute", "BASE", "record").tell(
         None, {shard: Progress(3, because="came to 2") for shard in range(4)}
@@ -388,10 +388,10 @@ def test_a_look_takes_the_same_few_reads_for_any_number_of_shards(
 ) -> None:
     with Datastore.open_embedded(tmp_path / "many", shards=shards) as datastore:
         coordinator = StoreCoordinator(datastore.state)
-        standing = Standing(coordinator, GROUP, "w", 600)
+        membership = Membership(coordinator, GROUP, "w", 600)
         runs = Taking(
-            Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), standing
-        ).take(standing.session, range(shards))
+            Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
+        ).take(membership.session, range(shards))
         teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")
         teller.tell(None, {shard: run.progress for shard, run in runs.items()})
         entry = datastore.state.get(f"triggers/{GROUP}/workers/w")

@@ -10,7 +10,7 @@ import pytest
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.retry import RetryPolicy
@@ -76,21 +76,21 @@ def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(
         if cell.added_id == 5:
             coordinator.applied = applied
 
-    def taken(name: str) -> tuple[Standing, ShardRun]:
-        standing = Standing(coordinator, GROUP, name, 600)
+    def taken(name: str) -> tuple[Membership, ShardRun]:
+        membership = Membership(coordinator, GROUP, name, 600)
         taking = Taking(
             work.__cellfeed_trigger__,
             datastore,
             coordinator,
             ParkedCells(datastore.state),
-            standing,
+            membership,
         )  # type: ignore[attr-defined]
-        return standing, taking.take(standing.session, [shard])[shard]
+        return membership, taking.take(membership.session, [shard])[shard]
 
     datastore.put_cells([(row(0), "BASE", number, {}) for number in range(20)])
-    standing, first = taken("first")
+    membership, first = taken("first")
     monkeypatch.setattr(
-        standing, "is_sure", lambda epoch: False
+        membership, "is_sure", lambda epoch: False
     )  # as when its lease may have run out: it asks before each cell
     first.run_chunk()
     assert ran == list(range(20))
@@ -98,7 +98,7 @@ def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(
     assert coordinator.applied < 0, "the fault did not happen"
     assert coordinator.fetch_offsets(GROUP)["trips", shard].offset < 20
     coordinator.applied = None
-    standing.leave()
+    membership.leave()
     taken("second")[1].run_chunk()
     assert ran == list(range(20))
     assert coordinator.fetch_offsets(GROUP)["trips", shard].offset == 20
@@ -120,15 +120,15 @@ def test_a_cell_whose_parking_was_not_answered_is_not_taken_off_the_queue_before
         ran.append(cell.added_id)
 
     def taken(name: str) -> ShardRun:
-        standing = Standing(coordinator, GROUP, name, 600)
+        membership = Membership(coordinator, GROUP, name, 600)
         taking = Taking(
             work.__cellfeed_trigger__,
             datastore,
             coordinator,
             ParkedCells(datastore.state),
-            standing,
+            membership,
         )  # type: ignore[attr-defined]
-        return taking.take(standing.session, [shard])[shard]
+        return taking.take(membership.session, [shard])[shard]
 
     datastore.put_cells([(row(0), "BASE", number, {}) for number in range(4)])
     first = taken("same")

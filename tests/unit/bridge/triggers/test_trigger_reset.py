@@ -14,7 +14,7 @@ import pytest
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.control import Control
 from cellfeed.bridge.groups.history import Operator, history
-from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
 from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
@@ -113,10 +113,10 @@ def test_a_worker_that_slept_through_a_reset_cannot_undo_it_by_a_late_save(
     recorder = Recorder()
     put(datastore, range(60))
     # As a process that is paused: nobody renews its lease, and its run is in the middle of a cell.
-    standing = Standing(workers_coordinator, GROUP, "zombie", LEASE_S / 2)
+    membership = Membership(workers_coordinator, GROUP, "zombie", LEASE_S / 2)
     runs = Taking(
-        recorder.trigger, datastore, workers_coordinator, ParkedCells(datastore.state), standing
-    ).take(standing.session, range(4))
+        recorder.trigger, datastore, workers_coordinator, ParkedCells(datastore.state), membership
+    ).take(membership.session, range(4))
     assert len(runs) == 4
     asleep, awake = threading.Event(), threading.Event()
 

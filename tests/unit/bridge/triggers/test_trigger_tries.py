@@ -53,7 +53,7 @@ def lives(datastore: Datastore, function: Callable[..., Any]) -> int:
         try:
             worker.work()
         except Died:
-            worker.standing.leave()  # its session ends, its claims stay: nothing was given back
+            worker.membership.leave()  # its session ends, its claims stay: nothing was given back
         else:
             worker.give_back()
             return life
@@ -118,7 +118,7 @@ def test_only_the_cells_that_may_have_been_under_way_are_counted(
     put_in_one_shard(datastore, CHUNK_CELLS + 100)
     ran: list[int] = []
     died = Worker(datastore, deadly(ran, lambda _: False))
-    died.standing.leave()
+    died.membership.leave()
     counted: list[str] = []
     commit = datastore.state.commit
 
@@ -196,14 +196,14 @@ def test_a_death_while_tries_are_counted_leaves_no_cell_out_and_no_count_behind(
     put_in_one_shard(datastore, 30)
     ran: list[int] = []
     function = deadly(ran, lambda _: False)
-    Worker(datastore, function, "died").standing.leave()
+    Worker(datastore, function, "died").membership.leave()
     set_failpoint(failpoint, "raise")
     second = Worker(datastore, function, "second")
     with pytest.raises(FailpointReached):
         second.work()
     assert passes(failpoint)
     clear_failpoints()
-    second.standing.leave()
+    second.membership.leave()
     heir = Worker(datastore, function, "heir")
     heir.work()
     assert set(ran) == set(range(30))
@@ -215,9 +215,9 @@ def test_whoever_was_overtaken_changes_no_count(datastore: Datastore) -> None:
     shard = put_in_one_shard(datastore, 30)
     ran: list[int] = []
     function = deadly(ran, lambda added_id: added_id == 5)
-    Worker(datastore, function, "died").standing.leave()
+    Worker(datastore, function, "died").membership.leave()
     zombie = Worker(datastore, function, "zombie")
-    zombie.standing.leave()
+    zombie.membership.leave()
     heir = Worker(datastore, function, "heir")
     with pytest.raises(Died):
         heir.work()

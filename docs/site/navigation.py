@@ -26,6 +26,7 @@ _FIRST: Final = [
     "encrypt-backups",
     "back-up-to-s3",
     "restore",
+    "restore-to-a-moment",
     "erase",
     "scrub",
     "secure",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.definition import defined_groups
 from cellfeed.bridge.groups.history import groups_with_history
 from cellfeed.bridge.triggers.operate.lag import LagReader
-from cellfeed.bridge.triggers.operate.rename import renamed
+from cellfeed.bridge.triggers.operate.rename import has_begun, renamed
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.cli.instance import Opened
 from cellfeed.store.errors import NotFound
@@ -16,9 +18,12 @@ def must_exist(group: str, instance: Opened, *, done_by_hand: bool = False) -> N
     nothing but the history is left."""
     state, reader = instance.datastore.state, LagReader(instance.datastore, instance.coordinator)
     known = {*reader.groups(), *reader.exports(), *ParkedCells(state).groups()}
+    known |= defined_groups(state)
+    # Those that worked while the coordination was in the store.
+    known |= set(StoreCoordinator(state).groups())
     if done_by_hand:
         known |= groups_with_history(state)
-    if group in known:
+    if group in known or has_begun(state, group):
         return  # the coordination need not be there to tell
     known |= set(instance.coordinator.groups())
     if group not in known:

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from cellfeed.assembly.storage import open_datastore
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.definition import Definition, check_definition
 from cellfeed.config.model import Config, DatastoreConfig, write_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.http.client import Client
@@ -177,6 +178,17 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         datastore.state.commit({"triggers/bills/left": b'{"member":"w","at_us":1}'})
         StoreCoordinator(datastore.state).commit_offsets("lake", {("trips", 0): CommittedOffset(0)})
     return run_dir
+
+
+def test_a_group_of_which_only_the_definition_is_known_can_be_redefined(tmp_path: Path) -> None:
+    made = Config(datastore=DatastoreConfig(shards=4))
+    write_config(made, RunDir(tmp_path).config)
+    with open_datastore(made, tmp_path) as datastore:
+        check_definition(datastore.state, "fresh", Definition(["BASE"], "app:bill"))
+    done = cellfeed(
+        "triggers", "redefine", "fresh", "--reason", "mistyped", "--run-dir", str(tmp_path)
+    )
+    assert (done.returncode, "fresh was app:bill on column BASE" in done.stdout) == (0, True)
 
 
 def test_kafka_consumers_move_no_offset_of_a_trigger(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cellfeed.store.backups.marker import MANIFEST
 from tests.support.cli_instance import CELLFEED, ROOT, cellfeed, ended, processes
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 CONFIG = """
 datastore: {{shards: 4}}

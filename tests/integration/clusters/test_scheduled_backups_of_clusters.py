@@ -21,7 +21,7 @@ from tests.support.cluster_steps import cells, put_until_stored
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 EVERY_S = 0.5
 

@@ -1,5 +1,5 @@
 """An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises
-E1–E24, with E1 per cluster.
+E1–E27, with E1 per cluster.
 
 One transaction cannot span two clusters, so a datastore over several has one group commit per
 cluster (:meth:`ClusteredEngine.commit_group`): a cluster that is away holds up nobody else's puts.

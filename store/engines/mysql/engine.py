@@ -1,5 +1,5 @@
 """An engine over one MySQL or MariaDB master: a database per shard, one meta database with the
-counters. Promises E1–E24.
+counters. Promises E1–E27.
 
 Statements are in a module for each concern: puts, the log's scans, counters, trims, erasures,
 indexes, state.

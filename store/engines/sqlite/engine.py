@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E24 of
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E27 of
 :mod:`cellfeed.store.engines.contract.engine`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is

@@ -11,9 +11,9 @@ every end that was looked at, so no such cell is left out.
 A group that has offsets but no such entry comes from a version that always began at the earliest
 cell; its shards without an offset begin there still, whatever the program says now. The entry says
 only where shards *begin*: it moves no offset that is there. When the offsets of a group are lost it
-is not looked at, because then the group stands still (``foothold.py``): every shard that was ever
-begun has had an offset, which is saved under the shard's claim before its first cell is run, and is
-known by the datastore to have one.
+is not looked at, because then the group stands still (``kept_offsets.py``): every shard that was
+ever begun has had an offset, which is saved under the shard's claim before its first cell is run,
+and is known by the datastore to have one.
 
 Key: ``starts/<group>/<topic>``. Crash points:
 

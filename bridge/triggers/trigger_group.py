@@ -11,10 +11,10 @@ and go on from the saved offsets. One that was only paused finds its claims void
 before it runs another cell, and drops them.
 
 While coordination is away, nobody joins, leaves or takes over, and every worker goes on with the
-shards that it has. A group whose offsets were lost stands still and says why, see ``foothold.py``;
-so does one that was paused or is being reset, see ``control.py``, and a shard of which cells were
-trimmed that the group had not come to. What becomes of each shard is told to other processes, see
-``progress_records.py``.
+shards that it has. A group whose offsets were lost stands still and says why, see
+``kept_offsets.py``; so does one that was paused or is being reset, see ``control.py``, and a shard
+of which cells were trimmed that the group had not come to. What becomes of each shard is told to
+other processes, see ``progress_records.py``.
 """
 
 from __future__ import annotations

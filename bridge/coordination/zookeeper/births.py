@@ -6,7 +6,7 @@ table gives births out, because it does not go back with ZooKeeper, and no clock
 
     coordination/<group>/birth      {"era", "birth", "done"}; ``done``: ZooKeeper has had it
 
-A birth is good in its era alone (``zookeeper_history.py``). A group whose znode is gone in the same
+A birth is good in its era alone (``zookeeper/history.py``). A group whose znode is gone in the same
 era was deleted by hand, and gets the next birth.
 
 Crash points: given out here, not in ZooKeeper: the next process writes the same one there, for

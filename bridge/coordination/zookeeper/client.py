@@ -1,5 +1,5 @@
 """What coordination needs of a ZooKeeper session: reads of many znodes at once, and transactions.
-``zookeeper_connection.py`` is one over the network.
+``zookeeper/connection.py`` is one over the network.
 
 Errors of every implementation: Unavailable when a read had no answer, OutcomeUnknown when a change
 had none, Refused where an ACL does not allow it, TransactionRefused when an operation of a

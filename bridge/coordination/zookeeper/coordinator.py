@@ -1,5 +1,5 @@
 """Coordination in ZooKeeper: members are ephemeral znodes, lead and claims are compare-and-set on
-versions; offsets see ``zookeeper_offsets.py``.
+versions; offsets see ``zookeeper/offsets.py``.
 
 **Leases and sessions.** A ZooKeeper session has one time-out, a member a lease of its own. Members
 with the same ``ttl_s`` share a session of ``ttl_s × 1.5``: in an ensemble the leader hears of a
@@ -17,7 +17,7 @@ back before the session has expired, the member goes on in the same session.
 the version is a token that only rises; ``commit_offsets`` checks it in its transaction, with the
 claim's random identity and its era. Epochs are versions of one znode per group. Both carry the
 group's birth, so those from before a wipe fit nothing. Each join and each claim leaves a mark in
-the state table too, so a ZooKeeper that lost it again is noticed, see ``zookeeper_history.py``: it
+the state table too, so a ZooKeeper that lost it again is noticed, see ``zookeeper/history.py``: it
 begins a new era, with new births.
 
 Crash points: every change is one transaction. A ``join`` makes the group's folders first, one by

@@ -7,7 +7,7 @@ and metadata lie in a sibling tree and count only as long as the same transactio
 
 A commit is one transaction: the versions and the random identities of the claims are checked in it,
 and the era that they were given out in. So a claim that was taken over moves nothing, whenever the
-request arrives, and also where ZooKeeper went back in time since (``zookeeper_history.py``).
+request arrives, and also where ZooKeeper went back in time since (``zookeeper/history.py``).
 
 **Entries of the state table** that are to be written with offsets are in another storage, and no
 transaction spans both. The transaction in ZooKeeper decides: it holds the entries too, in a znode

@@ -9,11 +9,11 @@ called anything.
                                                         so an offset set by hand has none
     /cellfeed/era, /cellfeed/eras/…, /cellfeed/witnesses/…      whether this is the ZooKeeper that
                                                                 the datastore knows, see
-                                                                ``zookeeper_history.py``
+                                                                ``zookeeper/history.py``
     /cellfeed/history                                   whose all of this is, see
                                                         ``zookeeper_owner.py``
     /cellfeed/groups/<group>                            the group's birth, decimal text, see
-                                                        ``zookeeper_births.py``
+                                                        ``zookeeper/births.py``
     /cellfeed/groups/<group>/<birth>/epoch              empty; its version is the last epoch given
                                                         out
                             …/members/<member>@<epoch>  ephemeral: a live session; empty, or
@@ -28,7 +28,7 @@ called anything.
                                   empty; the claim's random identity, "era-…"
                             …/entries/<topic>@<partition>@<identity>@<sequence>
                                   state entries on their way into the state table, see
-                                                        ``zookeeper_offsets.py``
+                                                        ``zookeeper/offsets.py``
 
 Versions of a znode begin again when it is made again. The birth in front of them makes epochs and
 tokens rise for ever: a ZooKeeper that was wiped, or that went back in time, gives the group another

@@ -5,8 +5,8 @@ to stand aside (``control.py``), and claims the shards that are to move. Workers
 after the cell under way. The claims of one that is dead or paused fall to the reset when its
 session has ended. From then on every claim from before is void: a worker's late save is refused
 wherever it comes from (C4, C5; where coordination is away from that worker, by its foothold,
-``foothold.py``). So an offset falls only in a reset, and no reset is undone by a save that was on
-its way (I20).
+``kept_offsets.py``). So an offset falls only in a reset, and no reset is undone by a save that was
+on its way (I20).
 
 **Decided in one commit**: the new offsets, the entry in the history, the end of standing aside, and
 off the queue those parked cells that the group comes to again (otherwise they would be both parked

@@ -5,9 +5,9 @@ shard for as long as its process lives, so the honest end of a time-out is the e
 
 1. The watching thread sees that a call is overdue. From then on the call counts as timed out, also
    when it comes back late.
-2. The try is put on record in the datastore (``tries.py``), with the place in the function's code
-   where it hung. While the datastore is away it waits with the next step: a try that is not on
-   record would be tried for ever.
+2. The try is put on record in the datastore (``recorded_attempts.py``), with the place in the
+   function's code where it hung. While the datastore is away it waits with the next step: a try
+   that is not on record would be tried for ever.
 3. The worker stops its other shards, each after the call that is under way, for at most
    ``TIME_OUT_DRAIN_S``, saves how far they have come and gives them back. The shard with the
    overdue call is not given back: the function may still be at it.

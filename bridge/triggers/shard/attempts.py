@@ -1,8 +1,9 @@
 """Running a trigger's function until it succeeds, its tries are used up, or it is time to stop.
 
 A store that is away is no fault of a cell: it takes none of its tries, and the shard waits. Crash
-points: see ``tries.py`` (tries that are counted across processes) and ``deadlines.py`` (time-outs);
-otherwise a call that did not come to its end leaves the offset before its cells, so they run again.
+points: see ``recorded_attempts.py`` (tries that are counted across processes) and ``deadlines.py``
+(time-outs); otherwise a call that did not come to its end leaves the offset before its cells, so
+they run again.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Attempts:
         tries_max: int | None = None,
     ) -> Result:
         """Runs the function for cells: several of a batch, or one. ``on_record``: counted
-        beforehand, see ``tries.py``; for one cell.
+        beforehand, see ``recorded_attempts.py``; for one cell.
 
         ``suspect``: it has ended a process before, as any with a try on record may have.
         ``tries_max``: at most so many tries, whatever the policy allows.

@@ -3,7 +3,7 @@
 A batch is full with ``batch`` cells or when its bodies come to ``SCAN_BYTES_MAX`` (encoded) or
 ``SCAN_DECODED_BYTES_MAX``. One that is not full waits for ``batch_wait_s`` from when it was first
 seen; the offset stays before it meanwhile, so whoever takes the shard over collects it anew. A cell
-with tries on record (``tries.py``) and the cells of a careful stretch come alone.
+with tries on record (``recorded_attempts.py``) and the cells of a careful stretch come alone.
 """
 
 from __future__ import annotations

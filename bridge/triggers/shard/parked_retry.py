@@ -1,9 +1,9 @@
 """Running the parked cells of one shard again: those that are due, and behind them those that were
 held back for their sake.
 
-Each try is counted beforehand (``tries.py``), because a parked cell is one that has failed before:
-it may be one that ends its process. A cell that has ended processes as often as its policy allows
-is not tried again by itself, only when asked for by hand. Crash points:
+Each try is counted beforehand (``recorded_attempts.py``), because a parked cell is one that has
+failed before: it may be one that ends its process. A cell that has ended processes as often as its
+policy allows is not tried again by itself, only when asked for by hand. Crash points:
 
     before the run              nothing happened but the count
     in the run                  its next owner finds the count, notes the try with the parked cell,

@@ -9,7 +9,7 @@ Saving is fenced: whoever was overtaken is refused (StaleWriter). Crash points o
     paused and overtaken        :meth:`Place.make_sure` asks the coordinator before the next cell
                                 once the lease may have run out; a save on its way is refused
     coordination away           what would be saved is kept in the datastore, in one commit again,
-                                and saved when coordination is back, see ``foothold.py``
+                                and saved when coordination is back, see ``kept_offsets.py``
     entries without an answer   they are kept here, and may come from the coordination once more
                                 when it is back: at the latest when the shard is claimed again.
                                 Until then parked cells must not be taken off their queue

@@ -6,10 +6,10 @@ shard is given back. Crash points:
 
     before or inside the run    the offset is before the cell: it runs again
     after the run, before the save    the same: at least once
-    in the save, in parking     see ``place.py``: one commit each, and a parked cell comes with the
-                                offset past it (I14)
+    in the save, in parking     see ``position.py``: one commit each, and a parked cell comes with
+                                the offset past it (I14)
     a process that died         its cells that may have been under way are run with each try on
-                                record, see ``tries.py``
+                                record, see ``recorded_attempts.py``
 
 **Batches.** A batch that still fails after its tries is halved, and each half tried once, down to
 single cells, which get all their tries: so the ones that fail are found and parked, and the others

@@ -5,11 +5,11 @@ In this order, each step after the one before is done for all shards together:
 1. where the group begins is settled (``start.py``), for shards that nobody has begun;
 2. who holds the shards' claims is looked at. Whoever is overtaken by the next step has not given
    its shard back: it died, or lost touch. Cells may have been under way there, so those that can
-   have been are run with their tries on record (``tries.py``);
+   have been are run with their tries on record (``recorded_attempts.py``);
 3. the shards are claimed, and their offsets read under the claims;
 4. a shard without an offset gets one: it is saved before its first cell is run, so that everybody
    sees where it is;
-5. footholds are taken, where the coordination is not in the store (``foothold.py``); tries that
+5. footholds are taken, where the coordination is not in the store (``kept_offsets.py``); tries that
    earlier owners left on record are read.
 
 Crash points: after 3 the claims are an owner's that has run nothing; whoever takes them over is

@@ -7,7 +7,7 @@ KIND   ?=
 SEED   ?=
 NAME   ?=
 FRAMES ?=
-WORKERS ?= 2
+WORKERS ?= 3
 T      ?=
 AREA   ?=
 
@@ -39,10 +39,11 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup ## Real taxi trips from a put to a bill and a warehouse table, with proof (KEEP=1 leaves it running)
 	$(BIN)/cellfeed demo $(if $(KEEP),--keep)
 
+# Most tests wait for servers more than they compute: three workers keep two cores busy.
 # Tests come in the order of tests/conftest.py: the long ones first. Without --no-loadscope-reorder it would be groups of many tests first, however short.
 # A wait that timed out runs once more and is counted: a machine can stand still for half a minute. A wrong result fails at once.
 ifeq ($(T),)
-test: setup lint ## The whole test suite (WORKERS=n at once, 2 without; T=path: these tests alone, at once; SEED=n repeats an order)
+test: setup lint ## The whole test suite (WORKERS=n at once, 3 without; T=path: these tests alone, at once; SEED=n repeats an order)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(SEEDED) --reruns 1 --only-rerun "not within|Timeout|timed out"
 else
 test: setup

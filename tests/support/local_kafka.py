@@ -1,8 +1,12 @@
 """A real Kafka broker as a local process for tests, from the jars of Maven Central, on loopback:
-one node that is its own controller, ready in some seconds."""
+one node that is its own controller, ready in some seconds. Its data directory is formatted once in
+a process, which takes a Java of its own, and copied for each broker."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import re
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +20,7 @@ from typing import Final
 import psutil
 import pytest
 
-from cellfeed.servers.kafka import KafkaServer
+from cellfeed.servers.kafka import KafkaServer, new_cluster_id
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, JarsUnavailable, kafka_class_path
 from cellfeed.servers.life import await_answer, launch
 from tests.support.free_ports import free_ports
@@ -33,6 +37,35 @@ def why_not(version: str = KAFKA_VERSION) -> str | None:
     except JarsUnavailable as reason:
         return f"no Kafka: {reason}"
     return None
+
+
+@functools.cache
+def _formatted_data_directory(version: str) -> Path:
+    """A formatted data directory, to be copied. Gone when the process ends."""
+    parent = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-formatted-"))
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    KafkaServer("formatted", parent, *free_ports(2), SETTINGS, version=version).prepare()
+    return parent / "data"
+
+
+def _copy_formatted(server: KafkaServer) -> None:
+    """Formats a new broker; its ids are its own, as those of every cluster and directory are."""
+    mark = server.directory / "formatted"
+    if mark.exists():
+        return
+    data = server.directory / "data"
+    shutil.rmtree(data, ignore_errors=True)
+    shutil.copytree(_formatted_data_directory(server.version), data)
+    properties = data / "meta.properties"
+    properties.write_text(
+        re.sub(
+            r"^(cluster|directory)\.id=.*$",
+            lambda found: f"{found[1]}.id={new_cluster_id()}",
+            properties.read_text(),
+            flags=re.MULTILINE,
+        )
+    )
+    mark.touch()
 
 
 @dataclass
@@ -67,6 +100,7 @@ class Kafka:
         server = KafkaServer(
             "kafka", self.directory / "kafka", *self.ports, self._settings(), version=self.version
         )
+        _copy_formatted(server)
         server.prepare()
         if self.advertised is not None or self.links:
             self._advertise(self.directory / "kafka" / "server.properties")

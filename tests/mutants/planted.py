@@ -17,6 +17,7 @@ follow or go.
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ def mistakes(listed: list[Mutant], root: Path) -> Iterator[str]:
                 f"{each.name}: {each.file} holds the old text {count} times, not once, or the new"
                 f" text is the same: {each.old!r}"
             )
+        elif not _parses(each, root):
+            yield f"{each.name}: with it {each.file} is no Python, and proves nothing"
         for test in each.tests:
             file, _, function = test.partition("::")
             name = function.partition("[")[0].rpartition("::")[2]
@@ -84,3 +87,13 @@ def mistakes(listed: list[Mutant], root: Path) -> Iterator[str]:
                 or f"def {name or 'test_'}" not in (root / file).read_text()
             ):
                 yield f"{each.name}: there is no test {test}"
+
+
+def _parses(mutant: Mutant, root: Path) -> bool:
+    if not mutant.file.endswith(".py"):
+        return True
+    try:
+        ast.parse(mutant.planted(root))
+    except SyntaxError:
+        return False
+    return True

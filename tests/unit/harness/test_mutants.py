@@ -42,6 +42,7 @@ def tree(tmp_path: Path) -> Path:
         (mutant(old="number"), "2 times"),
         (mutant(old="nothing"), "0 times"),
         (mutant(new="number * 2"), "the same"),
+        (mutant(new="number * ("), "no Python"),
         (mutant(test="test_it.py::test_gone"), "no test"),
     ],
 )

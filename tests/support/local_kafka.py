@@ -44,7 +44,8 @@ def _formatted_data_directory(version: str) -> Path:
     """A formatted data directory, to be copied. Gone when the process ends."""
     parent = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-formatted-"))
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
-    KafkaServer("formatted", parent, *free_ports(2), SETTINGS, version=version).prepare()
+    port, controller_port = free_ports(2)
+    KafkaServer("formatted", parent, port, controller_port, SETTINGS, version=version).prepare()
     return parent / "data"
 
 

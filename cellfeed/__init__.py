@@ -1,10 +1,10 @@
 """cellfeed: a sharded store of immutable cells whose every shard is a Kafka partition.
 
-The public names: :func:`connect` to a running instance, :class:`Client`, :class:`Cell`,
-:func:`trigger` for functions that are called for every new cell, with :class:`RetryPolicy` for
-their errors, :class:`TimedOut` and :class:`ProcessEnded` for what a function cannot raise itself.
-They are imported when they are asked for: pytest loads a module of this package in every project,
-whether it is used there or not.
+The public names: :func:`connect` to a running instance, :class:`Client`, :class:`Cell`.
+:func:`trigger` is for functions that are called for every new cell, with :class:`RetryPolicy` for
+their errors. :class:`TimedOut` and :class:`ProcessEnded` stand for what a function cannot raise
+itself. They are imported when they are asked for: pytest loads a module of this package in every
+project, whether it is used there or not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def connect(
     *,
     timeout_s: float = 20.0,
 ) -> Client:
-    """A client of a datastore's HTTP workers; with several urls it goes on when one of them is
+    """A client of a datastore's HTTP workers; with several urls it works on while one of them is
     away."""
     from cellfeed.store.http.client import Client
 

@@ -44,8 +44,8 @@ class ProcessEntry(msgspec.Struct, frozen=True):
 
 class Ready(msgspec.Struct, frozen=True):
     """What a process says of itself once it serves. ``began_s``, seconds from the machine's start,
-    tells it from another process that was given the same pid later, and stays true when somebody
-    sets the clock."""
+    distinguishes it from a later process with the same pid. It stays true when somebody sets the
+    clock."""
 
     pid: int
     began_s: float

@@ -3,8 +3,8 @@
 A signal raises SystemExit wherever the command is just then, so that it ends what it has started.
 Two places are not good for that. While a process is being started nobody has a record of it yet, so
 it would stay behind: there the signal waits (:func:`uninterrupted`). And what is raised inside a
-destructor or a callback of a library may be swallowed there: so whoever waits for something asks as
-well (:func:`raise_if_asked`).
+destructor or a callback of a library may be swallowed there: so code that waits for something asks
+as well (:func:`raise_if_asked`).
 """
 
 from __future__ import annotations

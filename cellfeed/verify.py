@@ -1,7 +1,7 @@
 """One digest per shard from each place that holds a datastore's cells, and whether they agree
 (I17).
 
-Places go on growing while they are read. So the places are first asked how far each shard is; the
+Places keep growing while they are read. So the places are first asked how far each shard is; the
 digests are then taken of the cells below the smallest of these ids, which every place has.
 """
 

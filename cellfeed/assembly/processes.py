@@ -50,7 +50,7 @@ LOADER_SESSION_TIMEOUT_MS: Final = 10_000
 
 
 def run_process(run_dir: Path, name: str) -> None:
-    """Runs the process of that name until it is told to stop. Raises NotFound for a name that the
+    """Runs the process of that name until a signal stops it. Raises NotFound for a name that the
     configuration does not have."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -386,9 +386,8 @@ def _run_warehouse(
 
 
 def _instance_id(directory: RunDir, name: str) -> str:
-    """A name of its own for a process of this run directory, the same whenever it is started: a
-    loader that was killed and started again takes its own place, at once and without a rebalance,
-    instead of waiting until the group has given its old self up."""
+    """A name of its own for a process of this run directory, the same whenever it is started. So a
+    loader that was killed and started again takes its own place at once, without a rebalance."""
     return f"{name}-{sha256(str(directory.path.resolve()).encode()).hexdigest()[:8]}"
 
 

@@ -1,9 +1,9 @@
 """How old the recovery points of an instance are, as Prometheus gauges of its HTTP workers.
 ``docs/operate/watch.md`` lists them.
 
-The processes that take the backups say it in the run directory, so a scrape reads a small file of
-each, and looks neither at the store nor at the folder of backups. The age grows while nobody
-refreshes it: also when the process that should has died.
+The processes that take the backups report it in the run directory. So a scrape reads a small file
+of each, and looks neither at the store nor at the backups. The age grows while nobody refreshes it:
+also when the process that should has died.
 """
 
 from __future__ import annotations

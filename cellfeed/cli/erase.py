@@ -30,12 +30,12 @@ def erase(
     version; nothing brings them back.
 
     Their places in the log stay, and one more cell there tells followers of it. Puts to the row are
-    refused from then on. It is on record before it begins: what is broken off, or waits for a
-    cluster that is away or for a move of the row's shard, is ended by a worker, and
-    `cellfeed status` shows it until then. Run again it does the same at once, or nothing when all
-    is done. A half copy of the shard whose mover has died is dropped first. What clusters keep of
-    shards that have left them is told: `cellfeed shard clean` drops it. What disks, backups and
-    exported topics hold still is told in docs/operate/erase.md.
+    refused from then on. It is on record before it begins. It may be broken off, or wait for a
+    cluster that is away or for a move of the row's shard. Then a worker ends it, and `cellfeed
+    status` shows it until then. Run again it does the same at once, or nothing when all is done. A
+    half copy of the shard whose mover has died is dropped first. The command names what clusters
+    keep of shards that have left them: `cellfeed shard clean` drops it. docs/operate/erase.md says
+    what disks, backups and exported topics still hold.
     """
     with client_of(run_dir, url, datastore) as client:
         if not yes:

@@ -38,7 +38,7 @@ FIELDS: Final = (
     "error",
     "body",
 )
-"""What is told of each, in this order."""
+"""The fields of each, in this order."""
 
 
 class ExportFormat(enum.StrEnum):

@@ -150,11 +150,11 @@ def restore(
     """Bring a backup back into empty storage: embedded, or the clusters of a configuration. It is
     opened when it is whole and was read back.
 
-    Refused (exit code 3) where a cell was ever written, and while a consumer group, a trigger, an
-    export, a warehouse or a later backup is known to have read further than the backup goes.
-    Refused (exit code 1) while a later backup or the register of erasures cannot be read. Killed,
-    it is run again. Indexes are built again; every reader resumes where it was. An encrypted backup
-    needs --identity.
+    Refused (exit code 3) where a cell was ever written. Refused (exit code 3) while a reader is
+    known to be beyond the backup: a consumer group, a trigger, an export, a warehouse, a later
+    backup. Refused (exit code 1) while a later backup or the register of erasures cannot be read.
+    Killed, it is run again. Indexes are built again; every reader resumes where it was. An
+    encrypted backup needs --identity.
 
     --at takes the two backups of the folder that the moment lies between. Cells come from both,
     the state (offsets, parked cells, users) from the earlier one, and erasures from the register,
@@ -327,7 +327,7 @@ def _above(given: Sequence[str], told: Manifest) -> dict[int, int]:
 def _new_ids(
     told: Manifest, readers: Sequence[Reader], named: dict[int, int], *, raised: bool
 ) -> dict[int, int]:
-    """By shard, from which id on its log goes on, where that is not its end."""
+    """By shard, the id from which its log continues, where that is not its end."""
     found = dict(named)
     if raised:
         for log in told.logs:

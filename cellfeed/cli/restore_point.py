@@ -19,8 +19,9 @@ from cellfeed.store.errors import DataDamaged, InvalidRequest
 @dataclass(frozen=True)
 class Chosen:
     """``chain``: the backups that have the cells; ``backup``: the one that is restored, or a point
-    in time as if it were one; ``state_of``: the backup whose state comes back. ``point``: its text,
-    and None for a whole backup. ``trimmed``: see :class:`~cellfeed.store.backups.point.Point`."""
+    in time as if it were one; ``state_of``: the backup whose state is restored. ``point``: its
+    text, and None for a whole backup. ``trimmed``: see
+    :class:`~cellfeed.store.backups.point.Point`."""
 
     chain: Sequence[Backup]
     backup: Backup

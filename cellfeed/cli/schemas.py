@@ -42,7 +42,7 @@ app = typer.Typer(
 ColumnOption = Annotated[str | None, typer.Option("--column", help="Only this column's.")]
 
 _SHOWN_MAX: Final = 20
-"""Cells that are told one by one; the others are counted."""
+"""Cells that are shown one by one; the others are counted."""
 
 _SCAN_CELLS: Final = 1_000
 

@@ -21,15 +21,15 @@ def scrub(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the files of a datastore anew, without what was erased or trimmed before.
+    """Write the files of a datastore again, without what was erased or trimmed before.
 
     Embedded: the instance has to be down. It takes the room of the largest file once more, and some
     seconds a gigabyte.
 
     Clusters of MariaDB: while everything is at work, one server after the other: tables, undo logs,
     redo log, binary and relay logs. Every node has to be there, since binary logs are deleted; the
-    room of the largest table is taken once more. What could not be written anew is told, with what
-    to do about it; the exit code is 1 then.
+    room of the largest table is taken once more. The command names what it could not write again,
+    with what to do about it; the exit code is 1 then.
 
     It may be killed, and run again.
     """

@@ -58,7 +58,7 @@ class GroupLag:
 @dataclass
 class GatewayAmongOthers:
     """A living gateway of the datastore, on whatever host. ``addresses``: by listener, as clients
-    are told; ``slots`` of groups that it coordinates."""
+    get them; ``slots`` of groups that it coordinates."""
 
     name: str
     node_id: int

@@ -23,7 +23,7 @@ from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.cli.triggers import GroupArgument, app
 
 PAUSE_WAIT_S: Final = 10.0
-"""How long ``pause`` looks whether the cells under way have ended. It is in force all the same."""
+"""How long ``pause`` looks whether the cells under way have ended. It is in force even so."""
 
 _SHARDS_SHOWN: Final = 8
 """Of a reset, in a line of the history; ``--json`` has all."""

@@ -67,11 +67,11 @@ def trim(
     """Let the logs of shards begin later: what lies before is gone, for readers of the log and for
     reads by key, and cannot be brought back.
 
-    Refused (exit code 3) while a trigger, an index, an export or a consumer group still needs a
-    cell that would go, unless it is named with --although. A Kafka client that comes below the
-    start gets OFFSET_OUT_OF_RANGE and does as its auto.offset.reset says. A trimmed cell that is
-    put again is a new cell: trim nothing that somebody may still put again. It may be killed, and
-    run again to go on.
+    Refused (exit code 3) while a reader still needs a cell that would go: a trigger, an index, an
+    export, a consumer group. --although names readers that do not count. A Kafka client that comes
+    below the start gets OFFSET_OUT_OF_RANGE and does as its auto.offset.reset says. A trimmed cell
+    that is put again is a new cell: trim nothing that somebody may still put again. It may be
+    killed, and run again to resume.
     """
     by = operator(reason)
     age_s = None if older_than is None else _seconds(older_than)

@@ -1,7 +1,7 @@
 """The configuration file's JSON Schema, derived from the types that read it, for editors and other
 tools.
 
-``python -m cellfeed.config.json_schema > schemas/json/config.schema.json`` writes it anew; a test
+``python -m cellfeed.config.json_schema > schemas/json/config.schema.json`` writes it again; a test
 holds the two together.
 """
 

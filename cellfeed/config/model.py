@@ -113,8 +113,8 @@ class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """``directory`` holds the SQLite files; a relative one lies in the run directory. ``shards`` is
-    fixed when the datastore is made. With ``clusters`` the cells are in MariaDB: ``watermark`` says
-    what a cell must have come to before readers see it, ``log_reads`` where logs are read first,
+    fixed when the datastore is made. With ``clusters`` the cells are in MariaDB. ``watermark`` says
+    which nodes must have a cell before readers see it; ``log_reads`` where logs are read first;
     ``buffer_copies`` on how many other clusters a put is buffered. ``dictionaries``: ``automatic``
     trains one for each column from the first cells that workers write; ``manual`` leaves it to
     ``cellfeed dictionary train``. Either way those that are there are used. ``topics``: views of
@@ -142,10 +142,10 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """Where a gateway listens for Kafka clients. ``advertised``: ``host:port`` that clients which
-    come in here are told, where it is not what is bound. ``certificate`` and ``key``: PEM files for
-    tls and sasl_tls; ``client_ca``: clients need a certificate of it. ``mechanisms``: of SASL.
-    Beyond loopback only sasl_tls, or tls with client_ca."""
+    """Where a gateway listens for Kafka clients. ``advertised``: the ``host:port`` that clients of
+    this listener get, where it is not what is bound. ``certificate`` and ``key``: PEM files for tls
+    and sasl_tls; ``client_ca``: clients need a certificate of it. ``mechanisms``: of SASL. Beyond
+    loopback only sasl_tls, or tls with client_ca."""
 
     name: ProcessName
     bind: str = "127.0.0.1"
@@ -245,9 +245,9 @@ class WarehouseConfig(Struct, forbid_unknown_fields=True, frozen=True):
 class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """A process that backs the datastore up on a schedule. ``directory``: the folder of backups; a
     relative one lies in the run directory; or `s3://bucket/prefix`. ``every_s``: seconds from the
-    beginning of one backup to that of the next one, an increment, or a full one when the last full
-    one began ``full_every_s`` ago. ``keep_days``: the declared time, after which backups are
-    removed with all that they stand on; all stay without. ``cells_per_s``: no faster than that.
+    beginning of one backup to that of the next one. That is an increment; or a full one, when the
+    last full one began ``full_every_s`` ago. ``keep_days``: the declared time, after which backups
+    are removed with all that they stand on; all stay without. ``cells_per_s``: no faster than that.
     ``recipients``: the age recipients (age1…) that backups are encrypted to; they are plain
     without."""
 

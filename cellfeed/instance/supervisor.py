@@ -50,9 +50,8 @@ def start_all(directory: RunDir, config: Config, say: Say) -> None:
     are made of them are initialised, unless they have been.
 
     A server that does not start is said so and left to :func:`supervise`: one node's absence is
-    what clusters are for. Anything else that does not start (a cluster that was never made without
-    all its servers, a worker without a store) ends what was started before, and its error is
-    raised."""
+    what clusters are for. Anything else that does not start ends what was started before, and its
+    error is raised. A new cluster needs all its servers, and a worker its store."""
     directory.make()
     for name, _ in process_names(config):
         if directory.alive(name):
@@ -190,7 +189,7 @@ def stop_all(directory: RunDir, say: Say) -> None:
 
 
 def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[], bool]) -> None:
-    """Watches until ``stopping`` says so; tells of processes that died, and starts them again where
+    """Watches until ``stopping`` says so. Names processes that died, and starts them again where
     the configuration asks for it: at once the first time, after a growing delay when they die again
     or do not start. Servers that never started are tried again in the same way, whatever it asks
     for."""

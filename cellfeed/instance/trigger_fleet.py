@@ -3,8 +3,8 @@ die, drained at the end.
 
 Any number of these run at once, on any number of hosts: the workers find each other through the
 coordination. Names are ``[PREFIX-]HOST-PID-NUMBER``, the pid being that of the ``run``: unique
-among hosts and runs; and a worker that is started again has the name of the one that died, so it
-takes its place, and its shards, at once instead of after a lease.
+among hosts and runs. A worker that is started again has the name of the one that died. So it takes
+its place and its shards at once, instead of after a lease.
 
 A worker that ends because it was used wrongly (exit code 2), or to protect data (3), would end so
 again: then all end, with that code. Any other death is followed by a new start, with a growing

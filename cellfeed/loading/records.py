@@ -134,7 +134,7 @@ def _csv_records(path: Path, field_types: Mapping[str, str]) -> Iterator[Record]
 
 
 class _TextLines:
-    """Lines of UTF-8 text. An iterator and not a generator, because it must go on behind a line
+    """Lines of UTF-8 text. An iterator and not a generator, because it must continue behind a line
     that it could not read."""
 
     def __init__(self, raw: BinaryIO) -> None:

@@ -5,8 +5,7 @@ tools.
 that the tests need.
 
 Fetched once into ``~/.cache/cellfeed/kafka-<version>`` (``CELLFEED_CACHE`` names another folder);
-the folder appears under its name only when it is complete, so a fetch that was cut off is done
-anew.
+the folder appears under its name only when it is complete, so a fetch that was cut off is repeated.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ a session and so a process group of its own.
 
 A start that is killed
     while its files are made      they are made in another place, or have a mark that is written
-                                  last: the next start makes them anew
+                                  last: the next start makes them again
     between start and record      the server runs, but nobody knows it: the next start refuses and
                                   names the process that holds the port
 """

@@ -1,5 +1,5 @@
-"""A storage engine that behaves as a cluster of a master and a minion when the master dies with
-cells that the minion has not got.
+"""A storage engine that behaves as a cluster of two nodes: the master dies with cells that the
+minion has not got.
 
 Such a cell is above the watermark, so no reader of the log is shown it; nor does the master show it
 to anybody by its key before a minion has it. Its put is never acknowledged: it comes to
@@ -188,8 +188,8 @@ class FailingMaster:
         )
 
     def _answered(self, found: list[T], as_stale: Callable[[T], T], read_from: Replica) -> list[T]:
-        """What was found on the minion, as whoever was asked tells it: while there is no master,
-        the minion answers for what it has."""
+        """What was found on the minion, as the node that was asked answers. While there is no
+        master, the minion answers for what it has."""
         if read_from is Replica.MASTER and not self._is_away():
             return found
         if self._is_away() and not all(found):

@@ -130,7 +130,7 @@ class Stall(CellFault):
 
 class PausedWorker(CellFault):
     """The worker that is about to call the function is paused as a whole, past its lease, until
-    another one has done the cell; then it goes on, and must find that nothing it saves is taken (it
+    another one has done the cell; then it resumes, and must find that nothing it saves is taken (it
     is fenced)."""
 
     def __init__(self, which: Which) -> None:

@@ -1,9 +1,9 @@
 """One run of a kit: workers at work until nothing is left to do.
 
-Idle is: every trigger's saved offset is at the watermark of every shard, no parked cell waits for a
-retry that was asked for, and no worker is paused. A shard whose offset is past a cell has run it or
-parked it (that is the runtime's promise); while ZooKeeper is away the offset is what the workers
-keep in the store.
+A run is idle when three things hold: every trigger's saved offset is at every shard's watermark; no
+parked cell waits for a retry that was asked for; no worker is paused. A shard whose offset is past
+a cell has run it or parked it (that is the runtime's promise); while ZooKeeper is away the offset
+is what the workers keep in the store.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from cellfeed.testing.history import History, RunOutcome
 from cellfeed.testing.worker import Watch, Worker
 
 LEASE_S: Final = 2.0
-"""Lease of the workers, in seconds: none runs out on a busy machine, and shards are divided anew in
-a quarter of it."""
+"""Lease of the workers, in seconds: none runs out on a busy machine, and shards are divided again
+in a quarter of it."""
 
 LEASE_TO_LOSE_S: Final = 1.0
 """Lease where a worker is to be paused past it: what such a test waits for."""

@@ -40,12 +40,11 @@ from cellfeed.testing.idle_run import IdleRun
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 
 SHARDS: Final = 4
-"""Shards of a kit's store, unless it is told otherwise: few, so that a handful of cells share
-one."""
+"""Shards of a kit's store by default: few, so that a handful of cells share one."""
 
 DEADLINE_S: Final = 30.0
-"""How long a run may take to become idle, unless it is told otherwise: far longer than any takes on
-a busy machine."""
+"""How long a run may take to become idle by default: far longer than any takes on a busy
+machine."""
 
 F = TypeVar("F", bound=Fault)
 
@@ -211,9 +210,9 @@ class Kit:
     @contextmanager
     def zookeeper_away(self) -> Iterator[ZooKeeperAway]:
         """In runs inside of it, ZooKeeper goes away once the workers have joined and have their
-        shards. They must do their work all the same; their offsets are kept in the store, and are
-        in ZooKeeper after the next run outside. A worker that is killed meanwhile cannot join
-        again: when only its shards are left, ZooKeeper comes back for the rest of the run."""
+        shards. They must still do their work; their offsets are kept in the store, and are in
+        ZooKeeper after the next run outside. A worker that is killed meanwhile cannot join again:
+        when only its shards are left, ZooKeeper returns for the rest of the run."""
         if self._coordination is None:
             self._in_zookeeper = True
         tree = self._opened().tree

@@ -269,7 +269,7 @@ class ZooKeeperTree:
 
 
 class TreeClient(ZooKeeperClient):
-    """One session with a :class:`ZooKeeperTree`; one that has expired is begun anew, as kazoo
+    """One session with a :class:`ZooKeeperTree`; one that has expired is begun again, as kazoo
     does."""
 
     def __init__(
@@ -323,7 +323,7 @@ class TreeClient(ZooKeeperClient):
         self._tree.silence(self._session, since_s=time.monotonic())
 
     def speak_again(self) -> None:
-        """The pause is over. A session that has ended meanwhile is begun anew with the next
+        """The pause is over. A session that has ended meanwhile is begun again with the next
         call."""
         self._tree.silence(self._session, since_s=None)
 

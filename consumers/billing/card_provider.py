@@ -2,8 +2,8 @@
 strict about.
 
 A charge carries an idempotency key. The same key again gives the first charge back and takes
-nothing: that is what makes "charge once" possible at all, because a caller that dies between the
-charge and writing it down can only ask again (Stripe's "Idempotent requests" is the model).
+nothing. That makes "charge once" possible: a caller that dies before it wrote the charge down can
+only ask again. Stripe's "Idempotent requests" is the model.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ place. The origin, the row key, the column and the ref key name one cell, wherev
 **Cells of before keep their key**, or a crash of the older version between a charge and its STATUS
 would charge a trip twice. The group's start says whether this version began the group: then there
 are no such cells. Otherwise the first worker of this version records the heads of all logs, once,
-by compare-and-set. All workers of the older version have to be stopped by then. A backup carries
-both records. A kill before the commit leaves nothing, and the next call looks again.
+by compare-and-set. All workers of the older version have to be stopped before that. A backup
+carries both records. A kill before the commit leaves nothing, and the next call looks again.
 
 Clusters without an identity keep the older keys until ``cellfeed cluster migrate``.
 """

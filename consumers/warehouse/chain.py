@@ -2,8 +2,8 @@
 
 A commit is a file named by the id it starts from, made by put-if-absent. So of several loaders that
 stand at the same position exactly one commits, whatever each of them gathered; the others find the
-place taken, discard their file and go on behind the winner. The position of the shard is the end of
-the chain; nothing else is asked, Kafka's group offset included.
+place taken, discard their file and continue behind the winner. The position of the shard is the end
+of the chain; nothing else is asked, Kafka's group offset included.
 
 What dying at each point of :meth:`ShardChain.append` leaves behind:
 
@@ -11,7 +11,7 @@ What dying at each point of :meth:`ShardChain.append` leaves behind:
   start removes once its lock is free;
 - after it, before its directory is on disk: a power cut may take the commit back; then the shard is
   where it was, and nobody was told otherwise;
-- after that, before the rename: the commit stands; whoever reads the chain next moves the staged
+- after that, before the rename: the commit stands; the next reader of the chain moves the staged
   file into place (:func:`place_data_file`);
 - after the rename, before its directories are on disk: the same again.
 """

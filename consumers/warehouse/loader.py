@@ -159,7 +159,7 @@ class WarehouseLoader:
         its offset or has stopped; then drains.
 
         Draining commits every row taken so far. Raises what the disk raises (OSError): then nothing
-        was lost, and a new loader goes on.
+        was lost, and a new loader resumes.
         """
         self._consumer.subscribe(
             [self._topic],

@@ -45,7 +45,7 @@ class ShardLoader:
 
     @property
     def next_offset(self) -> int:
-        """The Kafka offset behind the last record taken: where reading goes on."""
+        """The Kafka offset behind the last record taken: where reading continues."""
         return self._next.next_offset
 
     @property
@@ -93,9 +93,9 @@ class ShardLoader:
         """Commits the waiting rows; returns the commit, or None when there was nothing to commit or
         another loader was faster.
 
-        In the latter case the waiting rows are given up (the other one's commit holds some, the log
-        all of them) and :attr:`next_offset` goes to the end of the chain, which may be before or
-        behind where it was: the caller seeks.
+        In the latter case the waiting rows are given up: the other one's commit holds some, the log
+        all of them. :attr:`next_offset` goes to the end of the chain, before or behind where it
+        was: the caller seeks.
         """
         if not self._buffer.rows:
             return None

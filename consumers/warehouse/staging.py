@@ -2,8 +2,9 @@
 
 The lock is what tells a dead loader's file from a living one's: the kernel lets it go when its
 holder dies, however it dies. An owner holds it from before the first byte until its file is in
-place or given up. So whoever gets the lock of a staged file knows that its fate is decided: either
-a commit names it, then it is moved into place, or none ever will, then it is removed.
+place or given up. So the process that gets the lock of a staged file knows that its fate is
+decided. Where a commit names it, it is moved into place. Otherwise no commit ever will, and it is
+removed.
 """
 
 from __future__ import annotations

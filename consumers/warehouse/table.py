@@ -93,7 +93,7 @@ class WarehouseTable:
         return {shard: self._chain(shard).position for shard in self.shards()}
 
     def next_offsets(self) -> dict[int, int]:
-        """Per shard the Kafka offset that a loader goes on from."""
+        """Per shard the Kafka offset that a loader resumes from."""
         return {shard: position.next_offset for shard, position in self.positions().items()}
 
     def next_ids(self) -> dict[int, int]:

@@ -1,9 +1,10 @@
-"""Errors, log lines, command help and the operators' pages are in plain words: short sentences, the
-field's terms."""
+"""Errors, log lines, command help, docstrings and the operators' pages are in plain words: short
+sentences, the field's terms."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,9 @@ INSTEAD = {
     r"by then": "until then",
     r"seldomer": "less often",
 }
+PLAIN = ("cellfeed", "consumers", "schemas")
+"""Folders and files whose docstrings are in plain words, too."""
+
 _LOGS = ("debug", "info", "warning", "error", "exception", "critical")
 
 
@@ -86,6 +90,45 @@ def test_messages_and_help_are_in_plain_words(folder: str) -> None:
     texts = [text for path in paths for text in _texts(path)]
     assert texts
     assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+
+
+def _docstrings(path: Path) -> Iterator[Text]:
+    """Those of the module, its classes and functions, and those behind constants and fields."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        body = getattr(node, "body", None)
+        for each in body if isinstance(body, list) else ():
+            match each:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    for part in _parts_of(inspect.cleandoc(text)):
+                        yield Text(f"{path.relative_to(ROOT)}:{each.lineno}", part)
+
+
+def _parts_of(docstring: str) -> Iterator[str]:
+    """Its paragraphs, its items, and the places of its tables: lines that are indented or that have
+    a gap."""
+    for block in re.split(r"\n\s*\n|\n(?=- |\d+\. )", docstring):
+        rows = [line for line in block.splitlines() if re.search(r"^    |\S {2,}\S", line)]
+        yield " ".join(line for line in block.splitlines() if line not in rows)
+        for row in rows:
+            yield from re.split(r"\s{2,}", row.strip())
+
+
+@pytest.mark.parametrize("place", PLAIN)
+def test_docstrings_are_in_plain_words(place: str) -> None:
+    root = ROOT / place
+    paths = [
+        path
+        for path in ([root] if root.is_file() else sorted(root.rglob("*.py")))
+        if not any(parent.is_symlink() for parent in path.parents)
+    ]
+    assert paths
+    texts = [text for path in paths for text in _docstrings(path)]
+    assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+
+
+def test_a_docstring_is_read_part_by_part() -> None:
+    docstring = "It goes on.\n\n    a    read anew\n    b    fine\n\n- an item\n- one\n  anew"
+    assert len([fault for part in _parts_of(docstring) for fault in _faults(part)]) == 3
 
 
 def _sentences_of(page: Path) -> Iterator[str]:

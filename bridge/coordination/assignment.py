@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 RETURN_S: Final = 3.0
-"""For how long, and no longer than a lease, a leader that has come (back) to the coordination
-leaves absent members what they have, besides the time between two renewals. When a coordinator was
-away everybody comes back, one after the other: up to 1.4 s pass between two tries to connect
+"""For how long a leader that has come (back) to the coordination leaves absent members what they
+have: no longer than a lease, besides the time between two renewals. When a coordinator was away all
+members return, one after the other: up to 1.4 s pass between two tries to connect
 (``zookeeper/connection.py``); then a member connects, notices at its next renewal that its session
 has ended, and joins again. Without that time the first one back would take everything, and give
 half of it back a moment later; whatever changes hands stands still meanwhile, twice."""

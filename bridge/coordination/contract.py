@@ -22,8 +22,8 @@ group has come.
     C7  A name is one member's. Whoever joins under a name in use ends the earlier session, which
         can do nothing from then on: its ``renew`` is refused (StaleWriter), it neither leads nor
         claims. Epochs and tokens only rise and are never used twice.
-    C8  A coordination that goes back in time (a restored ZooKeeper) or is replaced by another one
-        is noticed before anything is saved in it under a claim: every session and claim of before
+    C8 A coordination may go back in time (a restored ZooKeeper) or be replaced by another one. That
+    is noticed before anything is saved in it under a claim: every session and claim of before
         is void then, and ``lineage`` is another one. No clock is compared with another process's
         clock.
 """

@@ -15,13 +15,13 @@ Keys (names are percent-encoded, so a group may be called anything):
                                                 "committed_at_us"}
 
 Versions are revisions of the whole table: they only rise and none is used twice, also not by an
-entry that is deleted and made anew.
+entry that is deleted and made again.
 
 **No clock is trusted for long.** A lease ends when nobody has renewed it for its time-to-live, by
 the observer's own monotonic clock. The storage's clock says only how old a lease is that this
-process sees for the first time, see ``watched_leases.py``. So a clock that steps, is an hour ahead,
-or belongs to another master after a promotion, makes no lease last longer, and ends none that
-somebody watches. Claims are safe without any clock: each save compares their version.
+process sees for the first time, see ``watched_leases.py``. So a wrong clock makes no lease last
+longer and ends none that somebody watches: one that steps, is an hour ahead, or is another master's
+after a promotion. Claims are safe without any clock: each save compares their version.
 
 Crash points: every change is one commit of the state table, so there is no half of one, except a
 session's beginning, which is two: the member's entry (which ends an earlier session of that name),
@@ -58,7 +58,7 @@ _FEW_PARTITIONS: Final = 16
 
 
 class _Member(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``renews``: the epoch of the session that this one goes on from."""
+    """``renews``: the epoch of the session that this one continues."""
 
     renews: int | None = None
 

@@ -15,9 +15,9 @@ from doing harm there:
 - A version that follows one seen before is no older than that look. So the clock ends no lease of a
   member that others have seen renewing.
 
-What remains: after a step of the storage's clock, a process that sees a live lease for the first
-time may take it for dead until the next renewal, a quarter of a lease later. Claims may change
-hands then; nothing is saved under a claim that is void.
+What remains: after a step of the storage's clock, a process may take a live lease that it sees for
+the first time for dead. That lasts until the next renewal, a quarter of a lease later. Claims may
+change hands then; nothing is saved under a claim that is void.
 """
 
 from __future__ import annotations

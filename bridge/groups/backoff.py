@@ -1,5 +1,5 @@
 """Shards that could not be brought on just now, because the store or the coordination is away: each
-is tried again soon, and seldomer the longer it lasts.
+is tried again soon, and less often the longer it lasts.
 
 While a master is away, every try of every one of its shards fails at once; without a wait a worker
 would spend a core on asking.
@@ -15,7 +15,7 @@ WAIT_FIRST_S: Final = 0.02
 """A read or a commit that was cut off mostly goes well at the next try."""
 
 WAIT_MAX_S: Final = 0.5
-"""How much later than it could a shard goes on, at most: a promotion takes longer."""
+"""How much later than it could a shard continues, at most: a promotion takes longer."""
 
 
 class Waits:

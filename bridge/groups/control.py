@@ -5,9 +5,9 @@ It is in the datastore, wherever coordination is.
     triggers/<group>/reset      {by, because, at_us, member}: as long as that member of the group
                                 lives, see ``reset.py``
 
-Workers look every second, and at once when they are told to (a datagram, ``store/wakeups.py``): the
-entry counts, not the datagram. They finish the cells under way, save their offsets, give their
-shards back and stay members, so that they begin again the moment that they may.
+Workers look every second, and at once when a datagram asks for it (``store/wakeups.py``). The entry
+counts, not the datagram. They finish the cells under way, save their offsets and give their shards
+back. They stay members, so that they begin again the moment that they may.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from cellfeed.store.errors import NotFound, Refused
 from cellfeed.store.wakeups import poke_about, poke_once
 
 PREFIX: Final = "triggers/"
-"""Of everything that is kept of triggers by group: whoever lists it knows which groups there
-are."""
+"""Of everything that is kept of triggers by group: a listing of it gives all groups."""
 
 EXPORTS: Final = "export/"
-"""Begins the groups of exporters, which pause, tell of themselves and are measured as triggers
-are."""
+"""Begins the groups of exporters, which pause, report and are measured as triggers are."""
 
 OPERATOR: Final = "operator "
 """Begins the names of members that reset offsets: they get no shards."""
@@ -65,7 +63,7 @@ class Control:
 
     def holds(self, coordinator: Coordinator) -> Hold | None:
         """What the workers wait for; None when they may work. Raises Unavailable when a reset was
-        begun and nobody can say whether it still goes on."""
+        begun and nobody can say whether it is still under way."""
         paused = self.paused()
         if paused is not None:
             return paused
@@ -159,8 +157,8 @@ def poke_of(group: str) -> bytes:
 
 
 def tell_workers(state: StateTable, group: str) -> None:
-    """Has the workers of a group on this host look now for what they would see within a second, or
-    in a fraction of a lease. A hint, as every poke."""
+    """Makes the workers of a group on this host look now. They would look by themselves within a
+    second, or a fraction of a lease. A hint, as every poke."""
     poke_once(state, poke_of(group))
 
 

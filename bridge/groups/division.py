@@ -1,15 +1,15 @@
 """What the leader of a group does: it divides the shards of a trigger, or the units of an export,
 over the members that are there.
 
-Who is absent has died, or is about to come back: when ZooKeeper was away everybody comes back, and
-somebody is the first. So a leader that has just come to the coordination itself leaves absent
-members what they have claimed for a moment (``assignment.py``); what nobody has claimed is given at
-once. Whoever has left in good order has given its claims back. A member that dies while the leader
-is in touch is replaced as soon as its session has ended.
+An absent member has died, or is about to return: after ZooKeeper was away all members return, and
+one is the first. So a leader that has just come to the coordination itself leaves absent members
+what they have claimed for a moment (``assignment.py``); what nobody has claimed is given at once. A
+member that left in good order has given its claims back. A member that dies while the leader is in
+touch is replaced as soon as its session has ended.
 
-A member that never comes back is replaced when the moment is over, which the leader finds out at
-one of its next looks. If the leader dies before, the next one has a moment of its own, or none.
-Nobody has a partition twice for any of it: that is what claims are for.
+A member that never returns is replaced when the moment is over. The leader finds that out at one of
+its next looks. If the leader dies before, the next one has a moment of its own, or none. Nobody has
+a partition twice for any of it: that is what claims are for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What was done to a trigger by hand: who, when, what, why, and from where to where. Entries are
 only ever added.
 
-An entry is written in the same commit as what it tells of, so there is neither a deed without its
-entry nor an entry without its deed.
+An entry is written in the same commit as its deed. So neither is there without the other.
 
 Keys: ``trigger-history/<group>/<microseconds since 1970 UTC>-<random>``, so the order of the keys
 is the order of the deeds, and two at once are two entries.
@@ -69,7 +68,7 @@ def operator(because: str) -> Operator:
 
 
 def entry(deed: Deed) -> Mapping[str, bytes | None]:
-    """The state entry of a deed; to be committed together with what it tells of."""
+    """The state entry of a deed; to be committed together with its deed."""
     return {
         f"{_prefix(deed.group)}{deed.at_us:020d}-{secrets.token_hex(4)}": msgspec.msgpack.encode(
             deed

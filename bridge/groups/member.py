@@ -28,7 +28,7 @@ LOOK_SOON_S: Final = 0.05
 many."""
 
 CONTROL_LOOK_S: Final = 1.0
-"""How often what operators have asked for is looked at when no poke tells of it."""
+"""How often what operators have asked for is looked at when no poke comes."""
 
 CLAIM_AGAIN_S: Final = 0.2
 """How soon shards whose holders are about to let go of them are tried again."""

@@ -1,9 +1,9 @@
 """A worker's place in a group: its session, kept alive by a thread of its own.
 
-Renewing has a thread to itself so that nothing the worker waits for (a slow commit, a long read, a
-function that takes its time) costs it its shards. What a thread cannot help against is a process
-that is paused as a whole. So whoever is about to run a cell asks :meth:`Membership.is_sure`, by the
-local clock, and asks the coordinator first when the lease may have run out.
+Renewing has a thread to itself. So nothing that the worker waits for costs it its shards: a slow
+commit, a long read, a function that takes its time. A thread cannot help against a pause of the
+whole process. So a worker asks :meth:`Membership.is_sure` before it runs a cell. That goes by the
+local clock; when the lease may have run out, the worker asks the coordinator first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Membership:
         self._lock = threading.Lock()
         self._left = False
         self.superseded: StaleWriter | None = None
-        """Set when another process has taken this worker's name: it cannot go on."""
+        """Set when another process has taken this worker's name: it cannot continue."""
         begun_s = clock()
         self.session: Session = coordinator.join(group, member, lease_s)
         self._sure_until_s = begun_s + self.session.ttl_s

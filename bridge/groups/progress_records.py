@@ -1,5 +1,5 @@
-"""What each worker tells of its shards, for other processes to read: how far each has come, when it
-last got on, and why it is where it is.
+"""What each worker reports of its shards, for other processes to read: how far each has come, when
+it last got on, and why it is where it is.
 
 A hint for people, never the truth about offsets: lag is worked out from offsets and heads
 (``lag.py``). One entry of the state table per group and worker,
@@ -11,8 +11,8 @@ A hint for people, never the truth about offsets: lag is worked out from offsets
     triggers/<group>/left               who left last, and when: since when nobody has the shards of
                                         a group without workers
 
-A worker that died leaves its entry; whoever reads it sees by the group's members that it is gone.
-It is removed by the group's leader a day later.
+A worker that died leaves its entry; a reader sees by the group's members that it is gone. It is
+removed by the group's leader a day later.
 """
 
 from __future__ import annotations

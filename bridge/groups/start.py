@@ -1,23 +1,22 @@
 """Where a new group begins: at the earliest cell, at the latest, at a moment, or at given
 locations.
 
-What that comes to is settled **once for all shards of the group**, in one commit of the datastore's
-state table that only succeeds while there is none (compare-and-set), before any shard of the group
-is begun. From then on it is a list of numbers. So ``latest`` does not slide: not when a worker is
-killed before it has saved an offset, not for shards that are begun an hour after the others because
-a worker was slow to come. A put that begins after that commit gives its cell a higher location than
-every end that was looked at, so no such cell is left out.
+That is settled **once for all shards of the group**, before any of them is begun: in one commit of
+the state table that only succeeds while there is none (compare-and-set). From then on it is a list
+of numbers. So ``latest`` does not slide: neither when a worker is killed before it has saved an
+offset, nor for shards that are begun an hour later. A put that begins after that commit gives its
+cell a higher location than every end that was looked at. So no such cell is left out.
 
 A group that has offsets but no such entry comes from a version that always began at the earliest
 cell; its shards without an offset begin there still, whatever the program says now. The entry says
 only where shards *begin*: it moves no offset that is there. When the offsets of a group are lost it
-is not looked at, because then the group stands still (``kept_offsets.py``): every shard that was
-ever begun has had an offset, which is saved under the shard's claim before its first cell is run,
-and is known by the datastore to have one.
+is not looked at: then the group stands still (``kept_offsets.py``). Every shard that was ever begun
+has had an offset. It is saved under the shard's claim before the first cell is run, and the
+datastore knows of it.
 
 Key: ``starts/<group>/<topic>``. Crash points:
 
-    before the commit           nothing was begun: whoever comes next looks at the ends anew
+    before the commit           nothing was begun: the next worker looks at the ends again
     two workers at once         one commit succeeds; the other one reads it
     after it, before a shard's first offset is saved        the shard is begun at what was settled,
                                                             whenever that is

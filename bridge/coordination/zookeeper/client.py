@@ -1,9 +1,9 @@
 """What coordination needs of a ZooKeeper session: reads of many znodes at once, and transactions.
 ``zookeeper/connection.py`` is one over the network.
 
-Errors of every implementation: Unavailable when a read had no answer, OutcomeUnknown when a change
-had none, Refused where an ACL does not allow it, TransactionRefused when an operation of a
-transaction failed and so none was done.
+Errors of every implementation: Unavailable when a read had no answer; OutcomeUnknown when a change
+had none; Refused where an ACL does not allow it; TransactionRefused when an operation of a
+transaction failed, so that none was done.
 """
 
 from __future__ import annotations

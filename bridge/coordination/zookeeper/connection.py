@@ -3,8 +3,8 @@ what is known about its outcome.
 
 kazoo keeps the connection and its session in threads of its own: it reconnects to any of the
 servers, and begins a new session when the servers say that the old one has expired. What it is not
-left to do is wait: a call is sent only when there is a connection, for a call that is queued while
-there is none would be done at a moment when nobody expects it any more.
+left to do is wait: a call is sent only when there is a connection. A queued one would be done when
+nobody expects it any more.
 
     no connection               waits for one until ``timeout_s`` after it was lost; from then on
                                 calls fail at once: Unavailable, nothing was sent
@@ -63,8 +63,8 @@ _RECONNECT_DELAY_MAX_S: Final = 1.0
 _RECONNECTS_IN_A_SESSION: Final = 6
 """The pauses between tries to connect: of a second, and of a sixth of the session at most (kazoo
 makes them up to 1.4 times as long). That is how much later than ZooKeeper itself we are back. When
-it was away, a session lasts for its time-out from the moment at which it is there again: whoever
-paused for most of that would find it expired."""
+it was away, a session lasts for its time-out from the moment at which it is there again: a process
+that paused for most of that would find it expired."""
 
 _FAILURES_UNTIL_FORGOTTEN: Final = 5
 """Failed tries to connect, one after the other, after which any server is welcome, see
@@ -280,9 +280,9 @@ class Connection(ZooKeeperClient):
         thirds of it), and what makes a wiped server refuse it.
 
         A server turns away a client that has seen a later transaction than the server has, for ever
-        if the server came back empty. Reads here that have to be new ask for it themselves and
-        changes name the versions that they expect, so the client can forget what it has seen; the
-        server then tells it that its session is gone.
+        if the server came back empty. Reads that have to be new ask for it themselves, and changes
+        name the versions that they expect. So the client can forget what it has seen; the server
+        then tells it that its session is gone.
         """
         handler = self._client._connection  # noqa: SLF001
         connect = handler._connect  # noqa: SLF001

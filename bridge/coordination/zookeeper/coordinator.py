@@ -3,15 +3,15 @@ versions; offsets see ``zookeeper/offsets.py``.
 
 **Leases and sessions.** A ZooKeeper session has one time-out, a member a lease of its own. Members
 with the same ``ttl_s`` share a session of ``ttl_s × 1.5``: in an ensemble the leader hears of a
-session's life from the server that holds its connection, up to a tick late, so a session can end
+session's life from the server that holds its connection, up to a tick late. So a session can end
 that much sooner after an answered call than its time-out says; the half more is what makes the
 lease certain for its whole length. A server keeps time-outs between 2 and 20 of its ticks (4 and 40
 s as it comes): where it grants less, the lease is two thirds of that, as the session that ``join``
 gives says; where it grants more, a dead member is noticed so much later. kazoo keeps a session
 alive by itself, a lease it does not: a member that did not call ``renew`` in time is ended by its
-own coordinator (C1), one whose process is paused or cut off by ZooKeeper. A ``renew`` that fails
+own coordinator (C1). ZooKeeper ends one whose process is paused or cut off. A ``renew`` that fails
 because ZooKeeper is away counts as a sign of life here, and for nothing there: when ZooKeeper is
-back before the session has expired, the member goes on in the same session.
+back before the session has expired, the member continues in the same session.
 
 **Fencing.** A claim's znode is never deleted. Every claim and release sets it under its version, so
 the version is a token that only rises; ``commit_offsets`` checks it in its transaction, with the
@@ -21,10 +21,10 @@ the state table too, so a ZooKeeper that lost it again is noticed, see ``zookeep
 begins a new era, with new births.
 
 Crash points: every change is one transaction. A ``join`` makes the group's folders first, one by
-one; the next one finishes them. An answer that got lost leaves a member that nobody uses until its
-session ends, a lead or a claim that the same session finds to be its own when it asks again. Of a
-renewal it leaves a member whose znode tells which session it goes on from: whoever has that one,
-and tries again, takes its place, for it is no other process's.
+one; the next one finishes them. A lost answer leaves a member that nobody uses until its session
+ends; or a lead or claim that the same session finds to be its own when it asks again. Of a renewal
+it leaves a member whose znode names the session that it continues. The process that has that
+session tries again and takes its place; no other process has it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class _Renewed(msgspec.Struct, frozen=True):
-    """``renews``: the epoch of the session that a member goes on from."""
+    """``renews``: the epoch of the session that a member continues."""
 
     renews: int
 

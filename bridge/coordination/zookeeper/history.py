@@ -22,11 +22,11 @@ In the state table:
 A process moves its mark in the transaction of each join and claim, and once more a moment after it
 saved offsets (:data:`MARK_EVERY_S`).
 
-**Comparing.** A process compares after each new connection, before it uses the connection for a
-claim, and each time that it is asked for a lineage (several times in a lease). ZooKeeper cannot go
-back without ending every connection. Where it lacks a mark that the state table has, it went back
-behind a claim or a join whose call had returned, or behind saves. One that lost nothing but the
-saves of its last moment is not noticed: those cells run again.
+**Comparing.** A process compares after each new connection, before it uses that for a claim. It
+also compares each time that it is asked for a lineage, several times in a lease. ZooKeeper cannot
+go back without ending every connection. Where it lacks a mark that the state table has, it went
+back: behind a claim or a join whose call had returned, or behind saves. One that lost nothing but
+the saves of its last moment is not noticed: those cells run again.
 
 **A new era.** The process that finds a break declares a new era. One transaction then voids every
 claim, session and birth of before, for everybody. Lineages carry the era. So each group that goes
@@ -365,7 +365,7 @@ class ZooKeeperHistory:
         )
 
     def _finish(self, known: _Known) -> None:
-        """Completes the declaration of an era, whoever began it."""
+        """Completes the declaration of an era, also of another process's."""
         era = known.kept.next
         assert era is not None  # noqa: S101 (the caller looked)
         found = self._read_era()

@@ -1,7 +1,7 @@
 """Group offsets in ZooKeeper, where ordinary ZooKeeper tools can read and set them.
 
 An offset is decimal text under ``/consumers/<group>/offsets/<topic>/<partition>``; what is set
-there by hand is what the group goes on from when it starts or the partition changes hands.
+there by hand is where the group continues when it starts or the partition changes hands.
 ``committed_at_us`` is the znode's mtime (the server's clock, whole milliseconds). A leader epoch
 and metadata lie in a sibling tree and count only as long as the same transaction wrote both.
 
@@ -27,8 +27,8 @@ of their own. From there they are written to the state table, in order, each onc
 A number alone decides nothing here: birth, transaction number and sequence number repeat where
 ZooKeeper goes back in time, and entries would be dropped.
 
-So an offset that has moved past a cell has that cell's entry with it for good, at once or by the
-time that anybody works on the partition again (I14).
+So an offset that has moved past a cell has that cell's entry with it for good (I14): at once, or
+before anybody works on the partition again.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ INSTEAD = {
     r"by then": "until then",
     r"seldomer": "less often",
 }
-PLAIN = ("cellfeed", "consumers", "schemas")
+PLAIN = ("cellfeed", "consumers", "schemas", "bridge/groups", "bridge/coordination")
 """Folders and files whose docstrings are in plain words, too."""
 
 _LOGS = ("debug", "info", "warning", "error", "exception", "critical")

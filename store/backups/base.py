@@ -7,7 +7,7 @@ the cells must agree as well.
 
 Names prove nothing: a store that was made again has the same, and two restores of one backup have
 the same leader epochs. What proves it is a cell. Two histories of a shard differ in every cell
-behind their common beginning, for ids are given in order and a cell that was put again has another
+behind their common beginning: ids are given in order, and a cell that was put again has another
 moment. So a manifest has a **witness** for each log, a hash of its last cell without the body,
 which an erasure may take. The store must have that very cell at that id. Of an encrypted backup the
 hash is over the id and the moment alone: with a row key in it, a guess at that key could be

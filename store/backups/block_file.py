@@ -1,18 +1,18 @@
-"""Files of a backup that hold many small things: blocks, each with its own checksum, so damage is
-told by its place.
+"""Files of a backup that hold many small things: blocks, each with its own checksum, so the place
+of damage is known.
 
-    magic                                  16 bytes, names the format and its version
-    block, any number of times             payload bytes (4), CRC-32 of the payload (4), the payload
+    magic                         16 bytes, names the format and its version.
+    block, any number of times    payload bytes (4), CRC-32 of the payload (4), the payload.
 
 Numbers are big-endian. A block that is cut short, or that says another checksum than it has, is
 DataDamaged with the file and the offset. That a file ends where it should is what the manifest
 knows: its length and its SHA-256.
 
-In a file of cells a payload is: shard (4), number of cells (4), and the cells, each as added_id
-(8), row key (16), ref key (8, signed), created_at in microseconds (8), length of the column name
-(2), length of the body (4), the name, the body **as it is stored**
-(:mod:`cellfeed.store.cells.body_codec`). Bodies are neither decoded nor compressed anew: what comes
-back is, byte for byte, what was there.
+In a file of cells a payload is: shard (4), number of cells (4), and the cells. A cell begins with a
+head: added_id (8), row key (16), ref key (8, signed), created_at in microseconds (8), length of the
+column name (2), length of the body (4). The name follows, then the body **as it is stored**
+(:mod:`cellfeed.store.cells.body_codec`). Bodies are neither decoded nor compressed again: a reader
+gets the stored bytes, unchanged.
 
 In a file of an encrypted backup a payload is an age message, and its content is blocks: so damage
 of the file is found without a key, and many small entries share one message. No message holds cells

@@ -3,19 +3,19 @@ there is one that has what is needed.
 
 **One moment that is consistent enough.** In this order:
 
-    1. offsets that are kept elsewhere (by the caller), then the state table in one look
-    2. the register of erasures gets all that the state and the folder's manifests know
+    1. offsets that are kept elsewhere (by the caller), then the state table in one look.
+    2. the register of erasures gets all that the state and the folder's manifests know.
     3. the heads of all logs: one watermark for each shard, past all that was acknowledged before
-       (:mod:`cellfeed.store.backups.ends`)
-    4. leader epochs, columns, dictionaries and their turns
-    5. every log from its start (or from where the backup below it ended) up to its watermark
-    6. dictionaries and their turns once more: what was there before or after is written
-    7. the register gets the erasures that the logs tell of; then the manifest
+       (:mod:`cellfeed.store.backups.ends`).
+    4. leader epochs, columns, dictionaries and their turns.
+    5. every log from its start (or from where the backup below it ended) up to its watermark.
+    6. dictionaries and their turns once more: those from before and those from after are written.
+    7. the register gets the erasures that the logs mark; then the manifest.
 
-So whatever an offset, a parked cell, a settled start or an erasure of 1 speaks of lies below the
-watermarks of 3, and every dictionary that a body below them names is among those of 4 or 6: a
-dictionary is there before the first body that takes it. What is above a watermark was shown to
-nobody when it was looked at.
+So every cell that an offset, a parked cell, a settled start or an erasure of 1 names lies below the
+watermarks of 3. Every dictionary that a body below them names is among those of 4 or 6: a
+dictionary is there before the first body that takes it. A cell above a watermark had been shown to
+nobody when the watermark was read.
 
 A log whose front is trimmed meanwhile continues at its new start: a restore leaves out cells that
 were written before it.

@@ -1,16 +1,16 @@
-"""What a schedule of backups does next, told from the folder alone: so a process that was killed,
-or is another one by now, continues where the folder stands.
+"""What a schedule of backups does next, decided from the folder alone: so a process that was
+killed, or another one in its place, continues where the folder stands.
 
-The **recovery point** is the newest backup of the store's own history that is whole, as far as its
-manifests and the lengths of its files tell: all that was acknowledged when it began can be
-restored. The next backup is due ``every_s`` after its beginning, and stands on it, unless a full
-one is due:
+The **recovery point** is the newest whole backup of the store's own history: all that was
+acknowledged when it began can be restored. It counts as whole by its manifests and the lengths of
+its files alone. The next backup is due ``every_s`` after its beginning, and stands on it, unless a
+full one is due:
 
-    there is none               the folder is new, or the store was restored, or made again
+    there is none               the folder is new, or the store was restored, or made again.
     the full one is too old     it began ``full_every_s`` ago, or, by a clock that went back, later
-                                than now
-    the chain is too long       ``INCREMENTS_MAX`` increments stand on it
-    the recipients are others   an increment has those of its base
+                                than now.
+    the chain is too long       ``INCREMENTS_MAX`` increments stand on it.
+    the recipients are others   an increment has those of its base.
 
 A damaged backup counts as none: an increment on it could never be restored. Backups of another
 history are not built upon. Where all of the datastore's backups are of another **lineage**, the

@@ -7,9 +7,10 @@ prune, an increment and a check of completeness need none either.
     encrypted   bodies, row keys, column names: the blocks of `cells-…`, the state, the
                 dictionaries, the private part of the manifest
                 (:mod:`cellfeed.store.backups.private_part`), the row keys of the register of
-                erasures
+                erasures.
     readable    the marker; of the manifest: names, sequence, histories, recipients, ids and times
-                of the logs' ends, and lengths and SHA-256 of the files as they lie there, encrypted
+                of the logs' ends; and lengths and SHA-256 of the files as they lie there,
+                encrypted.
 
 Nothing is written in the clear and encrypted later: a killed backup leaves ciphertext.
 

@@ -1,13 +1,13 @@
 """The leader epoch that a restored log begins with.
 
 Two restores of one backup know nothing of each other, and both count from the same last epoch. If
-they took the same one, a Kafka client that changed from one to the other would be told by
-OffsetForLeaderEpoch that its log is whole, though the ids behind the backup are other cells there.
-So the epoch is **drawn**, as state revisions are: a client of the one asks the other for an epoch
-that it never had, and is told where the backup ended, or that there is no such epoch.
+they took the same one, OffsetForLeaderEpoch would report a whole log to a Kafka client that changed
+from one to the other. But the ids behind the backup are other cells there. So the epoch is
+**drawn**, as state revisions are: a client of the one asks the other for an epoch that the other
+never had. The answer is where the backup ended, or that there is no such epoch.
 
 Kafka's leader epochs have 31 bits. So the draw is small enough for at least 511 restores of
-restores, and large enough that two restores with a hundred promotions each share an epoch once in
+restores. It is large enough that two restores with a hundred promotions each share an epoch once in
 20,000 times.
 """
 

@@ -1,9 +1,9 @@
-"""Which rows a restore erases again: those of which the register, or a manifest of the folder, says
-that they were erased after what the backup has of them.
+"""Which rows a restore erases again: rows that the register, or a manifest of the folder, records
+as erased later than the backup knows.
 
 Four places know of an erasure. The state table has an entry for each that was done, for ever, and a
-note for each that is not done yet (:mod:`cellfeed.store.erasures`). A log tells of one by a cell
-(column ``ERASED_COLUMN``) until that is trimmed. A manifest names those cells. The register
+note for each that is not done yet (:mod:`cellfeed.store.erasures`). A log marks each with a cell
+(column ``ERASED_COLUMN``) until that cell is trimmed. A manifest names those cells. The register
 (:mod:`cellfeed.store.backups.register`) has all of them.
 
 What a backup already knows is not erased again: its log still has the cell, or its state has the
@@ -32,7 +32,7 @@ from cellfeed.store.erasures import DONE, PREFIX, DoneErasure, done_of, unended_
 
 
 def erasures_of(shard: int, cells: Sequence[StoredCell]) -> list[BackedErasure]:
-    """Those that some cells of a shard tell of."""
+    """The erasures that cells of a shard mark."""
     return [
         BackedErasure(shard, cell.added_id, cell.row_key.hex(), cell.created_at_us)
         for cell in cells
@@ -43,7 +43,7 @@ def erasures_of(shard: int, cells: Sequence[StoredCell]) -> list[BackedErasure]:
 def known_to_state(
     datastore: str, shards: int, entries: Iterable[tuple[str, bytes]]
 ) -> list[Erasure]:
-    """Those that the entries of a state table tell of, done or not."""
+    """The erasures that the entries of a state table name, done or not."""
     found = []
     for key, value in entries:
         if key.startswith(DONE):
@@ -62,7 +62,7 @@ def known_to_state(
 def known_to_logs(
     datastore: str, shards: int, erasures: Iterable[BackedErasure], at_us: int
 ) -> list[Erasure]:
-    """Those that cells of a backup tell of, by its manifest. ``at_us``: of the backup, for
+    """The erasures that cells of a backup mark, by its manifest. ``at_us``: of the backup, for
     manifests of an older program."""
     return [
         _erasure(
@@ -77,9 +77,9 @@ def known_to_logs(
 
 
 def told_of(register: Register, backup: Backup, later: Sequence[Backup]) -> list[Erasure]:
-    """All that a restore of ``backup`` has to look at: the register, which must be the one that
-    this backup and the later ones have recorded, and what manifests of an older program have beyond
-    it. Raises DataDamaged."""
+    """The erasures that a restore of ``backup`` considers: those of the register, and those that
+    only manifests of an older program have. The register must be the one that this backup and the
+    later ones have recorded. Raises DataDamaged."""
     found = register.entries((each.name, each.manifest.register) for each in (backup, *later))
     known = {each.key for each in found}
     return [
@@ -93,7 +93,7 @@ def told_of(register: Register, backup: Backup, later: Sequence[Backup]) -> list
 
 
 def known_to_manifests(backups: Iterable[Backup], datastore: str, shards: int) -> list[Erasure]:
-    """Those that the manifests of this datastore's backups tell of."""
+    """The erasures that the manifests of this datastore's backups name."""
     of_it = [
         each.manifest
         for each in backups

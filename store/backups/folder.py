@@ -194,8 +194,8 @@ class BackupFolder:
         self, backup: Backup, then: str = ", and restore with --readers-ahead raise-epoch"
     ) -> list[Backup]:
         """The backups of the same datastore that were taken after this one, in order. ``then``: how
-        to go on once it was moved out of the folder. Raises DataDamaged while one that may be among
-        them cannot be read: what it knows of erasures and of readers would be passed over."""
+        to continue once an unreadable one was moved out of the folder. Raises DataDamaged while one
+        that may be among them cannot be read: its erasures and readers would be passed over."""
         found, unreadable = self.look()
         told = backup.manifest
         if hidden := [each for each in unreadable if each.may_follow(told)]:

@@ -6,20 +6,20 @@ A cluster under restore has no role, so no program opens it, and a mark
 kill after each leaves:
 
     0. check     every cluster, before anything is changed on one: a restore that is refused leaves
-                 all of them as they are
+                 all of them as they are.
     1. prepare   every cluster: minions follow, schema, shard map; the role of one that was made
-                 goes. Run again: it goes on
-    2. load      cells in the order of their ids, shard by shard. Run again: it goes on where the
-                 counters say
-    3. complete  notes, counters, epochs, columns, state. Run again: it is done again
-    4. read back, by the caller
+                 goes. Run again: it continues.
+    2. load      cells in the order of their ids, shard by shard. Run again: it continues where the
+                 counters say.
+    3. complete  notes, counters, epochs, columns, state. Run again: it is done again.
+    4. read back, by the caller.
     5. wait      until every minion has all that the master has: one that was promoted earlier would
-                 have lost cells that were backed up
-    6. open      one cluster after the other gets its role. By then all of them are whole and
-                 verified; one that has its role is left as it is by the next run,
-                 and is not read back by it: whatever was put, trimmed, erased or promoted there
-                 since is as it should be. Its shards are its own, so nothing that was done to them
-                 is to be done to the clusters that the next run opens
+                 have lost cells that were backed up.
+    6. open      one cluster after the other gets its role; all of them are whole and verified
+                 before the first does. The next run leaves a cluster that has its role as it is,
+                 and does not read it back: puts, trims, erasures and promotions since then stay.
+                 Its shards are its own, so the clusters that the next run opens need none of
+                 these changes.
 
 A shard may lie in another cluster than it did, and the number of clusters may be another one: the
 map is the configuration's, or the backup's where that fits.
@@ -136,8 +136,8 @@ class ClusterTarget:
                 self._loaded.update(restore.loaded())
 
     def _standing(self, cluster: ClusterServers) -> tuple[Mark | None, Role | None]:
-        """What its nodes tell of a restore, and of a role. Raises StorageUnavailable when one does
-        not answer: what it holds is not known."""
+        """The mark of a restore that a node holds, and the newest role. Raises StorageUnavailable
+        when a node does not answer: its content is not known."""
         marks, roles = list[Mark | None](), list[Role | None]()
         for server in cluster.servers.values():
             marks.append(mark_of(cluster, server))
@@ -292,7 +292,7 @@ class ClusterTarget:
 
 
 def _not_erased(cluster: ClusterServers, row_keys: Sequence[bytes]) -> list[bytes]:
-    """Those whose erasure its log does not tell of. Raises Unavailable."""
+    """The rows whose erasure the cluster's log does not mark. Raises Unavailable."""
     role, _ = cluster_role(cluster)
     with closing(
         MySqlEngine(

@@ -4,12 +4,12 @@
 1. ``begin``      under the counters' locks: nothing was ever written here, or the mark says that
                   this very backup is being restored. The counters get another
                   leader epoch, so a writer that remembers the cluster as it was is refused; the
-                  role goes, so nobody else opens it
+                  role goes, so nobody else opens it.
 2. ``load``       cells and the counter of their shard in one transaction: the counter says how far
-                  it is, also after a kill
-3. ``complete``   what else there is, in transactions that may be run again
-4. ``open``       the role takes the place of the mark, in one transaction, in which bodies go that
-                  a piece of the backup has from before their row was erased
+                  it is, also after a kill.
+3. ``complete``   everything else, in transactions that may be run again.
+4. ``open``       the role takes the place of the mark, in one transaction. The same transaction
+                  removes bodies that a piece of the backup has from before their row was erased.
 """
 
 from __future__ import annotations

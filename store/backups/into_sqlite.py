@@ -147,7 +147,7 @@ class SqliteTarget:
     def open(self) -> None:
         with self._cells.write() as connection:
             # A piece of the backup may have bodies from before their row was erased, and a later
-            # one tells of it.
+            # one marks the erasure.
             told = "SELECT row_key FROM cell WHERE column_name = ?"
             erase_bodies(
                 connection, f"body <> ? AND row_key IN ({told})", [(ERASED_BODY, ERASED_COLUMN)]

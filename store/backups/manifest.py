@@ -62,8 +62,8 @@ class BackedTurn(msgspec.Struct, frozen=True):
 
 
 class BackedErasure(msgspec.Struct, frozen=True):
-    """That a cell of the backup tells of the erasure of a row. ``row_key`` in hexadecimal
-    digits. ``created_at_us``: of that cell; 0 in a backup of an older program."""
+    """The erasure of a row, which a cell of the backup marks. ``row_key`` in hexadecimal digits.
+    ``created_at_us``: of that cell; 0 in a backup of an older program."""
 
     shard: int
     added_id: int
@@ -100,12 +100,12 @@ class Reader(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """See the module. ``owners``: the shard map of a datastore on clusters (cluster name to ranges
     of shards). ``readers``: offsets that were kept outside of the datastore when the backup was
-    begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in
-    one of an older program. ``identity``, ``sequence``: as the marker has them; of format 1 there
-    is none, and it comes before all others. ``register``: None in format 1. ``history``: of which
-    it was taken (:mod:`cellfeed.store.histories`); empty in one of an older program.
-    ``recipients``: whom it is encrypted to, none of a plain one. ``private``: what of the manifest
-    is encrypted (:mod:`cellfeed.store.backups.private_part`); empty in a plain one, and once it was
+    begun. ``erasures``: those that its cells mark, for restores of older backups; None in one of an
+    older program. ``identity``, ``sequence``: as the marker has them; of format 1 there is none,
+    and it comes before all others. ``register``: None in format 1. ``history``: of which it was
+    taken (:mod:`cellfeed.store.histories`); empty in one of an older program. ``recipients``: whom
+    it is encrypted to, none of a plain one. ``private``: what of the manifest is encrypted
+    (:mod:`cellfeed.store.backups.private_part`); empty in a plain one, and once it was
     decrypted."""
 
     format_version: int

@@ -1,22 +1,22 @@
-"""Puts the cells of one shard, or of one row, that a backup holds and a store lacks into that
-store, beside everything else that runs.
+"""Puts the cells of one shard, or of one row, from a backup into a store that lacks them. The store
+stays in use meanwhile.
 
 Each cell goes through the ordinary guarded put: it gets a new added_id and a new ``created_at``,
 and followers of the log see it as a new cell. A cell that the store has with the same body is
-counted; one with another body is named. Nothing is overwritten. Which cells a backup holds is what
-a whole restore of it brings back: those from the log start that it ended with.
+counted; one with another body is named. Nothing is overwritten. A backup holds the cells that a
+whole restore of it brings back: those from the log start that it ended with.
 
 **Rows that were erased are left out** (:class:`ErasedRows`,
-:func:`~cellfeed.store.backups.erasures.erased_in_folder`). Six places tell of an erasure: the
-store's state table, the log's own cell in the store, the register of the folder, manifests, the
-state of the backup, and the cells of the backup. One of them is enough, whatever was put since.
+:func:`~cellfeed.store.backups.erasures.erased_in_folder`). Six places record an erasure. In the
+store they are its state table and the log's own cell; in the folder the register and the manifests;
+in the backup its state and its cells. One of them is enough, whatever was put since.
 
-**The log's own cells are left out**: those that tell of an erasure, and those that tell of ids that
-a restore left out. They speak of places of another log.
+**The log's own cells are left out**: those that mark an erasure, and those that name ids that a
+restore left out. They name places of another log.
 
 Cells are read from the backup's files, compared and put in memory, a batch at a time. No file is
-made, so an erasure finds nothing to take away, whoever is killed. Killed, or ended by an error, the
-same call begins again: what it has put is there with the same body.
+made, so a killed process leaves nothing for an erasure to remove. After a kill or an error, the
+same call begins again: it finds the cells that it has put, with the same bodies.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ every cell at or before the point is in it. Each shard goes by the clock of its 
 
     before    the last backup that began at or before the point and has no cell later than it. The
               state is its state: offsets, parked cells, definitions of indexes, users. So nothing
-              in the state is later than the point, and no offset lies beyond the end of a log
+              in the state is later than the point, and no offset lies beyond the end of a log.
     behind    the first backup that began at or after the point, by a clock that was not ahead. It
-              has the cells between the other's ends and the point
+              has the cells between the other's ends and the point.
 
 Both need not be of one chain. Where ``behind`` does not stand on ``before``, each shard's log in it
 must have the very cell that ``before`` ends with; a trimmed one proves nothing, and others must.
@@ -228,9 +228,9 @@ class _Behind:
 
 
 def _around(backups: Sequence[Backup], at_us: int) -> tuple[Backup, Backup] | None:
-    """The last backup before a point, and the first one behind it; None where one is missing. One
-    that began later than the next one did, by a clock that was ahead, is not known to have every
-    cell up to the point."""
+    """The last backup before a point, and the first one behind it; None where one is missing. A
+    backup that began later than a following one, by a clock that was ahead, is not taken as the one
+    behind: it may lack cells up to the point."""
     begun = [each.manifest.created_at_us for each in backups]
     for number in reversed(range(len(backups))):
         logs = backups[number].manifest.logs

@@ -3,9 +3,9 @@
 Only folders that were recognised are in a decision: by their marker, or, for backups of format 1,
 by a manifest that can be read. Of a datastore these go:
 
-    unfinished   it has the marker and no manifest: a backup that was killed
-    expired      a full backup from before the declared time, with all increments that stand on it
-    damaged      it cannot be restored, and is from before the declared time
+    unfinished   it has the marker and no manifest: a backup that was killed.
+    expired      a full backup from before the declared time, with all increments that stand on it.
+    damaged      it cannot be restored, and is from before the declared time.
 
 A damaged backup counts as none. So nothing that is expired or damaged goes unless a whole backup
 stays that is newer than all of it: its chain is complete and every file has its length and SHA-256.

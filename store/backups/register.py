@@ -6,14 +6,14 @@ backups come and go. Each backup adds all that its store knows before it reads a
 logs say before it has a manifest. A restore erases again what the register has and the backup has
 not.
 
-    line 1     the name and the version of the format
-    any other  one erasure as JSON, a space, and the CRC-32 of the JSON in hexadecimal digits
+    line 1     the name and the version of the format.
+    any other  one erasure as JSON, a space, and the CRC-32 of the JSON in hexadecimal digits.
 
 In a folder of encrypted backups (:mod:`cellfeed.store.backups.encryption`) the first line says so,
-and each later one is what one backup added: the erasures without their row keys, and these as an
-age message. So the next backup knows by shards, ids and moments what is there, and needs no
-identity. Some entries come twice, for two sources know other moments of one erasure, and one that
-is not done yet has no id. Whoever reads takes the first.
+and each later one has the additions of one backup: the erasures without their row keys, and these
+as an age message. So the next backup knows the entries by shards, ids and moments, and needs no
+identity. Some entries come twice: two sources know other moments of one erasure, and one that is
+not done yet has no id. Readers take the first.
 
 There are two copies, `erasures` and `erasures.copy`; each is replaced as a whole, the content on
 disk before the name. A manifest records the length of the register and its SHA-256: so one that is

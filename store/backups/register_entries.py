@@ -27,7 +27,7 @@ NOT_DONE: Final = -1
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """``added_id``: of the cell that tells of it. ``at_us``: when it was done, or asked for."""
+    """``added_id``: of the cell that marks it. ``at_us``: when it was done, or asked for."""
 
     datastore: str
     shards: int
@@ -38,7 +38,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Two entries with the same key tell of the same erasure."""
+        """Two entries with the same key are of the same erasure."""
         return (
             self.datastore,
             self.shards,
@@ -49,8 +49,8 @@ class Erasure(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Two entries of erasures that are done have different ones unless they tell of the same;
-        it needs no row key."""
+        """Two entries of erasures that are done have different ones unless they are of the same
+        erasure; it needs no row key."""
         return self.datastore, self.shards, self.shard, self.added_id, self.at_us
 
 

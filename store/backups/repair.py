@@ -1,10 +1,9 @@
-"""Puts good copies in the place of damaged and lost cells: of another node of the cluster, or of a
+"""Replaces damaged and lost cells with good copies: from another node of the cluster, or from a
 backup.
 
 A copy counts only when it is verified: its storage belongs to the same history, its checksum fits
-(a cell without one is no good copy), its row belongs to the shard. Of a row that was erased, the
-place comes back without the body. Without a good copy nothing is changed. What is replaced is told,
-cell by cell.
+(a cell without one is no good copy), its row belongs to the shard. A cell of an erased row is
+restored without its body. Without a good copy nothing is changed. Every replaced cell is reported.
 
 A cell is replaced in one transaction of its storage, behind the shard's counter: so no put, trim or
 erasure comes between the look at it and the write. The latest cells come first, for the entry of an

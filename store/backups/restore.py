@@ -2,42 +2,41 @@
 another cell.
 
 **What a restored log is** (E22, E23). The cells of the backup, byte for byte, under their own ids,
-from its log start to its watermark. Where it goes on:
+from its log start to its watermark. Where new ids begin:
 
-    nobody is known to have read beyond the backup      at the watermark, as if nothing had happened
-    somebody has, or may have (``new_ids``)             far above all of them. The ids between are
-                                                        given to nobody
+    nobody is known to have read beyond the backup    at the watermark, as if nothing had happened.
+    somebody has, or may have (``new_ids``)           far above all that anybody was shown. The ids
+                                                      between are given to nobody.
 
-and in either case under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT`` above every one
-that is known of (:mod:`cellfeed.store.backups.epochs`): those that a promotion may have raised
-after the backup was taken, or another restore of it, are not used a second time. The new epoch
-begins at the watermark, so a Kafka client that has read beyond it is told by OffsetForLeaderEpoch
-where its log was cut off.
+In either case the log continues under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT``
+above every known one (:mod:`cellfeed.store.backups.epochs`). So no epoch is used a second time that
+a promotion after the backup, or another restore of it, may have raised. The new epoch begins at the
+watermark: OffsetForLeaderEpoch reports to a Kafka client that has read beyond it where its log was
+cut off.
 
-**How a log shows ids that are left out.** The first new id is that of a cell, column ``RESTORED``,
-which says which ids were lost, when and why. It is written with the counters in one transaction: so
-at every moment the watermark lies at the end of the backup or behind that cell, never between;
-there is always a cell to be found behind the ids left out, and a reader goes on from whatever
-location in a scan or a fetch. Every reader of the whole log is told what is lost, in the place
-where it is lost.
+**How a log shows ids that are left out.** The first new id belongs to a cell of column
+``RESTORED``: it says which ids were lost, when and why. It is written with the counters in one
+transaction: so at every moment the watermark lies at the end of the backup or behind that cell,
+never between. A scan or a fetch always finds a cell behind the ids left out, and so continues from
+any location. Every reader of the whole log finds the report of the loss in the place of the loss.
 
-**Rows that were erased since**, as later backups tell (:mod:`cellfeed.store.backups.erasures`), get
-the cell that tells of it at the end of the log, behind all others. The step that opens the storage
-takes their bodies away, as it does where the backup itself tells of an erasure: nobody ever reads
-them.
+**Rows that were erased since**, as later backups show (:mod:`cellfeed.store.backups.erasures`), get
+a cell that marks the erasure. It lies at the end of the log, behind all others. The step that opens
+the storage removes their bodies, as it does where the backup itself marks an erasure: nobody ever
+reads them.
 
-**Empty storage only.** Where a cell was ever written, nothing is done. The storage is opened by
-nobody before all of it is there and was read back: each piece of a log has the digest that it had
-when it was backed up. What a run has opened that was killed before it had opened all is in use
-since, and may have other digests by then (rows were erased in it, at the latest when it was opened;
-its front was trimmed): the next run does not read it back again, and opens the rest. A row that it
-would erase there, because a backup that has come since tells of it, it names. A target says how,
-and what a kill leaves:
+**Empty storage only.** Where a cell was ever written, nothing is done. Nobody opens the storage
+before all of it is there and was read back: each piece of a log has the digest that it had when it
+was backed up. A run may be killed after it has opened a part of the storage. That part is in use
+since, and may have other digests: rows were erased in it, at the latest when it was opened, or its
+front was trimmed. The next run does not read it back again, and opens the rest. A backup made since
+may record the erasure of a row there: the next run names that row, and leaves it. The targets
+differ in how they do this, and in what a kill leaves:
 
     SQLite   (store/backups/into_sqlite.py)   made beside its place, and renamed there at the end.
-             Killed: it starts over
-    MariaDB  (store/backups/into_clusters.py)         a cluster without a role. Killed: it goes on
-                                                      where the counters say
+             Killed: it starts over.
+    MariaDB  (store/backups/into_clusters.py)         a cluster without a role. Killed: it continues
+                                                      where the counters say.
 """
 
 from __future__ import annotations
@@ -75,23 +74,23 @@ declare(
 )
 
 IDS_LEFT_OUT: Final = 100_000
-"""Ids that are left out above the highest location that any reader has saved: a reader is ahead of
-what it saved by what it handles until it saves again, with Kafka's clients 5 s, at 20,000 records a
-second of one partition. More would cost readers: a gateway sends empty batches for ids that are
-nobody's, 15 ms of work for so many."""
+"""Ids that are left out above the highest location that any reader has saved. A reader is ahead of
+its saved location by the records that it handles until it saves again: with Kafka's clients 5 s, at
+20,000 records a second of one partition. More would cost readers: a gateway sends empty batches for
+unused ids, 15 ms of work for so many."""
 
 _NAMED_MAX: Final = 10
 _KEYS_AT_A_TIME: Final = 4_096
 _SCAN_CELLS: Final = min(5_000, SCAN_CELLS_MAX)
 
 OnProgress = Callable[[int, int], None]
-"""Is told how many cells have been loaded and read back, and of how many (each counts twice)."""
+"""Gets how many cells have been loaded and read back, and of how many (each counts twice)."""
 
 
 class RestoredLog(NamedTuple):
     """A log as it is to be. ``epochs``: with the new one. ``note``: the cell behind the ids that
-    are left out; None where none are. ``erased``: the cells that tell of erasures which only later
-    backups know of, behind all others."""
+    are left out; None where none are. ``erased``: the cells that mark erasures which only later
+    backups know, behind all others."""
 
     shard: int
     log_start: int
@@ -113,10 +112,9 @@ class RestoredLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore comes to. ``chain``: the backups that have the cells; ``backup``: the one that
-    it restores, the last of them but for a point in time. ``state``: the entries that come back,
-    keys and values. ``parent``: the history that was backed up, empty where the backup does not
-    say."""
+    """What a restore does. ``chain``: the backups that have the cells; ``backup``: the one that it
+    restores, the last of them but for a point in time. ``state``: the entries that come back, keys
+    and values. ``parent``: the history that was backed up, empty where the backup does not say."""
 
     backup: Backup
     chain: Sequence[Backup]
@@ -154,8 +152,8 @@ class Target(Protocol):
     """Storage that is restored into, by one process at a time."""
 
     def begun_epoch(self, backup: Backup) -> int | None:
-        """The leader epoch of a restore of this backup that goes on, and must keep it; None where
-        one begins. Raises Unavailable."""
+        """The leader epoch of an unfinished restore of this backup, which must keep it; None where
+        a restore begins. Raises Unavailable."""
         ...
 
     def begin(self, plan: Plan) -> None:
@@ -249,11 +247,11 @@ def plan(
     point: Backup | None = None,
 ) -> Plan:
     """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log
-    must not go on at its end. ``why`` is told in the log. ``erased``: by shard the rows that were
-    erased since (:mod:`cellfeed.store.backups.erasures`). ``begun_epoch``: what the target says of
-    one that goes on. ``point``: a point in time as a backup
-    (:mod:`cellfeed.store.backups.point`). Raises ProtectData where Kafka's leader epochs have come
-    to their end."""
+    must not continue at its end. ``why``: the reason that the log's note gives. ``erased``: by
+    shard the rows that were erased since (:mod:`cellfeed.store.backups.erasures`). ``begun_epoch``:
+    that of an unfinished restore, as the target reports it. ``point``: a point in time as a backup
+    (:mod:`cellfeed.store.backups.point`). Raises ProtectData where no leader epoch of Kafka is
+    left."""
     backup = chain[-1] if point is None else point
     told = backup.manifest
     check_whole(chain, told.logs)

@@ -7,8 +7,8 @@ reported (:class:`~cellfeed.store.backups.due.Report`).
 
 **A failure ends nothing.** It is logged with its reason, and tried again after a pause that doubles
 up to ``RETRY_MAX_S``. The store does not notice: a backup only reads. Where a store refuses an
-increment on the recovery point (its files are an earlier copy, or all that proves it was trimmed),
-a full backup is taken.
+increment on the recovery point, a full backup is taken. A store refuses one when its files are an
+earlier copy, or when all cells that prove its history were trimmed.
 
 A stop ends the backup under way within a piece of some thousand cells. The rest of it is removed at
 once; of one that was killed, with the next backup.

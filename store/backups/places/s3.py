@@ -9,9 +9,9 @@ else that fails raises StorageUnavailable, so nothing is taken for damaged, or r
 network was away.
 
 Crash points: a killed upload of many parts has no key. The store keeps its parts, and asks money
-for them, until the next backup of the datastore removes them with the rest. A process that was
-paused for longer than its lock, amid a request, can at most make an object in a folder that was
-removed meanwhile: it is nobody's backup without the other files.
+for them, until the next backup of the datastore removes them with the rest. A process paused for
+longer than its lock, amid a request, can at most make an object in a folder that was removed
+meanwhile: without the other files it is no backup.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The lock of a folder of backups in an object store: an object that its holder renews.
 
-    lock    a random word of the holder and a count, or `free`
+    lock    a random word of the holder and a count, or `free`.
 
-Who wants it makes the object, or replaces a free one, or one that was not renewed for ``LEASE_S``
-by the store's own clock. All of these are conditional writes: of two, one fails. The holder renews
-it every ``RENEW_EVERY_S`` from a thread. It stops trusting it ``TRUST_S`` after the beginning of
-the last renewal that was answered, by its own steady clock: earlier than anybody may take it.
+To take the lock, a process makes the object, or replaces a free one, or one not renewed for
+``LEASE_S`` by the store's own clock. All of these are conditional writes: of two, one fails. The
+holder renews it every ``RENEW_EVERY_S`` from a thread. It stops trusting it ``TRUST_S`` after the
+beginning of the last renewal that was answered, by its own steady clock: earlier than anybody may
+take it.
 
 A store that knows no conditions would give the lock to everybody. So each time it is acquired, two
 writes that must fail are tried.
@@ -84,7 +85,7 @@ class S3Lock:
             ) from error
 
     def release_quietly(self) -> None:
-        """For who has an error of his own: a lock that cannot be released falls by itself."""
+        """For a caller with an error of its own: a lock that cannot be released falls by itself."""
         try:
             self.release()
         except CellfeedError as error:

@@ -16,7 +16,7 @@ from typing import Final
 
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.errors import StorageUnavailable, Unavailable
 
 WAIT_S: Final = 30.0
 """How long the watermark may take to pass what was acknowledged, in seconds: longer than a
@@ -32,10 +32,16 @@ def acknowledged_heads(engine: Engine) -> dict[int, Head]:
     wanted: dict[int, tuple[int, int]] = {}
     until_s = time.monotonic() + WAIT_S
     while True:
-        for shard, (epoch, next_added_id) in engine.acknowledged_ends().items():
-            if shard not in wanted or wanted[shard][0] != epoch:
-                wanted[shard] = epoch, next_added_id
-        heads = engine.heads()
+        try:
+            for shard, (epoch, next_added_id) in engine.acknowledged_ends().items():
+                if shard not in wanted or wanted[shard][0] != epoch:
+                    wanted[shard] = epoch, next_added_id
+            heads = engine.heads()
+        except Unavailable:  # as while a promotion is under way
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(_LOOK_EVERY_S)
+            continue
         behind = {
             shard: head
             for shard, head in heads.items()

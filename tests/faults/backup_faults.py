@@ -316,6 +316,9 @@ STATES: Final[dict[str, Callable[[Scene], AbstractContextManager[None]]]] = {
     "they are killed": _killed,
 }
 ENDS_WELL: Final = tuple(STATES)[:2]
+"""In these the backup is taken. Where a master is away it may fail: dictionaries are read from
+masters."""
+
 OTHERS: Final = tuple(STATES)[2:]
 
 BACKUP_FAULTS: Final = {"backup-behind": backup_behind}

@@ -221,6 +221,19 @@ def test_a_backup_waits_for_what_was_acknowledged_and_for_nothing_that_came_late
     )
 
 
+def test_a_backup_waits_while_a_promotion_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([StorageUnavailable("no node that follows a answers"), {0: Head(0, 7, 7, 2, 0)}])
+
+    class Promoted(_Heads):
+        def heads(self) -> dict[int, Head]:
+            if isinstance(each := next(told), StorageUnavailable):
+                raise each
+            return each
+
+    monkeypatch.setattr("cellfeed.store.backups.ends._LOOK_EVERY_S", 0.001)
+    assert acknowledged_heads(Promoted((0, 7, 2)))[0].watermark == 7  # type: ignore[arg-type]
+
+
 def test_what_does_not_come_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         StorageUnavailable, match=r"shard 0 from 50 to 59.*cellfeed cluster status"

@@ -114,8 +114,8 @@ class Trigger:
         return frozenset((self.column, *self.more_columns))
 
     def takes(self, cell: StoredCell) -> bool:
-        """Whether it gets a cell: of one of its columns, and not erased. The cell that tells of an
-        erasure is for whoever follows its column."""
+        """Whether it gets a cell: of one of its columns, and not erased. The cell that marks an
+        erasure is for triggers that follow its column."""
         return cell.column_name in self.columns and (
             cell.column_name == ERASED_COLUMN or not is_erased(cell.body)
         )
@@ -179,8 +179,8 @@ def trigger(
     The function may also take ``cell`` (the cell itself) and ``store`` (the datastore) by keyword.
     It must be safe to run again for the same cell: after a crash it is. ``group`` is the name of
     the configuration's entry where it is left out. A cell that still fails after ``retry`` (a
-    policy, or one for each error type) is parked and the shard goes on; ``parked_max`` parked cells
-    stop the trigger.
+    policy, or one for each error type) is parked and the shard continues; ``parked_max`` parked
+    cells stop the trigger.
 
     ``start`` says where a new group begins. With ``batch`` the function gets a list of 1 to
     ``batch`` cells of one shard in log order; one that is not full waits ``batch_wait_s`` seconds

@@ -1,19 +1,20 @@
 """One trigger's share in one worker: the place in the group, the runs of the shards that it owns,
 and what is given back.
 
-The group's leader (any of its workers) divides the shards; each worker gives back what is no longer
-its own, claims what is, and hands the shards that have something to do to a few threads: one thread
-at a time per shard, so the order within a shard is the log's. Shards that keep up with their logs
-are brought on together, where the trigger can do that, by a thread of their own (``sweep.py``).
+The group's leader (any of its workers) divides the shards. Each worker gives back what is no longer
+its own, and claims what is. It hands the shards that have something to do to a few threads: one
+thread at a time per shard, so the order within a shard is the log's. Shards that keep up with their
+logs are brought on together, where the trigger can do that, by a thread of their own
+(``sweep.py``).
 
 A worker that is killed stops renewing its lease; once that has run out the others claim its shards
-and go on from the saved offsets. One that was only paused finds its claims void when it wakes up,
-before it runs another cell, and drops them.
+and continue from the saved offsets. One that was only paused finds its claims void when it wakes
+up, before it runs another cell, and drops them.
 
-While coordination is away, nobody joins, leaves or takes over, and every worker goes on with the
+While coordination is away, nobody joins, leaves or takes over, and every worker continues with the
 shards that it has. A group whose offsets were lost stands still and says why, see
-``kept_offsets.py``; so does one that was paused or is being reset, see ``control.py``, and a shard
-of which cells were trimmed that the group had not come to. What becomes of each shard is told to
+``kept_offsets.py``. So does one that was paused or is being reset, see ``control.py``. So does a
+shard of which cells were trimmed before the group came to them. The worker reports on each shard to
 other processes, see ``progress_records.py``.
 """
 
@@ -102,7 +103,7 @@ class TriggerGroup:
             trigger, datastore, coordinator, self._parked, self.membership, deadlines
         )
         self._lost_because: str | None = None
-        """Why nobody knows where the work goes on, when the group's offsets were lost."""
+        """Why nobody knows where the work continues, when the group's offsets were lost."""
         self._waiting = RepeatedWarning(_log)
         """Of shards that wait for the store: while a master is away thousands of them may. Each has
         its reason in its progress."""
@@ -203,8 +204,8 @@ class TriggerGroup:
         return self._member.leave(is_idle=not self._working)
 
     def _compare_definition(self) -> None:
-        """Before anything is claimed in a session: whoever slept through a change of the definition
-        is refused here. Raises GroupTaken, Unavailable."""
+        """Before anything is claimed in a session: a worker that slept through a change of the
+        definition is refused here. Raises GroupTaken, Unavailable."""
         definition = self._trigger.definition
         if definition is not None:
             check_definition(self._datastore.state, self._trigger.group, definition)
@@ -297,7 +298,7 @@ class TriggerGroup:
 
     def _tell_trimmed(self, shard: int, error: Trimmed) -> None:
         """Cells were trimmed that the group had not come to. Only somebody who knows what it was
-        for can say where it goes on: nothing is skipped by itself."""
+        for can say where it continues: nothing is skipped by itself."""
         because = (
             f"stands still: {error}: cellfeed triggers reset {self._trigger.group} --to earliest"
         )

@@ -1,24 +1,26 @@
 """What a trigger keeps in the datastore about its coordination, for when that is elsewhere
 (ZooKeeper), and is away or has lost its memory.
 
-**Away.** Shards that are assigned go on. A worker cannot tell a ZooKeeper that is down from one
-that only it cannot reach, where its session ends and others take its shards over. So whoever begins
-to work on a shard says so here first (:meth:`Footholds.take`), and a worker without coordination
-looks here before each cell: as long as nobody else has begun, it goes on. What it comes to is kept
-here too, with the cells that it parked in the same commit, and saved in ZooKeeper when that is
-back. Nothing of it is only in memory, so there is no limit to how long this may last.
+**Away.** Work on assigned shards continues. A worker cannot distinguish a ZooKeeper that is down
+from one that only it cannot reach. In the second case its session ends, and others take its shards
+over. So a worker that begins on a shard says so here first (:meth:`Footholds.take`). A worker
+without coordination looks here before each cell: it continues as long as nobody else has begun. The
+offset that it reaches is kept here too, in one commit with the cells that it parked. It is saved in
+ZooKeeper when that is back. Nothing of it is only in memory, so there is no limit to how long this
+may last.
 
 **Lost.** The lineage of the group's offsets is remembered here. It is another one when ZooKeeper
-came back empty or went back in time, when somebody deleted the group, or when the configuration
-names another coordination. Then, or when a shard has no offset any more, nobody can know where the
-work was, and it stops. ``cellfeed offsets set`` says where it continues (:func:`accept`).
+came back empty or went back in time. So it is when somebody deleted the group, or when the
+configuration names another coordination. Then, or when a shard has no offset any more, nobody can
+know where the work was, and it stops. ``cellfeed offsets set`` says where it continues
+(:func:`accept`).
 
 Keys: ``foothold/<group>/lineage``, ``foothold/<group>/shards/<topic>/<shard>``. Crash points:
 
-    claimed, not taken here     whoever had begun before still counts; the claim is taken over as
-                                after any kill
-    kept here, not saved there  the next owner goes on from what is kept, if the offset there is one
-    that the keeper knew of; one set by hand meanwhile counts
+    claimed, not taken here     the owner before still counts; the claim is taken over as after any
+                                kill
+    kept here, not saved there  the next owner continues from what is kept, if the offset there is
+                                one that the keeper knew of; one set by hand meanwhile counts
     saved there, still kept here        the offset there has moved on from what the keeper knew: it
                                         counts
     the answer to a save was lost       both offsets are known to the keeper, whichever it became:
@@ -68,7 +70,7 @@ class Foothold:
         self.hold = hold
         self.version = version
         self.start = start
-        """Where the work goes on."""
+        """Where the work continues."""
 
     def check(self) -> None:
         """Raises StaleWriter when another worker has begun on the shard."""
@@ -151,8 +153,8 @@ class Footholds:
         locations: Mapping[int, int],
         entries: Mapping[str, bytes | None],
     ) -> None:
-        """Has shards go on elsewhere, whatever the coordination says until it has been told, and
-        writes ``entries``: in one commit. Raises StaleWriter."""
+        """Lets shards continue elsewhere, whatever the coordination still says, and writes
+        ``entries``: in one commit. Raises StaleWriter."""
         self._write(
             footholds,
             {
@@ -191,7 +193,7 @@ class Footholds:
             each.hold, each.version = holds[shard], version
 
     def goes_on(self, saved: Mapping[int, int]) -> dict[int, int]:
-        """Where the next owner of each shard goes on, ``saved`` being the offsets in the
+        """Where the next owner of each shard continues, ``saved`` being the offsets in the
         coordination; shards of which nothing is known are left out."""
         found = dict(saved)
         for entry in self._state.list(self._prefix):
@@ -229,7 +231,7 @@ class Footholds:
         }
 
     def keys(self) -> list[str]:
-        """Of the entries; a worker that still goes on by one that is deleted is overtaken."""
+        """Of the entries; a worker that still works by a deleted one is overtaken."""
         return [entry.key for entry in self._state.list(self._prefix)]
 
 
@@ -356,8 +358,8 @@ def lineage_key(group: str) -> str:
 def carried_footholds(
     group: str, topic: str, locations: Mapping[int, int], starts: Sequence[int]
 ) -> dict[str, bytes | None]:
-    """Entries that have a group without offsets go on at these locations, by shard. ``starts``:
-    where it begins on each shard, which the coordination is told first."""
+    """Entries that let a group without offsets continue at these locations, by shard. ``starts``:
+    where it begins on each shard, which the coordination gets first."""
     return {
         f"{_prefix(group)}shards/{quote(topic, safe='')}/{shard}": msgspec.json.encode(
             _Hold(NONE_SAVED, [NONE_SAVED, starts[shard]], location)

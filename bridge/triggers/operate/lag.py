@@ -9,10 +9,9 @@ Both come from offsets and heads alone. What the workers tell (``progress_record
 why; what they cannot tell, because they wait for it themselves or are gone, is read where it
 stands: a pause, a stop, lost offsets, a shard without a worker. So every shard has a reason.
 
-One look costs one listing of the heads, of the group's offsets, its claims, its members and of what
-is kept of it in the state table, whatever the number of shards; and the reading of one cell for
-each shard that is behind, many in one round trip. A cell that was read is remembered as long as the
-offset stays.
+One look costs five listings, whatever the number of shards: of the heads, and of the group's
+offsets, claims, members and state entries. For each shard that is behind it also reads one cell,
+many in one round trip. A cell that was read is remembered as long as the offset stays.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ class LagReader:
         )
 
     def _asked(self, group: str, topic: str, entries: Mapping[str, StateEntry]) -> _Read:
-        """What the group has saved, where each shard goes on, and what is told of it."""
+        """What the group has saved, where each shard continues, and what its workers report."""
         state, coordinator = self._datastore.state, self._coordinator
         saved = {
             shard: each

@@ -1,4 +1,4 @@
-"""Where a group is to go on, as people say it: ``earliest``, ``latest``, ``kept``, a moment, or
+"""Where a group is to continue, as people say it: ``earliest``, ``latest``, ``kept``, a moment, or
 ``SHARD:LOCATION,…``."""
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 ``docs/operate/watch.md`` lists them.
 
 The look is done on a thread of its own, and one answers for a few seconds: a scrape costs the store
-little however often it comes, and while the coordination is away, where every look takes until its
-time-out, a scrape waits for a moment and then says that nothing is known. A look that failed takes
-the figures with it, and one that does not end makes them unknown in time: a lag that stands still
-is worse than none.
+little however often it comes. While the coordination is away, every look takes until its time-out.
+Then a scrape waits for a moment and says that nothing is known. A look that failed takes the
+figures with it, and one that does not end makes them unknown in time: a lag that stands still is
+worse than none.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 pause and history go along. So does a trigger that earlier versions named after its function
 (``triggers.<function>``), by itself, when its first worker starts (:func:`follow_earlier`).
 
-**Fenced first.** Whoever renames joins the old group as a member that gets no shards, and claims
-all of them; with a worker there nothing is renamed. **Decided in one commit** of the state table:
-every entry under the new name, none under the old one, each only if nobody changed it since it was
-read. It leaves two notes: ``renamed/<old>``, and a pause of the old group, so that a worker of an
-earlier version that starts late stands aside instead of beginning anew.
+**Fenced first.** The process that renames joins the old group as a member that gets no shards, and
+claims all of them; with a worker there nothing is renamed. **Decided in one commit** of the state
+table: every entry under the new name, none under the old one, each only if nobody changed it since
+it was read. It leaves two notes: ``renamed/<old>``, and a pause of the old group. So a worker of an
+earlier version that starts late waits instead of beginning again.
 
 With coordination in the store the offsets are among the entries. With ZooKeeper the entries have
-footholds: they say where the next owner of each shard goes on, and it saves that under the new
+footholds: they say where the next owner of each shard continues, and it saves that under the new
 name. Crash points:
 
     before the commit       nothing was renamed; the claims are free once the session has run out
@@ -87,7 +87,7 @@ _BEGUN: Final = (
 """What is before and behind the group's name in entries that only a group has which has worked."""
 
 _MOVED: Final = ("starts/", "offsets/", "tries/", "parked/", "skipped/", "trigger-history/")
-"""Begin the entries that go along, key by key. Footholds are made anew, see the module."""
+"""Begin the entries that go along, key by key. Footholds are made again, see the module."""
 
 _BY_ITSELF: Final = Operator("cellfeed", "groups have the names that people wrote")
 
@@ -117,9 +117,9 @@ def renamed_groups(state: StateTable) -> list[str]:
 def follow_earlier(
     trigger: Trigger, datastore: Datastore, coordinator: Coordinator, lease_s: float = LEASE_S
 ) -> None:
-    """Has a group that an earlier version named after the function go on under its new name; does
-    nothing where there is none. Raises GroupTaken when nobody can know whose it was, Unavailable
-    while its workers still run."""
+    """Lets a group that an earlier version named after the function continue under its new name;
+    does nothing where there is none. Raises GroupTaken when nobody can know whose it was,
+    Unavailable while its workers still run."""
     state, old, new = datastore.state, trigger.earlier_group, trigger.group
     if not old or old == new:
         return
@@ -258,7 +258,7 @@ class _Decision:
     def move_position(
         self, datastore: Datastore, coordinator: Coordinator, claims: Mapping[int, Claim]
     ) -> None:
-        """Where the new group begins and goes on, as far as that is no entry to be moved. Raises
+        """Where the new group begins and continues, as far as that is no entry to be moved. Raises
         Refused when nobody knows."""
         state, topic = self._state, datastore.name
         if lost := lost_offsets(state, coordinator, self._old, topic):

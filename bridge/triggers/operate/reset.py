@@ -1,22 +1,22 @@
-"""Setting where a group goes on, also while its workers run.
+"""Setting where a group continues, also while its workers run.
 
-**Fenced first.** Whoever resets joins the group as a member that gets no shards, asks the workers
-to stand aside (``control.py``), and claims the shards that are to move. Workers give theirs back
-after the cell under way. The claims of one that is dead or paused fall to the reset when its
+**Fenced first.** The process that resets joins the group as a member that gets no shards. It asks
+the workers to wait (``control.py``), and claims the shards that are to move. Workers give theirs
+back after the cell under way. The claims of one that is dead or paused fall to the reset when its
 session has ended. From then on every claim from before is void: a worker's late save is refused
 wherever it comes from (C4, C5; where coordination is away from that worker, by its foothold,
 ``kept_offsets.py``). So an offset falls only in a reset, and no reset is undone by a save that was
 on its way (I20).
 
-**Decided in one commit**: the new offsets, the entry in the history, the end of standing aside, and
-off the queue those parked cells that the group comes to again (otherwise they would be both parked
-and still to be run). With coordination in the store it is the commit of the offsets; with ZooKeeper
-it is a commit of the footholds, which say where the next owner goes on until ZooKeeper has been
-told. Crash points:
+**Decided in one commit**: the new offsets, the entry in the history, and the end of the workers'
+wait. It also takes those parked cells off the queue that the group comes to again: otherwise they
+would be both parked and still to be run. With coordination in the store it is the commit of the
+offsets; with ZooKeeper it is a commit of the footholds. They say where the next owner continues
+until ZooKeeper has it. Crash points:
 
-    before the commit           nothing was reset. The workers go on once the session of the reset
+    before the commit           nothing was reset. The workers resume once the session of the reset
                                 has run out
-    after it, before ZooKeeper is told      who begins next on a shard goes on at the new location,
+    after it, before ZooKeeper has it       the next owner of a shard begins at the new location,
                                             and saves it there
     after that                  as after any member's death: the claims are free once its session
                                 has run out

@@ -1,14 +1,14 @@
 """Cells that a trigger could not run: kept on a queue of their own, with the error, until they run
 or somebody skips them with a reason.
 
-Parking a cell and moving the offset past it is one commit of the coordinator's store, so a cell is
+Parking a cell and moving the offset past it is one commit of the coordinator's store. So a cell is
 either still to be run, or parked: never both, never neither (I14). Keys:
 ``parked/<group>/<topic>/<partition>/<added_id>``; skipped ones move to ``skipped/…``; a stopped
 trigger has ``stopped/<group>``.
 
 **In order** (``order_by_row_key``): a cell whose row key has a parked cell is parked too, without
-being run: it is ``held``. What is parked of a row key is taken off from its front, by whoever works
-on the partition: the first one runs (or is skipped by hand), then the next. A row key has no parked
+being run: it is ``held``. The parked cells of a row key are taken off from the front, by the worker
+of the partition: the first one runs (or is skipped by hand), then the next. A row key has no parked
 cell left before a later cell of it is run from the log. All of that follows from the entries, so a
 restart changes nothing of it.
 """
@@ -122,7 +122,7 @@ class ParkedCells:
     def come_to_again(
         self, group: str, topic: str, locations: Mapping[int, int]
     ) -> dict[str, bytes | None]:
-        """Entries that take off the queue what a group comes to again when its shards go on at
+        """Entries that take off the queue what a group comes to again when its shards continue at
         these locations."""
         cells = [
             cell for cell in self.all(group) if cell.topic == topic and cell.partition in locations
@@ -258,7 +258,7 @@ class ParkedCells:
         return entry.value.decode() if entry else None
 
     def resume(self, group: str, also: Mapping[str, bytes | None] | None = None) -> None:
-        """Lets a stopped trigger go on. ``also`` is written in the same commit."""
+        """Lets a stopped trigger resume. ``also`` is written in the same commit."""
         self._state.commit({**(also or {}), f"stopped/{quote(group, safe='')}": None})
 
 

@@ -1,16 +1,16 @@
 """Time-outs of trigger functions.
 
 A thread of Python cannot be ended from outside. A function that hangs would keep its thread and its
-shard for as long as its process lives, so the honest end of a time-out is the end of the process:
+shard for as long as its process lives. So the honest end of a time-out is the end of the process:
 
 1. The watching thread sees that a call is overdue. From then on the call counts as timed out, also
-   when it comes back late.
+   when it returns late.
 2. The try is put on record in the datastore (``recorded_attempts.py``), with the place in the
    function's code where it hung. While the datastore is away it waits with the next step: a try
    that is not on record would be tried for ever.
 3. The worker stops its other shards, each after the call that is under way, for at most
-   ``TIME_OUT_DRAIN_S``, saves how far they have come and gives them back. The shard with the
-   overdue call is not given back: the function may still be at it.
+   ``TIME_OUT_DRAIN_S``. It saves how far they have come and gives them back. It does not give back
+   the shard with the overdue call: the function may still be at it.
 4. The process ends at once (``os._exit``) with the code ``EXIT_TIMED_OUT``. Whoever supervises it
    starts it again; ``cellfeed up`` does. The shard is taken over when the lease has run out, or
    sooner by the restarted process, under its name.
@@ -48,7 +48,7 @@ EXIT_TIMED_OUT: Final = 75
 again»."""
 
 TIME_OUT_DRAIN_S: Final = 5.0
-"""How long other shards may go on with the call that is under way before the process ends."""
+"""How long other shards may work on the call that is under way before the process ends."""
 
 _LOOKS_IN_A_TIME_OUT: Final = 10
 _LOOK_EVERY_MIN_S: Final = 0.01

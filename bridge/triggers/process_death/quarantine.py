@@ -2,15 +2,15 @@
 cell.
 
 A process works on several shards at a time. When it dies, every cell whose try is on record
-(``recorded_attempts.py``) counts one more, the innocent ones among them. If that went on, each
-death would bring them nearer to being parked together with the one that kills, because after each
-restart they begin together again. So a **suspect**, a cell with a try on record that nobody came
-back from, is run while no other cell's try is on record in this process. A cell is counted for
-another's deed until it is a suspect itself, no longer: with a policy of one try for such ends, it
-may be parked for it. Calls that are not on record are not held up.
+(``recorded_attempts.py``) counts one more, the innocent ones among them. After each restart they
+would begin together again, and each death would bring them nearer to being parked with the one that
+kills. A **suspect** is a cell with a try on record that never ended. So it is run while no other
+cell's try is on record in this process. A cell is counted for another's deed until it is a suspect
+itself, no longer: with a policy of one try for such ends, it may be parked for it. Calls that are
+not on record are not held up.
 
 Nothing waits for ever: a call that does not come back (and has no time-out) holds the others up for
-``PATIENCE_S``, then they go on beside it.
+``PATIENCE_S``, then they run beside it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ them.
 
 A cell can end its process: the function calls ``os._exit``, native code crashes, the system kills
 it for want of memory; or it hangs, and the process ends itself (``deadlines.py``). Counting in
-memory would try such a cell for ever, once per restart. So where a try may be the process's last
-one, it is counted in the datastore's state table **before** the function is called, and struck off
-when the function has come back:
+memory would try such a cell for ever, once per restart. So a try that may be the process's last one
+is counted in the state table **before** the function is called. It is struck off when the function
+has returned:
 
 - on a shard that its last owner did not give back (it died, or was overtaken): for every cell that
   may have been under way there, one call of the function at a time, also where it takes batches;
@@ -16,8 +16,8 @@ That is a commit for each cell, at most ``CHUNK_CELLS`` (and a batch) of them on
 changed hands so: the price of not knowing which cell it was. Otherwise nothing is written and it
 costs nothing. So a cell that kills is run once without a record, then on record as often as the
 policy for :class:`~cellfeed.bridge.triggers.retry.ProcessEnded` says; then it is parked without
-being run. Before a cell that has ended a process on record is run, the offset is saved, so that its
-next death makes no other cell run again.
+being run. Before a cell that has ended a process on record is run, the offset is saved. So its next
+death makes no other cell run again.
 
 Key: ``tries/<group>/<topic>/<shard>/<added_id>``, in the datastore wherever the coordination is.
 Crash points:
@@ -28,7 +28,7 @@ Crash points:
     under way                   it counts
     come back, not struck off   it counts; the offset is before the cell as well, so it runs again
                                 (at least once)
-    overtaken                   the record is written under its version, so whoever has been
+    overtaken                   the record is written under its version, so an owner that was
                                 overtaken (StaleWriter) changes no count
 """
 
@@ -89,7 +89,7 @@ class GroupTries:
         self._prefix = f"tries/{quote(group, safe='')}/{quote(topic, safe='')}/"
 
     def of_shards(self, shards: Iterable[int]) -> dict[int, ShardTries]:
-        """The records of shards, which whoever begins on them must have claimed before."""
+        """The records of shards, which the caller must have claimed before."""
         found: dict[int, list[StateEntry]] = {}
         for entry in self._state.list(self._prefix):
             found.setdefault(int(entry.key[len(self._prefix) :].partition("/")[0]), []).append(

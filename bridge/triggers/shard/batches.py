@@ -2,8 +2,8 @@
 
 A batch is full with ``batch`` cells or when its bodies come to ``SCAN_BYTES_MAX`` (encoded) or
 ``SCAN_DECODED_BYTES_MAX``. One that is not full waits for ``batch_wait_s`` from when it was first
-seen; the offset stays before it meanwhile, so whoever takes the shard over collects it anew. A cell
-with tries on record (``recorded_attempts.py``) and the cells of a careful stretch come alone.
+seen; the offset stays before it meanwhile, so the shard's next owner collects it again. A cell with
+tries on record (``recorded_attempts.py``) and the cells of a careful stretch come alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ them."""
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A batch that is not full: its first cell, when it is due all the same, how far the log was
-    read, and how many cells it lacks."""
+    """A batch that is not full: its first cell, when it is due even so, how far the log was read,
+    and how many cells it lacks."""
 
     first: int
     due_at_s: float

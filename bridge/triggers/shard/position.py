@@ -1,7 +1,7 @@
 """Where the work on a shard is, under its claim: saved in the coordination, or kept in the
 datastore while that is away.
 
-Saving is fenced: whoever was overtaken is refused (StaleWriter). Crash points of a save:
+Saving is fenced: an owner that was overtaken is refused (StaleWriter). Crash points of a save:
 
     in the save                 one commit: the old offset or the new one
     with entries (parking)      one commit holds the parked cell and the offset past it: both or
@@ -13,7 +13,7 @@ Saving is fenced: whoever was overtaken is refused (StaleWriter). Crash points o
     entries without an answer   they are kept here, and may come from the coordination once more
                                 when it is back: at the latest when the shard is claimed again.
                                 Until then parked cells must not be taken off their queue
-                                (:attr:`Place.may_park_again`): they would be parked anew
+                                (:attr:`Place.may_park_again`): they would be parked again
     the datastore away too      it raises; nothing more is run before the save has succeeded, so a
                                 death costs what was run since the last save, no more
 """

@@ -20,8 +20,9 @@ run. The offset follows half by half, so a crash in between runs what was not sa
 cells, read when the shard is begun and whenever there were any: only this run adds to it.
 
 **Sweeps.** While nothing is amiss, the cells of a shard that keeps up with its log may be run
-together with those of others (``sweep.py``): the run then says what is next, and moves when it is
-told to. A run's first chunk is its own, and so is the next one after anything that went wrong.
+together with those of others (``sweep.py``): the run then says what is next, and moves when the
+sweep says so. A run's first chunk is its own, and so is the next one after anything that went
+wrong.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ declare("trigger.before_park", "trigger.after_park")
 
 _HELD_PER_PARKED_MAX: Final = 100
 """A trigger that keeps order stops when so many times ``parked_max`` cells are parked or held: a
-row key that goes on must not fill the state table."""
+row key that never ends must not fill the state table."""
 
 _COUNT_HELD_EVERY: Final = 50
 """Held cells between two countings, each of which reads all parked cells of the group."""

@@ -1,10 +1,10 @@
 """The next cells of all shards that keep up with their logs, read and run together: one look at the
 logs, one call of the function, one save.
 
-Where cells come in one by one, all over the shards, a thread for each shard and a commit for each
-cell would cost several times what the work itself does, and each would wait for the others. A sweep
-goes over all shards that are **live** (:attr:`ShardRun.is_live`): a few cells to go at most, and
-nothing amiss. For triggers that can do that (:attr:`Trigger.together`).
+Cells may come in one by one, all over the shards. Then a thread for each shard and a commit for
+each cell would cost several times the work itself. A sweep goes over all shards that are **live**
+(:attr:`ShardRun.is_live`): a few cells to go at most, and nothing amiss. For triggers that can do
+that (:attr:`Trigger.together`).
 
 A sweep is a short cut, and no more. It moves a shard only when the cells before its new place are
 done, and **where anything goes wrong, it moves none**: each of its shards has its next chunk to
@@ -15,8 +15,8 @@ itself, which tries, waits, halves, parks and tells as ever. Then it is live aga
     in the save                   one commit for some hundreds of shards, under all their claims:
                                   where one is void, nothing is saved, and each saves its own
 
-So its cells are in the order of each shard's log, are run under claims that were made sure of, and
-come again at most as often as those of a chunk.
+So its cells are in the order of each shard's log, and are run under claims that were made sure of.
+They come again at most as often as those of a chunk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Taking shards: claiming them and getting ready to go on where the work on them was.
+"""Taking shards: claiming them and getting ready to continue where the work on them was.
 
 In this order, each step after the one before is done for all shards together:
 
@@ -12,10 +12,10 @@ In this order, each step after the one before is done for all shards together:
 5. footholds are taken, where the coordination is not in the store (``kept_offsets.py``); tries that
    earlier owners left on record are read.
 
-Crash points: after 3 the claims are an owner's that has run nothing; whoever takes them over is
-careful for nothing. After 4 the offset stands at the start. An owner that gave its shard back
-between 2 and 3 makes the next one careful for nothing; one that took it between them and died
-already would go unnoticed, and a cell that killed it would kill once more before it is counted.
+Crash points: after 3 the claims are an owner's that has run nothing; the next owner is careful for
+nothing. After 4 the offset stands at the start. An owner that gave its shard back between 2 and 3
+makes the next one careful for nothing; one that took it between them and died already would go
+unnoticed. A cell that killed it would kill once more before it is counted.
 """
 
 from __future__ import annotations

@@ -30,7 +30,14 @@ INSTEAD = {
     r"by then": "until then",
     r"seldomer": "less often",
 }
-PLAIN = ("cellfeed", "consumers", "schemas", "bridge/groups", "bridge/coordination")
+PLAIN = (
+    "cellfeed",
+    "consumers",
+    "schemas",
+    "bridge/groups",
+    "bridge/coordination",
+    "bridge/triggers",
+)
 """Folders and files whose docstrings are in plain words, too."""
 
 _LOGS = ("debug", "info", "warning", "error", "exception", "critical")

@@ -30,19 +30,24 @@ class Unavailable(Exception):
 @cache
 def go_clients() -> Path:
     """The program of all Go drivers."""
-    wanted = re.search(r"^go (\d+)\.(\d+)", (DRIVERS / "go" / "go.mod").read_text(), re.MULTILINE)
-    assert wanted is not None
-    needed = f"Go {wanted[1]}.{wanted[2]} or newer (the package golang of a current Debian)"
-    needs("go", needed)
-    found = re.search(r"go(\d+)\.(\d+)", _run(["go", "env", "GOVERSION"], DRIVERS / "go"))
-    if found is None or tuple(map(int, found.groups())) < tuple(map(int, wanted.groups())):
-        raise Unavailable(f"needs {needed}, here is {found[0] if found else 'none'}")
+    needs_go(DRIVERS / "go")
 
     def build(directory: Path) -> None:
         fetch(["go", "mod", "download"], directory)
-        _run(["go", "build", "-mod=readonly", "-trimpath", "-o", "clients", "."], directory)
+        run(["go", "build", "-mod=readonly", "-trimpath", "-o", "clients", "."], directory)
 
     return built("go", DRIVERS / "go", build) / "clients"
+
+
+def needs_go(module: Path) -> None:
+    """Raises Unavailable without a Go as new as the module says."""
+    wanted = re.search(r"^go (\d+)\.(\d+)", (module / "go.mod").read_text(), re.MULTILINE)
+    assert wanted is not None
+    needed = f"Go {wanted[1]}.{wanted[2]} or newer (the package golang of a current Debian)"
+    needs("go", needed)
+    found = re.search(r"go(\d+)\.(\d+)", run(["go", "env", "GOVERSION"], module))
+    if found is None or tuple(map(int, found.groups())) < tuple(map(int, wanted.groups())):
+        raise Unavailable(f"needs {needed}, here is {found[0] if found else 'none'}")
 
 
 @cache
@@ -59,7 +64,7 @@ def java_class_path() -> str:
     needs("javac", "a Java compiler (the package default-jdk-headless of Debian)")
 
     def build(directory: Path) -> None:
-        _run(["javac", "-cp", jars, "JavaClient.java"], directory)
+        run(["javac", "-cp", jars, "JavaClient.java"], directory)
 
     return f"{built('java', DRIVERS / 'java', build)}:{jars}"
 
@@ -115,11 +120,11 @@ def built(name: str, folder: Path, build: Callable[[Path], None]) -> Path:
     return target
 
 
-def fetch(command: Sequence[str], directory: Path) -> None:
+def fetch(command: Sequence[str], directory: Path, timeout_s: float = BUILD_TIMEOUT_S) -> None:
     """What comes from a registry: without one there is no driver; a lock file that does not fit is
     an error of ours."""
     try:
-        _run(command, directory)
+        run(command, directory, timeout_s)
     except AssertionError as error:
         if any(
             sign in str(error)
@@ -131,7 +136,7 @@ def fetch(command: Sequence[str], directory: Path) -> None:
         ) from error
 
 
-def _run(command: Sequence[str], directory: Path) -> str:
+def run(command: Sequence[str], directory: Path, timeout_s: float = BUILD_TIMEOUT_S) -> str:
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
     done = subprocess.run(
         command,
@@ -139,7 +144,7 @@ def _run(command: Sequence[str], directory: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=BUILD_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, (

@@ -24,7 +24,7 @@ from uuid import UUID
 
 import psutil
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks._processes import STOP_TIMEOUT_S
 from cellfeed.servers.kafka_jars import class_path_of

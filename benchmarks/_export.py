@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cellfeed.assembly.storage import open_datastore
 from cellfeed.bridge.coordination.in_store import StoreCoordinator

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import psutil
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks._processes import STOP_TIMEOUT_S
 from tests.support.free_ports import free_ports

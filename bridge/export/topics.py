@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.kafka_errors import error_of, words

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cellfeed.bridge.events.record_batch import decode_record_batches
 from cellfeed.bridge.gateway.apis.advertised import APIS
@@ -475,7 +475,7 @@ def _of_what_is_not_there(ask_for: Any, versions: dict[int, int]) -> Iterator[tu
         ("twice", ["nobody", "nobody", "other"]),
     ):
         asked = ask_for(
-            label, SCRAM_CREDENTIALS, users=names and [{"name": name} for name in names]
+            label, SCRAM_CREDENTIALS, users=None if names is None else [{"name": n} for n in names]
         )
         yield _sorted_by("user", "results", asked)
     for label, name, partitions in (

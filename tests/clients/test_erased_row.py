@@ -22,7 +22,9 @@ def values(messages: list[confluent_kafka.Message]) -> dict[int, bytes | None]:
 
 
 def headers(message: confluent_kafka.Message) -> dict[str, bytes]:
-    return {name: value for name, value in message.headers() or [] if isinstance(value, bytes)}
+    found = message.headers() or []
+    pairs = found.items() if isinstance(found, dict) else found
+    return {name: value for name, value in pairs if isinstance(value, bytes)}
 
 
 def test_what_a_gateway_had_kept_of_an_erased_row_is_not_served_and_all_else_is_as_before(

@@ -219,7 +219,7 @@ def _offsets_of(answer: Any) -> tuple[Any, list[tuple[str, int, str]]]:
 
 
 def _committed_named(answer: Any, _: Principal) -> str:
-    error, [(_, offset, told)] = (
+    error, [(_topic, offset, told)] = (
         _offsets_of(answer)
         if _offsets_of(answer)[1]
         else (_offsets_of(answer)[0], [("", -1, "none")])

@@ -9,6 +9,7 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import confluent_kafka
 import kafka
 import pytest
 from aiokafka.helpers import create_ssl_context
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -40,6 +41,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway security
 CELLS = 40
 TIMEOUT_S = 30.0
 PASSWORD = "correct horse, battery"
+ANYTHING: Any = None
+"""In a filter of ACLs: the types of confluent-kafka want a text."""
 
 
 class Secured(NamedTuple):
@@ -298,13 +301,19 @@ def test_whoever_asks_for_acls_is_shown_its_own(secured: Secured) -> None:
 
     def told(
         resource_type: ResourceType,
-        name: str | None,
+        name: str,
         pattern: ResourcePatternType,
         settings: dict[str, str],
     ) -> set[tuple[str, ...]]:
         client = AdminClient({"log_level": 0, **settings})
         wanted = AclBindingFilter(
-            resource_type, name, pattern, None, None, AclOperation.ANY, AclPermissionType.ANY
+            resource_type,
+            name,
+            pattern,
+            ANYTHING,
+            ANYTHING,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
         )
         found = client.describe_acls(wanted, request_timeout=TIMEOUT_S).result(TIMEOUT_S)
         return {
@@ -323,19 +332,32 @@ def test_whoever_asks_for_acls_is_shown_its_own(secured: Secured) -> None:
     topics, groups = (
         ("User:alice", kind, "tri", "PREFIXED", "READ", "ALLOW") for kind in ("TOPIC", "GROUP")
     )
-    assert told(ResourceType.ANY, None, ResourcePatternType.ANY, alice) == {topics, groups}
+    assert told(ResourceType.ANY, ANYTHING, ResourcePatternType.ANY, alice) == {topics, groups}
     assert told(ResourceType.TOPIC, "trips.BASE", ResourcePatternType.MATCH, alice) == {topics}
     assert told(ResourceType.TOPIC, "trips.BASE", ResourcePatternType.LITERAL, alice) == set()
     assert told(ResourceType.GROUP, "tri", ResourcePatternType.PREFIXED, alice) == {groups}
     assert (
         told(
             ResourceType.ANY,
-            None,
+            ANYTHING,
             ResourcePatternType.ANY,
             {"bootstrap.servers": secured.at("open")},
         )
         == set()
     ), "others' are not shown"
+
+
+def scram_of_all(client: AdminClient) -> dict[str, Any]:
+    asked = client.describe_user_scram_credentials(request_timeout=TIMEOUT_S)
+    assert isinstance(asked, Future)
+    found: dict[str, Any] = asked.result(TIMEOUT_S)
+    return found
+
+
+def scram_of(client: AdminClient, name: str) -> None:
+    asked = client.describe_user_scram_credentials([name], request_timeout=TIMEOUT_S)
+    assert isinstance(asked, dict)
+    asked[name].result(TIMEOUT_S)
 
 
 def test_whoever_asks_for_users_is_shown_itself(secured: Secured) -> None:
@@ -346,20 +368,18 @@ def test_whoever_asks_for_users_is_shown_itself(secured: Secured) -> None:
         "sasl.password": PASSWORD,
     }
     alice = AdminClient({"log_level": 0, "bootstrap.servers": secured.at("scram"), **login})
-    shown = alice.describe_user_scram_credentials(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+    shown = scram_of_all(alice)
     assert {
         name: {each.mechanism.name for each in told.scram_credential_infos}
         for name, told in shown.items()
     } == {"alice": {"SCRAM_SHA_256", "SCRAM_SHA_512"}}
     nobody = AdminClient({"log_level": 0, "bootstrap.servers": secured.at("open")})
-    assert nobody.describe_user_scram_credentials(request_timeout=TIMEOUT_S).result(TIMEOUT_S) == {}
+    assert scram_of_all(nobody) == {}
     for name in ("alice", "nobody"):
         with pytest.raises(
             confluent_kafka.KafkaException, match=f"no user '{name}' that you may see"
         ):
-            nobody.describe_user_scram_credentials([name], request_timeout=TIMEOUT_S)[name].result(
-                TIMEOUT_S
-            )
+            scram_of(nobody, name)
 
 
 def test_only_resources_that_may_be_described_are_listed(secured: Secured) -> None:

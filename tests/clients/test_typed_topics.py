@@ -57,7 +57,7 @@ def put(datastore: Datastore, bodies: list[dict[str, Any]]) -> None:
 def trips() -> Iterator[dict[str, Any]]:
     for record in read_records(shipped_csv(), FileFormat.CSV):
         assert record.fields is not None
-        yield dict(cells_of_trip(record.fields)[0].body)  # type: ignore[arg-type]
+        yield dict(cells_of_trip(record.fields)[0].body)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def deserialised(
     schema = settings.pop("schema", None)
     with SchemaRegistryClient({"url": f"http://127.0.0.1:{gateway.registry_port}"}) as client:
         read = AvroDeserializer(client, schema, conf=settings)
-        return [read(value, SerializationContext(TOPIC, MessageField.VALUE)) for value in values]  # type: ignore[misc]
+        return [read(value, SerializationContext(TOPIC, MessageField.VALUE)) for value in values]
 
 
 def as_put(body: Any) -> Any:

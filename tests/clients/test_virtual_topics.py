@@ -284,7 +284,9 @@ def test_java_takes_the_name_with_the_at_sign_and_commits_to_the_end(
     ):
         # the tool commits when it ends, for want of records: on a busy machine before it has come
         # to the end
-        arguments = (
+        java(
+            "consumer.ConsoleConsumer",
+            gateway,
             "--topic",
             "nothing",
             "--from-beginning",
@@ -293,7 +295,6 @@ def test_java_takes_the_name_with_the_at_sign_and_commits_to_the_end(
             "--timeout-ms",
             str(without_records_ms),
         )
-        java("consumer.ConsoleConsumer", gateway, *arguments)
         if lags("java-nothing", "nothing") == ["0"] * SHARDS:
             break
     assert lags("java-nothing", "nothing") == ["0"] * SHARDS

@@ -18,9 +18,9 @@ from uuid import UUID
 
 from cellfeed.bridge.triggers.program import RetryPolicy, Trigger, trigger
 from cellfeed.bridge.triggers.retry import ProcessEnded, TimedOut
-from cellfeed.consumers.billing.app import BASE_COLUMN, GROUP, bill_trip
+from cellfeed.consumers.billing.app import BASE_COLUMN, bill_trip
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
-from cellfeed.consumers.billing.charge_keys import ChargeKeys
+from cellfeed.consumers.billing.charge_keys import GROUP, ChargeKeys
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 

@@ -19,6 +19,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,7 +28,7 @@ from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.cells.body_codec import decode_body
-from cellfeed.store.cells.cell import NewCell, StoredCell
+from cellfeed.store.cells.cell import NewCell, StoredCell, Triple
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.contract.values import LocatedCell, LogRange
@@ -138,45 +139,59 @@ def _read_all(
         cell.row_key: [each for each in whole.cells if each.row_key == cell.row_key]
         for cell in whole.cells[:60]
     }
+
+    def log_of(shard: int) -> object:
+        return _shown(engine.scan(shard, 0, 10_000))
+
+    def piece_of(shard: int) -> object:
+        return [_shown(each) for each in engine.scan_many([LogRange(shard, 5, 50)])]
+
+    def by_triple(triple: Triple) -> object:
+        return _bodies(engine.get([triple]))
+
+    def latest_of(key: tuple[bytes, str]) -> object:
+        return _bodies(engine.latest([key]))
+
+    def row_of(row_key: bytes) -> object:
+        return _bodies(engine.row([row_key])[0])
+
     with closing(engine):
         for shard in range(SHARDS):
             ask(
                 "I7",
                 f"the log of shard {shard}",
-                lambda shard=shard: _shown(engine.scan(shard, 0, 10_000)),
+                partial(log_of, shard),
                 whole.logs[shard],
-            )  # type: ignore[misc]
+            )
             wanted = [whole.logs[shard][5:55]]
             ask(
                 "I7",
                 f"a piece of shard {shard}",
-                lambda shard=shard: [
-                    _shown(each) for each in engine.scan_many([LogRange(shard, 5, 50)])
-                ],
+                partial(piece_of, shard),
                 wanted,
-            )  # type: ignore[misc]
+            )
         for row_key, cells in by_row.items():
             for cell in cells:
                 ask(
                     "I1",
                     f"get of {cell.triple}",
-                    lambda cell=cell: _bodies(engine.get([cell.triple])),
+                    partial(by_triple, cell.triple),
                     [cell.body_json],
-                )  # type: ignore[misc]
+                )
                 key = (cell.row_key, cell.column_name)
                 ask(
                     "I1",
                     f"latest of {key}",
-                    lambda key=key: _bodies(engine.latest([key])),
+                    partial(latest_of, key),
                     [cell.body_json],
-                )  # type: ignore[misc]
+                )
             in_order = [cell.body_json for cell in sorted(cells, key=lambda each: each.column_name)]
             ask(
                 "I1",
                 f"row {row_key.hex()}",
-                lambda row_key=row_key: _bodies(engine.row([row_key])[0]),
+                partial(row_of, row_key),
                 in_order,
-            )  # type: ignore[misc]
+            )
     return refused, hidden, calls
 
 

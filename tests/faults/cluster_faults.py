@@ -255,7 +255,7 @@ def _replication(system: ClusterSystem, datastore: Datastore, chance: random.Ran
     [(now,)] = system.servers["a1"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter")
     system.proxies["a1"].clear()
     system.servers["a2"].sql("START SLAVE SQL_THREAD")
-    if not now > behind:
+    if not int(str(now)) > int(str(behind)):
         raise RuntimeError("the minion was not behind: the fault did not happen")
     return [
         f"a2 stopped at {behind} while the master came to {now}; 20 ms a packet on the way to and"

@@ -19,9 +19,9 @@ from cellfeed.bridge.events.messages import cell_of_message
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.verify import verify_export
 from cellfeed.bridge.export.worker import run_exporter
-from cellfeed.consumers.billing.app import GROUP as BILLING
 from cellfeed.consumers.billing.app import card_of
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
+from cellfeed.consumers.billing.charge_keys import GROUP as BILLING
 from cellfeed.consumers.billing.charge_keys import key_of_place
 from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
 from cellfeed.consumers.warehouse.table import WarehouseTable

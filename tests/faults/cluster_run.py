@@ -201,10 +201,7 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
                         *(told for tailer in tailers for told in tailer.errors),
                     ]
                 },
-                *(
-                    verdict("a reader", lambda each=each: each.violations(datastore))
-                    for each in readers
-                ),
+                *(verdict("a reader", partial(each.violations, datastore)) for each in readers),
             )
             paths = [
                 *PATHS,

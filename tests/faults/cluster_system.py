@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.moves.heal import MoveHealer
@@ -145,14 +146,14 @@ def _open_node(url: str, timeout_s: float) -> MySqlEngine:
     return MySqlEngine(MySqlServer(parse_mysql_url(url), timeout_s), DATASTORE, SHARDS)
 
 
-def seen_stored(cell: object) -> Seen:
+def seen_stored(cell: StoredCell) -> Seen:
     return Seen(
         cell.added_id,
         UUID(bytes=cell.row_key),
         cell.column_name,
         cell.ref_key,
         decode_body(cell.body),
-    )  # type: ignore[attr-defined]
+    )
 
 
 @contextmanager

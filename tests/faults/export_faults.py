@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import AdminClient
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.export.declaration import Export

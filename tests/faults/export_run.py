@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -211,9 +212,9 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
                 # Looked at by a reader that is there all the time: to connect anew and read the
                 # ends takes seconds on a busy machine.
                 until(
-                    lambda wanted=wanted: reader.has_read(wanted),
+                    partial(reader.has_read, wanted),
                     "everything is exported that was put before, and read",
-                )  # type: ignore[misc]
+                )
                 result.recovery_s.append(time.monotonic() - healed_s)
                 result.operations_inside += (
                     sum(writer.cells for writer in writers) - before
@@ -228,8 +229,9 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
         except TimeoutError as error:
             stage.violations.setdefault("I21", []).append(str(error))
         finally:
-            for thread in (*writers, reader):
-                thread.stop()
+            for writer in writers:
+                writer.stop()
+            reader.stop()
         recoveries = zip(
             result.recovery_s, healed_at, strict=False
         )  # the last one may never have come

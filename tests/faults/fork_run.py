@@ -140,4 +140,4 @@ def _put(answered: PutAnswered) -> Put:
 
 
 def _read(path: Path) -> list[Answered]:
-    return msgspec.json.Decoder(Answered).decode_lines(path.read_bytes())  # type: ignore[arg-type, return-value]
+    return msgspec.json.Decoder(Answered).decode_lines(path.read_bytes())

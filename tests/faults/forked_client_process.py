@@ -143,7 +143,9 @@ class Side:
 
 
 def _seen(cell: Cell | None) -> CellSeen | None:
-    return cell and CellSeen(
+    if cell is None:
+        return None
+    return CellSeen(
         cell.row_key,
         cell.column_name,
         cell.ref_key,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -106,6 +107,15 @@ def _pause(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
     )
 
 
+def _others_have_all(system: GatewaySystem, name: str) -> bool:
+    slots = system.slots()
+    return name not in slots and sum(map(len, slots.values())) == 50
+
+
+def _has_turned(churn: GroupChurn, turns: int) -> bool:
+    return churn.turns >= turns or not churn.is_alive()
+
+
 def _stop(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
     """SIGTERM of one gateway after the other, each started again: a rolling restart."""
     del chance, scale
@@ -115,13 +125,7 @@ def _stop(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
         gateway.stop()
         if gateway.returncode != 0:
             raise FaultDidNotHappen(f"{name} ended with {gateway.returncode}")
-        until(
-            lambda name=name: (
-                name not in system.slots() and sum(map(len, system.slots().values())) == 50
-            ),
-            "the others have all groups",
-            SESSION_S * 4,
-        )  # type: ignore[misc]
+        until(partial(_others_have_all, system, name), "the others have all groups", SESSION_S * 4)
         gateway.start()
         until(lambda: system.is_settled(), "the gateway that is back has its share")
         pids.append(f"{name} {pid} → {gateway.process.pid}")
@@ -178,11 +182,7 @@ def _churn(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
         said = []
         for number in range(scale.faults + 1):
             turns = scale.turns * (number + 1) // (scale.faults + 2)
-            until(
-                lambda turns=turns: churn.turns >= turns or not churn.is_alive(),
-                "members come and go",
-                _CHURN_S,
-            )  # type: ignore[misc]
+            until(partial(_has_turned, churn, turns), "members come and go", _CHURN_S)
             said.append(
                 _zookeeper_away(system, scale.away_s)
                 if number == scale.faults // 2

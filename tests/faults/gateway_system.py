@@ -96,7 +96,14 @@ class GatewaySystem:
             self.listener = GroupMember(
                 self.bootstrap, "trips", LISTENERS, "listener", self.listeners, commits=False
             )
-            for thread in (self.watch, self.writer, self.reader, self.listener, *self.members):
+            threads: list[Watch | StoreWriter | KafkaReader | Member] = [
+                self.watch,
+                self.writer,
+                self.reader,
+                self.listener,
+                *self.members,
+            ]
+            for thread in threads:
                 thread.start()
                 stack.callback(thread.stop)
             heads = self.heads()

@@ -43,7 +43,7 @@ _AWAY = (
 again."""
 
 
-class _Noting(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+class _Noting(kafka.ConsumerRebalanceListener):
     def __init__(self, member: KafkaPythonMember) -> None:
         self._member = member
 
@@ -201,7 +201,7 @@ class AiokafkaMember(Member):
         self._ledger.given(self.name, self._consumer._coordinator.generation, partitions)
 
 
-def _tell(ledger: GroupLedger, name: str, error: Exception) -> None:
+def _tell(ledger: GroupLedger, name: str, error: BaseException) -> None:
     ledger.failed_commits += 1
     if not any(word in type(error).__name__ for word in _AWAY):
         ledger.errors.append(f"{name}: {type(error).__name__}: {error}")

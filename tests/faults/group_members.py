@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cellfeed.bridge.events.envelope import decode_envelope
 from tests.faults.invariants import Violations
+from tests.support.kafka_messages import place_of
 
 COMMIT_TIMEOUT_MS = 3_000
 """A commit that no gateway answers fails after this: the members must not wait for longer than a
@@ -232,7 +233,7 @@ class GroupMember(Member):
                 if (error := message.error()) is not None:
                     self._tell(error)
                     continue
-                self._received(message.partition(), message.offset(), message.value())
+                self._received(*place_of(message), message.value())
             if self._commits:
                 self._commit()
 

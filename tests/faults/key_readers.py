@@ -14,13 +14,13 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Unpack
 from uuid import UUID
 
-from cellfeed.store.api import ReadFrom
+from cellfeed.store.api import ReadFrom, ShardCells
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.errors import Unavailable, WrongServerSettings
-from cellfeed.store.indexes.request import Filter, IndexPage
+from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
 from tests.faults.invariants import Violations
 from tests.faults.ledger import Ledger, Put
 from tests.faults.shown import Shown
@@ -62,9 +62,11 @@ class Readable(Protocol):
     def get_cells_latest(
         self, keys: Sequence[tuple[UUID | str, str]], *, read_from: ReadFrom = "master"
     ) -> list[Cell | None]: ...
-    def get_cells_for_shard(self, shard_no: int, location: int = 0, limit: int = 1000) -> Any: ...
+    def get_cells_for_shard(
+        self, shard_no: int, location: int = 0, limit: int = 1000
+    ) -> ShardCells: ...
     def query_index(
-        self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Any
+        self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Unpack[QueryOptions]
     ) -> IndexPage: ...
 
 

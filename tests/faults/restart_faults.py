@@ -115,20 +115,19 @@ def master_restarts_then_dies(
 
 
 def minions_join(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    work, before = (
-        system.work,
-        [
-            ("writing", datastore.engine),
-            *((f"tailer {number}", each.engine) for number, each in enumerate(system.work.tailers)),
-        ],
-    )
+    work, writing = system.work, datastore.engine
+    assert isinstance(writing, ClusteredEngine)
+    before = [
+        ("writing", writing),
+        *((f"tailer {number}", each.engine) for number, each in enumerate(work.tailers)),
+    ]
     system.servers["a3"].kill()
     done = promote(system.admin["a"], to="a2", give_up=["a3"])
     until(
         lambda: all(engine.clusters["a"].role().epoch == done.epoch for _, engine in before),
         "all processes have heard of the promotion",
-    )  # type: ignore[attr-defined]
-    minions = [engine.clusters["a"].role().minions for _, engine in before]  # type: ignore[attr-defined]
+    )
+    minions = [engine.clusters["a"].role().minions for _, engine in before]
     system.servers["a3"].start()
     for node in ("a1", "a3"):
         bring_back(system, datastore, node)

@@ -21,8 +21,8 @@ from cellfeed.assembly.processes import open_datastore
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.consumers.billing.app import GROUP
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
+from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.store.errors import NotFound
 from cellfeed.store.http.client import Client

@@ -89,9 +89,9 @@ class StateLedger:
     def begun_between(self, start_s: float, end_s: float) -> int:
         """Commits and saves that were tried within a span: a fault run proves by it that work was
         tried."""
-        return sum(
-            start_s <= each.begun_s <= end_s for each in (*list(self.commits), *list(self.saves))
-        )
+        begun = [each.begun_s for each in list(self.commits)]
+        begun += [each.begun_s for each in list(self.saves)]
+        return sum(start_s <= begun_s <= end_s for begun_s in begun)
 
     def acknowledged_inside(self, start_s: float, end_s: float) -> list[str]:
         """Commits and saves that were begun and acknowledged within a span, told."""

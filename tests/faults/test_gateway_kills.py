@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,18 @@ def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_kil
             GroupMember(gateway.bootstrap, "trips", GROUP, name, group)
             for name in ("first", "second")
         ]
-        for thread in (writer, reader, *members):
+        threads: list[StoreWriter | KafkaReader | GroupMember] = [writer, reader, *members]
+        for thread in threads:
             thread.start()
             stack.callback(thread.stop)
-        wait_until(lambda: group.total_acknowledged() > 0, "the group reads and commits")
+
+        def has_committed(before: int) -> bool:
+            return group.total_acknowledged() > before
+
+        def has_resumed(before: int) -> bool:
+            return len(group.resumed) > before
+
+        wait_until(partial(has_committed, 0), "the group reads and commits")
 
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.1, 1.0))
@@ -112,12 +121,8 @@ def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_kil
             assert puts.acknowledged_between(killed_s, started_s) > 0, (
                 "the writer went on without a gateway"
             )
-            wait_until(
-                lambda before=before: group.total_acknowledged() > before, "the group commits again"
-            )
-            wait_until(
-                lambda resumed=resumed: len(group.resumed) > resumed, "the group formed anew"
-            )
+            wait_until(partial(has_committed, before), "the group commits again")
+            wait_until(partial(has_resumed, resumed), "the group formed anew")
 
         writer.stop()
         ends = {shard: head.watermark for shard, head in datastore.heads().items()}

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ def test_a_load_killed_in_the_middle_is_finished_by_the_same_command(tmp_path: P
         def stored() -> int:
             return sum(head.watermark for head in client.heads().values())
 
+        def under_way(load: subprocess.Popen[bytes], before: int) -> bool:
+            return stored() > before or load.poll() is not None
+
         for _ in range(3):
             before = stored()
             load = subprocess.Popen(
@@ -64,7 +68,7 @@ def test_a_load_killed_in_the_middle_is_finished_by_the_same_command(tmp_path: P
                 stderr=subprocess.DEVNULL,
             )
             wait_until(
-                lambda before=before, load=load: stored() > before or load.poll() is not None,
+                partial(under_way, load, before),
                 "the load puts cells",
             )
             time.sleep(chance.uniform(0.0, 0.05))

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.consumers.billing.app import GROUP
+from cellfeed.consumers.billing.charge_keys import GROUP
 from tests.faults.trigger_system import (
     HOSTS,
     FaultDidNotHappen,

@@ -20,8 +20,9 @@ from uuid import UUID
 
 from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.consumers.billing.app import BASE_COLUMN, GROUP, STATUS_COLUMN
+from cellfeed.consumers.billing.app import BASE_COLUMN, STATUS_COLUMN
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
+from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import CARD, cells_of_trip, shipped_csv, trip_row_key
 from cellfeed.store.api import CellToPut

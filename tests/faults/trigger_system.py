@@ -23,7 +23,7 @@ import psutil
 import yaml
 
 from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
-from cellfeed.consumers.billing.app import GROUP
+from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.run_dir import RunDir
 from cellfeed.store.datastore import Datastore
 from tests.support.fake_clock import FakeClock

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cellfeed.bridge.coordination.in_store import _lease, _lease_key
-from cellfeed.consumers.billing.app import GROUP
+from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.store.errors import CellfeedError
 from tests.faults.trigger_faults import Stage, nothing_runs
 from tests.faults.trigger_system import FaultDidNotHappen, TriggerSystem, until

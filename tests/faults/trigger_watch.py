@@ -15,7 +15,7 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator, _claims_prefix
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.paths import birth_of
-from cellfeed.consumers.billing.app import GROUP
+from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.store.api import CellToPut
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError

@@ -18,6 +18,7 @@ from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.client import Client
 from tests.faults.invariants import Seen
 from tests.faults.ledger import Ledger
+from tests.support.kafka_messages import place_of
 
 NAMESPACE = UUID("5b3f3a0e-7a05-4a0a-8f59-6b5d0c1f2e77")
 
@@ -132,12 +133,12 @@ class KafkaReader(threading.Thread):
                         self.errors.append(str(error))
                     continue
                 event = decode_envelope(message.value())
-                if event.added_id != message.offset() or event.shard != message.partition():
+                partition, offset = place_of(message)
+                if (event.shard, event.added_id) != (partition, offset):
                     self.errors.append(
-                        f"{message.partition()}/{message.offset()} carries"
-                        f" {event.shard}/{event.added_id}"
+                        f"{partition}/{offset} carries {event.shard}/{event.added_id}"
                     )
-                self.read[message.partition()].append(
+                self.read[partition].append(
                     Seen(
                         event.added_id,
                         UUID(bytes=event.row_key),

@@ -137,11 +137,8 @@ class Workers:
 
     def runs(self) -> list[tuple[int, int, int]]:
         path = self.tmp_path / "runs"
-        return (
-            [tuple(map(int, line.split())) for line in path.read_text().splitlines()]
-            if path.exists()
-            else []
-        )  # type: ignore[misc]
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(a), int(b), int(c)) for a, b, c in map(str.split, lines)]
 
     def cells_run(self) -> Counter[tuple[int, int]]:
         return Counter((shard, added_id) for shard, added_id, _ in self.runs())

@@ -89,8 +89,11 @@ def group(bootstrap: str, topic: str, group: str, count: str) -> None:
             if message.error():
                 complain("consume", message.error())
                 continue
-            tell_record(message.partition(), message.offset(), message.key(), message.value())
-            behind[message.partition()] = message.offset() + 1
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            tell_record(partition, offset, message.key(), message.value())
+            behind[partition] = offset + 1
             left -= 1
         commit()
     deadline_s = time.monotonic() + LAST_COMMITS_S

@@ -27,6 +27,7 @@ from cellfeed.cli.checking import Backups, check_storage, repair_storage
 from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import NewCell, StoredCell, Triple
 from cellfeed.store.engines.contract.engine import Engine
@@ -219,7 +220,7 @@ def _repaired(
     """A repair that says that all is mended has made the store what it was."""
     path = run_dir / "store" / "trips" / CELLS_FILE
     try:
-        repair_storage(_config(), run_dir, Backups(backups, None), found)
+        repair_storage(_config(), run_dir, Backups(place_at(str(backups)), None), found)
         if not found.well:
             return
         if (again := _checked(run_dir)).found:

@@ -2,19 +2,19 @@
 
     C1  ``add`` returns when the content is on every storage of the datastore, and would be there
         after a promotion. It may be called again. A content whose id another one has is refused.
-    C2  ``use`` says that puts of a column take the dictionary from now on; of two that do so at
-        once for the same turn one is told False. It is written to a storage only after C1, so
-        wherever it is read, the content is there.
+    C2  ``use`` says that puts of a column take the dictionary from now on. Of two calls at once for
+        the same turn, one returns False. The turn is written to a storage only after C1, so the
+        content is on every storage that has the turn.
     C3  A put takes only dictionaries that its own storage says are in use, read under the leader
-        epoch of the put. So no body is ever on a storage before its dictionary, whatever was
-        promoted, cloned or killed meanwhile. Of one that is lost by then codec 2 takes the place: a
-        put never fails for a dictionary.
-    C4  Nothing is deleted but what was retired, when no body names it any more
-        (:mod:`cellfeed.store.dictionaries.retiring`). What was in use once is checked whenever a
-        storage is opened: DictionaryLost when it is missing or another content than it was.
+        epoch of the put. So no promotion, clone or kill leaves a body on a storage before its
+        dictionary. Where the dictionary was lost meanwhile, the body takes codec 2: a put never
+        fails for a dictionary.
+    C4  Only a retired content is deleted, once no body names it any more
+        (:mod:`cellfeed.store.dictionaries.retiring`). Every open of a storage checks the contents
+        that have a turn: DictionaryLost when one is missing or differs.
 
 Two tables: contents, and the turns of each column (0, 1, 2 …), each with the SHA-256 of its
-content. The second tells what the first has to have.
+content. The second says which contents the first must have.
 """
 
 from __future__ import annotations

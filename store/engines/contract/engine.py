@@ -10,82 +10,81 @@ Writing
     E3  A triple is stored once. Again with the same body: ``exists`` with the first added_id; with
         another: ``conflict``. Neither uses up an id, and neither keeps the other cells of the call
         from being written.
-    E4  ``created_at_us`` of a shard never goes back: the later of the storage's clock and the last
-        one of the shard.
-    E5  When ``put`` returns, its cells are on disk. Before they are, nothing of them can be read.
+    E4  ``created_at_us`` of a shard never goes back: it is the later of the storage's clock and the
+        shard's last one.
+    E5  When ``put`` returns, its cells are on disk. Before they are, no reader sees any of them.
     E6  ``put`` raises StorageUnavailable when nothing was written, OutcomeUnknown when the commit
-        was sent and its fate is not known. After a failure no id is used up and the engine goes on.
+        was sent and its fate is not known. A failure uses up no id, and the engine stays usable.
     E24 A put of a triple whose stored body is damaged, or needs a dictionary that is lost, is
         ``failed`` with that error, definitely: nothing of it is written. The other cells of the
         call are written as if it had not been there.
 Reading
-    E7  ``scan`` (``scan_many``) returns what lies below the watermark in ascending added_id, from
-        the location asked for; an id once shown keeps its cell. From a location below the log start
+    E7  ``scan`` (``scan_many``) returns the cells below the watermark in ascending added_id, from
+        the location asked for. An id once shown keeps its cell. From a location below the log start
         it raises Trimmed: nothing is skipped silently.
-    E8  ``heads`` tells every shard's log start, watermark, next added_id and leader epoch from one
+    E8  ``heads`` gives every shard's log start, watermark, next added_id and leader epoch from one
         consistent look.
     E9  ``locate`` finds the first added_id at or after a moment (the end of the log when there is
         none).
-    E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is
-        the one with the highest ref key. An answer that came from a minion, asked for or because
-        the master is away, is told as ``stale``. "Not there" is only the master's to say.
+    E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned. The latest cell is
+        the one with the highest ref key. An answer from a minion, asked for or because the master
+        is away, is marked ``stale``. Only the master may answer "not there".
     E14 ``columns`` names every column that a cell of the datastore has, from the moment its first
         put returns.
-    E26 ``get``, ``latest`` and ``row`` answer for the first of the keys asked for: the cell whose
-        body brings the answer to ``READ_BYTES_MAX``, decoded, is the last one, and the last row may
-        end with it. What has fewer bytes is whole. Of one key, and of one column behind
-        ``after_column``, there is always all.
-    E16 ``superseded`` names only cells of which a newer one (the same row key and column, a higher
-        ref key) lies in the given part of the log, and, asked of storage that is not behind, all of
-        them. So the newest cell of that part is never named.
-    E17 ``dictionaries`` keeps what bodies were encoded with as the bodies themselves are kept:
-        C1–C4 of :mod:`cellfeed.store.engines.contract.dictionaries`.
+    E26 ``get``, ``latest`` and ``row`` answer for the first of the keys asked for. The last cell is
+        the one whose body brings the answer to ``READ_BYTES_MAX``, decoded; the last row may end
+        with it. An answer with fewer bytes is whole. One key, or one column behind
+        ``after_column``, is never cut.
+    E16 ``superseded`` names only cells that have a newer one (the same row key and column, a higher
+        ref key) in the given part of the log. Asked of storage that is not behind, it names all of
+        them. So it never names the newest cell of that part.
+    E17 ``dictionaries`` keeps the dictionaries of bodies as safely as the bodies themselves: C1–C4
+        of :mod:`cellfeed.store.engines.contract.dictionaries`.
 Moving
-    E18 A shard that goes from one storage to another takes its log with it as it is: ids, bodies,
-        ``created_at``, log start, next id, and its index entries. The leader epoch rises. At no
-        moment do two storages take its puts, whoever is killed, paused or promoted.
-    E19 A call about a shard that moves waits for it, or raises ShardMoving (nothing written): it is
-        never answered by a storage that the shard has left. What was shown before the move is shown
-        after it: no watermark, log start or leader epoch falls.
+    E18 A shard that moves from one storage to another takes its log along unchanged: ids, bodies,
+        ``created_at``, log start, next id, and its index entries. The leader epoch rises. No kill,
+        pause or promotion makes two storages take its puts at the same moment.
+    E19 A call about a shard that moves waits for it, or raises ShardMoving (nothing written). A
+        storage that the shard has left never answers it. A reader sees after the move what it saw
+        before: no watermark, log start or leader epoch falls.
 Trimming
     E15 ``trim`` raises a shard's log start and deletes the cells below it, in one transaction a
-        step, so at every moment the log is there from its start on, without a gap. The start never
-        falls; ids do not move, and ``next_added_id``, epochs and ``created_at`` go on as if nothing
-        had been trimmed, also in a log that is empty then. What was trimmed is gone for ``get``,
-        ``latest`` and ``row`` as well, and **its triple may be put anew, as a new cell with a new
-        id**: E3 holds for the cells that the log has. Nothing at or above ``trim_limits`` is
+        step. So at every moment the log is there from its start on, without a gap. The start never
+        falls; ids do not move. ``next_added_id``, epochs and ``created_at`` continue as if nothing
+        had been trimmed, also in a log that is empty then. Trimmed cells are gone for ``get``,
+        ``latest`` and ``row`` as well. **A trimmed triple may be put again, as a new cell with a
+        new id**: E3 holds for the cells that the log has. Nothing at or above ``trim_limits`` is
         trimmed.
 Erasing
     E20 ``erase`` takes the bodies of all cells of a row away and leaves their places: added_id, row
         key, column, ref key and ``created_at`` stay, the body is ``ERASED_BODY`` from then on. The
-        first step adds one cell to the log, ``(row key, ERASED_COLUMN, 0)`` with no body, in the
-        transaction in which it takes the first bodies (none, where ``cells_max`` is 0): so whoever
-        follows the log comes to it in order, behind all cells of the row. Ids, heads and epochs go
-        on as with a put. A row is erased once: again there is nothing to do, or what a step that
-        died left over.
-    E21 From the first step on a put to the row is refused (``failed``, RowErased), also of a cell
-        that it has, for as long as its log has the entry: a trim ends that, as it does for every
+        first step adds one cell to the log, ``(row key, ERASED_COLUMN, 0)`` with no body. It does
+        so in the transaction that takes the first bodies (none, where ``cells_max`` is 0). So a
+        follower of the log meets it in order, behind all cells of the row. Ids, heads and epochs
+        continue as with a put. A row is erased once: a second call does nothing, or completes a
+        step that died.
+    E21 From the first step on, a put to the row is refused (``failed``, RowErased), also of a cell
+        that it has, for as long as its log has the entry. A trim ends that, as it does for every
         triple. ``Head.erasures`` differs once a step was done, on each node from the moment that it
-        has it.
+        has the step.
 Rewriting
     E27 ``replace_bodies`` stores bodies in another encoding, in a transaction that is fenced,
-        replicated and acknowledged as a put's is. Nothing else of a cell changes. A cell that is
-        not as it was given any more (its row was erased, it was trimmed) is left as it is. While a
+        replicated and acknowledged as a put's is. Nothing else of a cell changes. A cell that
+        differs from the one given (its row was erased, it was trimmed) is left as it is. While a
         move copies the shard, ShardMoving is raised. ``settle_puts`` returns when every put to the
-        shard that began before has ended: later ones see what was committed before the call.
+        shard that began before has ended: later ones see the commits from before the call.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's
         revision, ``commit`` writes all or none, and only if each expected version still holds.
 Restores
     E22 A restore (:mod:`cellfeed.store.backups.restore`) writes only into storage that has never
-        had a cell. What comes back is, byte for byte, what was backed up, under its own ids, with
-        its times, columns, dictionaries and log starts. Until all of it is there and was read back,
-        nobody can open the storage, nor write to it with what was known of it before.
-    E23 After a restore every id that is given is above the end of the backup, and above each id
-        that the restore was told somebody has read. The leader epoch is higher than all that are
-        known of, and begins at the end of the backup. Ids that were left out are nobody's for ever:
-        ``scan`` goes on with the next cell, which is always there, and no watermark lies among
-        them.
+        had a cell. It restores the backup byte for byte, under its own ids, with its times,
+        columns, dictionaries and log starts. Until all of it is there and was read back, nobody can
+        open the storage, nor write to it with knowledge from before the restore.
+    E23 After a restore every new id is above the end of the backup, and above each id that the
+        restore was given as already read. The leader epoch is higher than all that are known, and
+        begins at the end of the backup. Ids that were left out are nobody's for ever: ``scan``
+        continues with the next cell, which is always there, and no watermark lies among them.
 Life
     E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls
         raise StorageUnavailable. So do all calls in a child that was forked since the engine was
@@ -93,8 +92,8 @@ Life
     E13 Opening storage of another datastore, shard count or schema version is refused
         (ProtectData).
     E25 ``history.history_id`` names the history: drawn when the storage is made, and by every
-        restore. Opening storage of which a part is lost, or has another history's identity, is
-        refused (ProtectData, with both identities and the cure).
+        restore. Opening storage that has lost a part, or whose part has another history's identity,
+        is refused (ProtectData, with both identities and the cure).
 """
 
 from __future__ import annotations

@@ -1,31 +1,34 @@
 """The fences of an index's writers: a number for each shard of the log, on every storage that holds
 entries.
 
-Merging entries minds no order and no repetition (X1), so a writer that comes late with an old view
-does no harm, whoever has overtaken it. What does not go with that is **taking away**: once an entry
-was removed because cells were trimmed or erased, a view of before must not be merged any more. So
+Entries may be merged in any order and any number of times (X1). So a late writer with an old view
+does no harm, even one that another writer has overtaken. **Removing** entries is different: once an
+entry was removed because cells were trimmed or erased, an earlier view must not be merged any more.
+So
 
     a writer    reads the number of its shard, then the cells, and writes under that number: the
-                transaction looks whether it still holds, and keeps it from
+                transaction checks that it still holds, and keeps it from
                 being raised until it has committed (X6)
     a remover   has the cells go, raises the number on every storage, then looks at entries and
                 removes them
 
-A transaction under the old number is committed before the raise, and the remover sees its entries;
-or it is refused. One under the new number comes of cells that were read after the raise, when those
-were gone. It makes no difference whether the writer still has its shard, was paused, or sent a
-packet that the server comes to late. Nothing is to be done when shards change hands.
+A transaction under the old number either commits before the raise, and the remover sees its
+entries, or is refused. A transaction under the new number read its cells after the raise, when
+those were gone. It makes no difference whether the writer still has its shard, was paused, or sent
+a packet that reaches the server late. When shards change hands, nothing needs to be done.
 
-**A new version of an index** has no entries yet, so whoever removes entries need not know of it, if
-its writers see all that had gone when they began. So the first thing that they do is to raise the
-numbers of all shards: they read of no node that is behind that (X3).
+**A new version of an index** has no entries yet. A remover need not know of it, provided that the
+version's writers read no cell that had gone before they began. So its writers first raise the
+numbers of all shards: they read from no node that is behind that (X3).
 
-Numbers only need to differ. Two that raise at once take different ones, the higher stays, and the
-other is refused and raises again. Crash points: a raise that died between two storages leaves
-different numbers, or, on a storage that is new, none: writers are refused there until somebody
-reads them (:meth:`Fences.read`), who brings all to the highest. That was written after those cells
-had gone, so it is as good as the raise itself. A promotion that falls back behind a raise can only
-take away one that nobody was told of, as with any commit.
+Numbers only need to differ. Two raises at once take different numbers; the higher stays, and the
+other writer is refused and raises again.
+
+Crash points: a raise that died between two storages leaves different numbers, or, on a new storage,
+none. Writers are refused there until somebody reads the numbers (:meth:`Fences.read`) and brings
+all to the highest. That number was written after the cells had gone, so it is as good as the raise
+itself. A promotion that falls back behind a raise takes away only one that was reported to nobody,
+as with any commit.
 """
 
 from __future__ import annotations

@@ -188,8 +188,8 @@ class IndexStore(Protocol):
         ...
 
     def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
-        """Of each row and column the cell with the highest ref key among those with an added_id
-        below its location, and the one that tells that the row was erased, wherever it is. Each
+        """For each row and column, the cell with the highest ref key of those with an added_id
+        below the row's location. Also, at any location, the cell that marks the row as erased. Each
         shard once. X3."""
         ...
 

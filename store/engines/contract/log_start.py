@@ -1,10 +1,11 @@
 """The start of a shard's log, as scans and trims of every engine see it (E7, E15).
 
-A scan reads its cells first. Cells go away from the front of the log only, so where the first one
-found is the one at the location asked for, nothing was trimmed there before the read, and nothing
-more has to be asked. Otherwise the log start is read, **after** the cells: it only rises, so if it
-is at or below the location then, it was so when the cells were read, and what was not found was
-never there.
+A scan reads its cells first. Cells disappear from the front of the log only. So where the first
+cell found lies at the location asked for, nothing had been trimmed there, and the scan is done.
+
+Otherwise the scan reads the log start, **after** the cells. The log start only rises: if it is at
+or below the location then, it was so when the cells were read. So a cell that the scan did not find
+was never there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How much one answer of a read holds, counted in bytes of decoded bodies.
 
-Bodies that compress well are a thousandth of their size where they are stored, so a bound on stored
-bytes bounds nothing that a reader's memory knows of. The sizes are told by the stored bodies;
-nothing is decoded to learn them.
+Bodies that compress well take a thousandth of their size on disk. So a bound on stored bytes would
+not bound a reader's memory. The stored bodies state their decoded sizes; nothing is decoded to
+learn them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def decoded(cells: Sequence[StoredCell]) -> int:
     if {cell.body[:1] for cell in cells} <= {_JSON_ZSTD}:
         try:
             sizes = list(map(zstandard.frame_content_size, [cell.body[1:19] for cell in cells]))
-        except zstandard.ZstdError:  # one is damaged: whoever decodes it is told
+        except zstandard.ZstdError:  # one is damaged: its decoder raises
             sizes = [-1]
         if min(sizes, default=0) >= 0:
             return sum(sizes)

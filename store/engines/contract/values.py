@@ -33,9 +33,9 @@ class Head(NamedTuple):
 
 
 class ErasedStep(NamedTuple):
-    """What one step of an erasure did. ``added_id``: of the cell that tells of it. ``cells``:
-    bodies taken away. ``done``: none is left. ``kept``: with the last step, which copies that
-    nobody reads may still have bodies of the row, each with the command that drops it."""
+    """What one step of an erasure did. ``added_id``: of the cell that marks the erasure. ``cells``:
+    bodies taken away. ``done``: none is left. ``kept``: with the last step, unread copies that may
+    still have bodies of the row, each with the command that drops it."""
 
     shard: int
     added_id: int
@@ -64,7 +64,7 @@ class LocatedCell(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StateEntry:
     """One entry of the state table. ``version`` is the table's revision at its last write, never
-    used twice: an entry made anew differs."""
+    used twice: an entry that was deleted and made again differs."""
 
     key: str
     value: bytes
@@ -90,9 +90,9 @@ class LogRange(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one node of a cluster says of itself in one answer: the value of a state entry that was
-    asked for, a token that is another one when any counter has changed, and the counters, unless
-    the token is the one that the caller had. ``confirmed``: its commits wait for a minion, and one
+    """What one node of a cluster says of itself in one answer. ``entry``: the value of the state
+    entry asked for. ``token`` differs when any counter has changed. ``heads``: the counters, or
+    None when the caller's token still holds. ``confirmed``: its commits wait for a minion, and one
     has all of them."""
 
     entry: bytes | None

@@ -30,7 +30,7 @@ from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 
 TIMEOUT_S: Final = 15.0
 """Longest wait for one answer of the server: above InnoDB's lock wait (``LOCK_WAIT_S``), so that a
-lock time-out is told as such."""
+lock time-out is reported as one."""
 
 CONNECT_TIMEOUT_S: Final = 3.0
 GREETING_TIMEOUT_S: Final = 5.0
@@ -113,8 +113,8 @@ class MySqlServer:
         """When the youngest connection was begun, by the monotonic clock: the server may have
         restarted before that."""
         self.on_open: Callable[[Connection[Any]], None] | None = None
-        """Called with every connection that is made, before anybody uses it; what it raises, the
-        connection's user is told."""
+        """Called with every connection that is made, before anybody uses it; its errors reach the
+        connection's user."""
         self._generation = forks.generation
         """The connections are those of one process: after a ``fork()`` a child refuses to use them,
         and does not end the parent's sessions."""
@@ -259,9 +259,9 @@ class MySqlServer:
 
 def _leave_statements_out_of_binlog(connection: Connection[Any]) -> None:
     """MariaDB writes the text of each statement into the binary log, beside the rows that it
-    changed, for people to read: with bodies as X'..' literals more than twice the rows themselves,
-    on the way of every commit to the disk. Minions take the rows. An account that may not say so
-    (BINLOG ADMIN) goes on with the text."""
+    changed, for people to read. With bodies as X'..' literals the text is more than twice the rows
+    themselves, and every commit writes it to the disk. Minions take the rows. An account that may
+    not switch it off (BINLOG ADMIN) keeps the text."""
     if is_mariadb(connection):
         try:
             query(connection, "SET SESSION binlog_annotate_row_events = OFF")
@@ -276,8 +276,8 @@ def is_mariadb(connection: Connection[Any]) -> bool:
 
 
 class _Connection(Connection):
-    """One that takes TLS where the server has it, as PyMySQL does, with one context for all:
-    PyMySQL makes a context for each connection, also where the server has no TLS, and reading the
+    """One that takes TLS where the server has it, as PyMySQL does, with one context for all.
+    PyMySQL makes a context for each connection, also where the server has no TLS. To read the
     system's certificates for it costs twenty milliseconds of processor time."""
 
     _tls: ClassVar[list[ssl.SSLContext]] = []

@@ -1,8 +1,8 @@
 """The shards' counters on one server, read: heads, the change token, and both with a state entry
-for those who follow a log.
+for followers of a log.
 
-Whoever follows a log looks at every node several times for each commit: each look is one statement
-with one row.
+A follower looks at every node several times for each commit: each look is one statement with one
+row.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class MySqlCounters:
         return _heads(joined)
 
     def look(self, state_key: str, seen: int | None) -> Look:
-        """One statement for all that a watcher asks about; ``seen`` is the token of the look
+        """One statement for everything that a watcher asks; ``seen`` is the token of the look
         before.
 
-        Whoever follows a log looks at every node several times for each commit, and each answer
-        more costs the driver as much as the first one: so it is one row. Its text is empty when
+        A follower of a log looks at every node several times for each commit. A second result would
+        cost the driver as much as the first one: so the answer is one row. Its text is empty when
         there are counters and none has changed, NULL when there are none.
         """
         changed = "" if seen is None else f" WHERE ({self._token}) <> {seen}"

@@ -62,7 +62,7 @@ class MySqlEngine:
     """See the module. The engine closes ``server``. ``create``: makes the databases where they are
     missing, for the shards ``held`` (all, when not given).
 
-    Raises ProtectData for storage of another shape (E13), or where there is none and ``create`` is
+    Raises ProtectData for storage of another shape (E13), for missing storage when ``create`` is
     not set, and for a server that would lose cells.
     """
 

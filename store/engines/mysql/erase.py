@@ -3,16 +3,16 @@
     1. BEGIN; lock the shard's counter row, as a put does: so no put is under way in the shard, and
        the leader epoch is the one that the erasure came with. The row says as well whether a move
        copies the shard: then nothing is erased (ShardMoving), for the copy may have the bodies
-       already. A copy whose mover is dead is dropped by the engine over the clusters, which comes
-       here again then.
-    2. read which cells of the row have bodies, and whether the log tells of the erasure already.
+       already. The engine over the clusters drops a copy whose mover is dead, and runs this step
+       again.
+    2. read which cells of the row have bodies, and whether the log has the entry of the erasure.
     3. overwrite those bodies with the mark of erased ones, add the entry, move the counter, COMMIT,
        all in one packet. The commit waits for a minion where a put's does.
 
 Crash points: before the COMMIT nothing was done; after it the step is there, on minions as well,
-where the bodies go with the entry. A commit whose fate is not known is found out by the next step,
-which takes what is left. Puts learn of erasures from the counter that they lock anyway, and look
-for the entry only where it says that there are some.
+where the bodies go with the entry. After a commit of unknown fate, the next step reads what is left
+and takes it. Puts learn of erasures from the counter that they lock anyway. They look for the entry
+only where the counter says that there are some.
 """
 
 from __future__ import annotations

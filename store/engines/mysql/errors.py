@@ -7,13 +7,13 @@ one place that decides.
                                     StorageUnavailable
                                     any other error, or none because the connection was lost:
                                     OutcomeUnknown
-    a page or an index is damaged   DataDamaged, wherever it comes up
-    a shard's database, or a table  ShardMoving: the shard has left the server (a move takes the
-    tables' names away before another cluster takes puts) of it, is not there
+    a page or an index is damaged   DataDamaged, wherever it is found
+    a shard's database, or a table  ShardMoving: the shard has left the server (a move takes
+    of it, is not there             the tables' names away before another cluster takes puts)
 
-A COMMIT travels behind the statements of its transaction in one packet, so the position of the
-answer that failed tells which of them it was (:class:`StatementFailed`). A packet that could not be
-handed to the network whole never reached the server whole, and was not run.
+A COMMIT travels behind the statements of its transaction in one packet. So the position of the
+answer that failed names the statement (:class:`StatementFailed`). A packet that was not handed to
+the network whole never reached the server whole, and was not run.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Index tables on a MySQL server: one in each shard's database. Promises X1–X6.
 
-A write is one packet with the guard of :mod:`cellfeed.store.engines.mysql.guard`, which also asks
-whether the server holds the entries' shards, under the leader epoch that the caller believes.
-Nothing is locked but the entries, so puts continue meanwhile.
+A write is one packet with the guard of :mod:`cellfeed.store.engines.mysql.guard`. The guard also
+checks that the server holds the entries' shards, under the leader epoch that the caller believes.
+Only the entries are locked, so puts continue meanwhile.
 
 The rows of fences are read LOCK IN SHARE MODE before the guard, which is the transaction's first
-consistent read: it sees what they are until the COMMIT, and a raise waits for that.
+consistent read. So the guard sees the values that they keep until the COMMIT, and a raise waits for
+that.
 
 Crash points: before the COMMIT nothing of it is there; after it everything. Repeating it changes
 nothing (X1).

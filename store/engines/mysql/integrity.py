@@ -91,7 +91,7 @@ def _each(place: str, shard: int, into: Findings, check: Callable[[], None]) -> 
     try:
         check()
     except ShardMoving:
-        pass  # it has left meanwhile: whoever serves it now is asked for it
+        pass  # it has left meanwhile: the node that serves it now is asked for it
     except DataDamaged as error:
         into.add("unread", place, f"shard {shard}: {error}", shard)
 

@@ -1,12 +1,11 @@
 """User locks of a server (``GET_LOCK``): one process at a time promotes, copies, moves or scrubs. A
 lock ends with its connection.
 
-With its connection, but not at the same moment: a server frees the lock when its thread has noticed
-that the client is gone, which is after ``close`` has returned, and after a killed process has been
-reaped. So whoever asks waits a little before the lock counts as somebody else's; asking at once, a
-tool that is run again right after it failed would be told that it is in its own way. For the same
-reason a lock that is not needed any more is freed by a statement, which is answered when it is
-done.
+It does not end at the same moment: a server frees the lock when its thread notices that the client
+is gone. That is after ``close`` has returned, or after a killed process was reaped. So a process
+that asks for a lock waits a little before the lock counts as somebody else's. Otherwise a tool that
+runs again right after it failed would find itself in its own way. For the same reason a statement
+frees a lock that is not needed any more: its answer says that it is free.
 """
 
 from __future__ import annotations

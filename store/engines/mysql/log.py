@@ -1,10 +1,10 @@
 """Scans of a shard's log on one server; the rows themselves are
 :mod:`cellfeed.store.engines.mysql.cells`'s.
 
-A log has no gaps (E2), so what a scan lacks between its cells is damage. What it lacks behind them
-may be cells that are not there yet: the counter, read then, tells which ids are given out, and one
-more look from there on finds cells that have come meanwhile, or that a restore left ids out (E23).
-Whoever asks for no more than was shown to them pays nothing for it.
+A log has no gaps (E2), so a cell missing between others is damage. A cell missing behind them may
+not have been written yet. So the scan reads the counter, which says which ids are given out, and
+looks once more from there on. That look finds cells that have come meanwhile, or that a restore
+left ids out (E23). A scan below a watermark that was shown pays nothing for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MySqlLog:
                     self._check(connection, LogRange(shard, begin, wanted), step)
                 except Trimmed:
                     if cells:
-                        # they were there when they were read; whoever goes on behind them is told
+                        # they were there when they were read; the next scan behind them raises
                         return within_scan(cells)
                     raise
                 step_bytes = sum(map(len, map(_body, step)))

@@ -1,9 +1,9 @@
 """Replaces cells on one server of a cluster that a check has found damaged or lost there, and reads
 verified copies on another one.
 
-A replacement is written on that server alone, out of the binary log: it makes the node what the
-cluster's history says that it is. It locks the shard's counter first, so a minion applies no
-erasure, and a master takes none, between the look at the row's erasure and the write.
+A replacement is written on that server alone, out of the binary log: it makes the node match the
+cluster's history. It locks the shard's counter first. So between the look at the row's erasure and
+the write, a minion applies no erasure, and a master takes none.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ of the last step that is done. A step is numbered, and is made of statements tha
 What a kill leaves:
 
     before the row is there      an empty meta database, or an empty table ``datastore``: making it
-                                 again goes on from there
-    inside a step                some of its tables; the row still tells the version before: the
+                                 again completes it
+    inside a step                some of its tables; the row still has the version before: the
                                  step is run again, and finds them
-    after a step                 the row tells its version: the next step is run
+    after a step                 the row has its version: the next step is run
 
 Steps run on a master, one runner at a time (a user lock, which ends with its connection), and reach
 the minions by replication. Every statement of a step to a datastore that is there is guarded
@@ -175,9 +175,9 @@ _MOVE_TABLES: Final = (
     ),
 )
 """Shards on their way: a counter that is kept back, and a copy that is made
-(:mod:`cellfeed.store.clusters.moves.shard_side`). The epoch that readers are told is
-``leader_epoch + epoch_base``: so it rises with a move to a cluster whose own epoch is lower.
-``copied_to`` names the cluster that a copy is made for: meanwhile nothing is erased."""
+(:mod:`cellfeed.store.clusters.moves.shard_side`). Readers see the epoch ``leader_epoch +
+epoch_base``: so it rises with a move to a cluster whose own epoch is lower. ``copied_to`` names the
+cluster that a copy is made for: meanwhile nothing is erased."""
 
 
 def _add_checksums(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:

@@ -26,8 +26,8 @@ from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import marked
 
 HEARTBEAT_S: Final = 0.5
-"""A master with nothing to send says so this often; a minion that hears nothing for
-``NET_TIMEOUT_S`` connects anew (and so notices a paused master)."""
+"""A master with nothing to send says so this often. A minion that hears nothing for
+``NET_TIMEOUT_S`` connects again (and so notices a paused master)."""
 
 NET_TIMEOUT_S: Final = 2
 CONNECT_RETRY_S: Final = 1
@@ -75,7 +75,7 @@ class Gtid:
 
 @dataclass(frozen=True, slots=True)
 class MinionStatus:
-    """What SHOW SLAVE STATUS tells of a minion; ``io_running`` is Yes, Connecting or No."""
+    """What SHOW SLAVE STATUS says of a minion; ``io_running`` is Yes, Connecting or No."""
 
     master_host: str
     master_port: int
@@ -214,7 +214,7 @@ def follow(server: MySqlServer, master: MySqlServer) -> None:
     (host, port), address = master.address.replication, master.address
     user, password = _literal(address.user), _literal(address.password)
     _run(server, f"SET GLOBAL slave_net_timeout = {NET_TIMEOUT_S}")
-    # Where it goes on is what it has: applied, or written when it was master itself.
+    # It resumes behind what it has: applied, or written when it was master itself.
     _run(server, "SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_current_pos")
     _run(
         server,
@@ -251,7 +251,7 @@ def wait_for_minions(connection: Connection[Any]) -> None:
 
 
 def confirm_by_minion(connection: Connection[Any], commit: str) -> None:
-    """As :func:`wait_for_minions`, and comes back when a minion has all of the server's binary log.
+    """As :func:`wait_for_minions`, and returns when a minion has all of the server's binary log.
 
     After a crash a master may hold commits that no minion received: recovery ends them. An answer
     about them (``exists``, a compare-and-set) would acknowledge what a promotion can lose. So

@@ -1,13 +1,13 @@
-"""Rewrites the places where a MariaDB server keeps bytes of what was erased or trimmed, while it is
-at work. Nothing of it is part of the cluster's history.
+"""Rewrites the places where a MariaDB server keeps bytes of erased or trimmed cells, while it is at
+work. Nothing of it is part of the cluster's history.
 
-Cells from before there were checksums get theirs here as well, on each node by itself: where the
-frame of the body is whole, for nothing else proves it.
+Cells from before there were checksums get theirs here as well, on each node by itself. Only the
+frame of such a body proves it, so its frame has to be whole.
 
 Where a body's bytes are after its row was overwritten, and what takes them away:
 
-    tables          room that rows have left in pages, and freed pages: ALTER TABLE … FORCE writes
-                    the table anew, online, and deletes the old file
+    tables          room that rows have left in pages, and freed pages: ALTER TABLE … FORCE
+                    rewrites the table, online, and deletes the old file
     undo logs       the old value of each row. Pages that purge frees are overwritten
                     (innodb_immediate_scrub_data_uncompressed), but a small log is kept
                     for the next transaction of its rollback segment. So transactions that fill such
@@ -15,17 +15,17 @@ Where a body's bytes are after its row was overwritten, and what takes them away
                     purged
     doublewrite     copies of pages from before they were written. More pages than it holds are
                     written, several times
-    redo log        every change. Giving it another size online (MariaDB 10.9) writes it anew,
+    redo log        every change. Giving it another size online (MariaDB 10.9) rewrites it,
                     behind a checkpoint; then it gets its own size back
     binary log      every row that was put. A new file is begun, the older ones are deleted
                     (:mod:`cellfeed.store.clusters.operating.scrub` says when)
-    relay logs      what a minion has received. A new file is begun, and the server deletes those
-                    that it has applied
+    relay logs      all that a minion has received. A new file is begun, and the server deletes
+                    those that it has applied
 
-The scratch table lies in a database of its own and is dropped at the end. Crash points: whoever
-scrubs next drops what a killed scrub has left of it, and does all of it again; the redo log may
-keep a size that is 4 KiB larger, and freed pages may be overwritten, until the server starts again.
-Two scrubs do not meet: a user lock, which ends with its connection.
+The scratch table lies in a database of its own and is dropped at the end. Crash points: the next
+scrub drops the scratch database of a killed one, and does all of it again. The redo log may keep a
+size that is 4 KiB larger, and the server may overwrite freed pages, until it starts again. Two
+scrubs do not meet: a user lock, which ends with its connection.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ declare(
 )
 
 ANSWER_TIMEOUT_S: Final = 86_400.0
-"""Longest wait for one statement, in seconds: writing a large table anew takes hours."""
+"""Longest wait for one statement, in seconds: rewriting a large table takes hours."""
 
 _TABLE_LOCK_S: Final = 5
 _TABLE_LOCK_ATTEMPTS: Final = 24
@@ -106,8 +106,8 @@ class ServerScrub:
         ]
 
     def rebuild(self, database: str, table: str) -> None:
-        """Writes a table anew, online. Raises StorageUnavailable when a transaction is in its way
-        for longer than two minutes."""
+        """Rewrites a table, online. Raises StorageUnavailable when a transaction is in its way for
+        longer than two minutes."""
         for attempt in range(1, _TABLE_LOCK_ATTEMPTS + 1):
             try:
                 self._rows(f"ALTER TABLE {database}.{table} FORCE, ALGORITHM=INPLACE, LOCK=NONE")
@@ -126,8 +126,8 @@ class ServerScrub:
 
     def add_checksums(self, database: str, table: str) -> tuple[int, list[int]]:
         """Gives a checksum to every cell that has none and whose body decodes: how many got one,
-        and the ids of those that are damaged. A cell that is erased meanwhile has one by then, and
-        keeps it."""
+        and the ids of the damaged ones. A cell that is erased meanwhile gets one from the erasure,
+        and keeps it."""
         after, added, damaged = -1, 0, list[int]()
         name = f"{database}.{table}"
         while True:

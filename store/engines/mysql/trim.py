@@ -7,8 +7,8 @@
        for a minion where a put's does.
 
 Crash points: before the COMMIT nothing was done; after it the log starts where the counter says.
-Minions run the same transaction, so on each of them the log is whole from its start on. A commit
-whose fate is not known is found out by the next step, which goes on from the counter.
+Minions run the same transaction, so on each of them the log is whole from its start on. After a
+commit of unknown fate, the next step reads the counter and resumes from it.
 """
 
 from __future__ import annotations

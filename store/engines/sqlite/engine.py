@@ -5,12 +5,13 @@ SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock be
 read and holds it to the commit: it is the lock on the shard counters (E2), and it holds between
 processes too.
 
-Crash points of a put: before the commit nothing of it is there, and the counter is where it was;
-the commit is one synced append to the WAL, so after it everything is there. A process that dies
-between the commit and its answer leaves cells that a retry finds (``exists``, the same id). Of a
-step of a trim likewise: before its commit the log is as it was, after it the log starts where the
-counter says; a trim that is run again goes on there. Of a step of an erasure too: see
-:mod:`cellfeed.store.engines.sqlite.erase`.
+Crash points of a put: before the commit nothing of it is there, and the counter is where it was.
+The commit is one synced append to the WAL, so after it everything is there. A process that dies
+between the commit and its answer leaves cells that a retry finds (``exists``, the same id).
+
+Crash points of a step of a trim: before its commit the log is as it was; after it the log starts
+where the counter says, and a trim that is run again resumes there. Those of a step of an erasure
+are in :mod:`cellfeed.store.engines.sqlite.erase`.
 """
 
 from __future__ import annotations
@@ -363,7 +364,7 @@ class SqliteEngine:
         for file in (
             self._state_file,
             self._index_file,
-        ):  # who asks for the heads, health among them, is told of any file that was replaced
+        ):  # a reader of the heads, health among them, learns of any file that was replaced
             if file is not None:
                 file.look()
         with self._file.snapshot() as connection:
@@ -619,7 +620,7 @@ def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
         body = row[_BODY]
         stored_bytes += (
             len(body) if type(body) is bytes else 0
-        )  # damage turns a value into one of another type, and is told of later
+        )  # damage turns a value into one of another type, and is reported later
         if len(rows) == _SCAN_STEP or stored_bytes > SCAN_BYTES_MAX:
             break
     return rows

@@ -3,8 +3,8 @@ transaction.
 
 The connection overwrites what it frees with zeros (``secure_delete``,
 :mod:`cellfeed.store.engines.sqlite.files`). Crash points: a step is there as a whole after its
-commit, and before it not at all; a step that is run again takes what is left, and finds the entry
-that tells of the erasure.
+commit, and before it not at all. A step that is run again takes the bodies that are left, and finds
+the entry that marks the erasure.
 """
 
 from __future__ import annotations

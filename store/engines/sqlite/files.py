@@ -1,22 +1,23 @@
 """SQLite connections as the engine and the state table use them: WAL, fsync at every commit, short
 fair waits for the one write lock.
 
-``synchronous=FULL`` syncs the WAL before the commit becomes visible to any other connection, so
-nothing can be read that a power cut could take back (E5). NORMAL would let ids that readers have
-seen be given to other cells after a power cut.
+``synchronous=FULL`` syncs the WAL before the commit becomes visible to any other connection. So a
+power cut takes back nothing that was read (E5). With NORMAL, ids that readers have seen could get
+other cells after a power cut.
 
 Checkpoints never run beside a commit, in any process. SQLite 3.7.0 to 3.51.2 has a race there ("the
-WAL-reset bug" in its documentation of WAL): a checkpoint that overlaps a commit which starts the
-WAL anew may skip that commit's pages later, so a committed transaction is lost. Python brings
-whatever SQLite it was built with, so no connection checkpoints by itself; a writer does it from
-time to time, on a second connection, while it holds the write lock.
+WAL-reset bug" in its documentation of WAL): a checkpoint may overlap a commit that starts the WAL
+again from its beginning. The checkpoint may skip that commit's pages later, so a committed
+transaction is lost. Python brings whatever SQLite it was built with, so no connection checkpoints
+by itself. A writer does it from time to time, on a second connection, while it holds the write
+lock.
 
 **Open files stay the same files.** A path may lead elsewhere while a process has the file open:
-somebody deletes it, replaces it, or moves its folder. What is written then is gone with the
-process. So every commit compares device and inode of the file, its WAL and its shared memory with
-those that were opened, before (then nothing is written) and after (then the outcome is unknown).
-Reads compare them ``_LOOKS_PER_S`` times a second. An inode cannot be used again while the file is
-open.
+somebody deletes it, replaces it, or moves its folder. Writes to the open file are then lost with
+the process. So every commit compares device and inode of the file, its WAL and its shared memory
+with those that were opened. A difference before the commit means that nothing is written; one after
+it, that the outcome is unknown. Reads compare them ``_LOOKS_PER_S`` times a second. An inode cannot
+be used again while the file is open.
 
 **Nothing behind a commit makes it fail.** A checkpoint needs descriptors and room; one that fails
 is logged, and is tried again after the next commit.
@@ -134,11 +135,12 @@ def write_transaction(
     commit, against every process (E2). ``check`` raises StorageUnavailable when the path leads to
     another file than the connection.
 
-    Raises StorageUnavailable when nothing was written: also where the commit found no room (the
-    frame that commits is the last one to be written, and was not), or was refused and taken back.
-    Raises OutcomeUnknown for every other failure of the commit (after an I/O error in the sync, the
-    WAL may or may not hold the transaction once the file is opened again), and for files that were
-    replaced meanwhile.
+    Raises StorageUnavailable when nothing was written. That includes a commit that found no room
+    (its last frame, the one that commits, was not written), or was refused and taken back.
+
+    Raises OutcomeUnknown for files that were replaced meanwhile, and for every other failure of the
+    commit. After an I/O error in the sync, the WAL may or may not hold the transaction once the
+    file is opened again.
     """
     try:
         if connection.in_transaction:

@@ -1,12 +1,11 @@
-"""The lock on an embedded datastore: shared by every process that has it open, exclusive for
-whoever replaces or rewrites its files.
+"""The lock on an embedded datastore: shared by every process that has it open, exclusive for a
+process that replaces or rewrites its files.
 
 A restore and a scrub hold it alone, so neither runs beside a worker, and no worker starts beside
-them. The lock is a file **beside** the datastore's folder (``trips.lock`` beside ``trips/``): the
-folder of a running worker may be moved away to make room for a restore, and the lock is still
-found.
+them. The lock is a file **beside** the datastore's folder (``trips.lock`` beside ``trips/``). So it
+is still found after the folder of a running worker was moved away to make room for a restore.
 
-It is ``flock``: the kernel gives it up when the last descriptor is closed, so a process that was
+It is ``flock``: the kernel frees it when the last descriptor is closed, so a process that was
 killed holds nothing. A child of ``fork`` shares its parent's lock, and keeps it until both have
 closed it or ended. So nothing here unlocks: that would take the lock from the other one; closing
 does not.

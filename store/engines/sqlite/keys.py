@@ -1,11 +1,11 @@
 """Whether the index of keys hides a cell: a search that ends beside an entry which is not its
 row's.
 
-One flipped bit in an entry of the index makes it another key at the old place, so a search for the
-right one ends beside it and finds nothing, or an older cell. The entries before and behind the
-place where a search ends are therefore held against their rows. In a search tree whose pages are
-whole every wrong turn is taken at a wrong entry, and that entry is a neighbour of the place where
-the search ends. A wrong pointer to another page is not found like this: `cellfeed check` finds it.
+One flipped bit in an entry of the index makes it another key at the old place. A search for the
+right key then ends beside it and finds nothing, or an older cell. So the entries before and behind
+the place where a search ends are compared with their rows. In a search tree with whole pages, a
+search turns wrong only at a wrong entry, and ends next to that entry. A wrong pointer to another
+page is not found like this: `cellfeed check` finds it.
 """
 
 from __future__ import annotations

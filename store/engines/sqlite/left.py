@@ -1,12 +1,12 @@
-"""What lies beside the files of an embedded store, is read by nobody, and may have bodies of an
-erased row.
+"""Files beside those of an embedded store that nobody reads, and that may have bodies of an erased
+row.
 
     trips.restoring             a restore that was killed; the next one would begin it again
     index.sqlite3.replaced-…    the file that ``cellfeed index rebuild`` moved aside
 
-An erasure removes both. Whoever has the store open shares its lock, which a restore holds alone: so
-no restore is under way. Killed in between, the next erasure, or the same one again, removes the
-rest.
+An erasure removes both. A process that has the store open shares its lock, and a restore holds that
+lock alone: so no restore is under way. Killed in between, the next erasure, or the same one again,
+removes the rest.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def staged_restore(place: Path) -> Path:
 
 
 def remove_left(place: Path) -> None:
-    """Removes them. Nothing but a restore's own folder goes. Raises OutcomeUnknown: the
-    row's cells in the store are erased by then, so the erasure is to be repeated."""
+    """Removes them. Only a folder that a restore made is removed. Raises OutcomeUnknown: the row's
+    cells in the store are erased already, so the erasure is to be repeated."""
     staged = staged_restore(place)
     try:
         for path in place.glob(f"{INDEX_FILE}.replaced-*"):

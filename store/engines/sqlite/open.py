@@ -1,21 +1,21 @@
-"""Opens the files of an embedded store, and sees to it that they belong together: one history, one
+"""Opens the files of an embedded store, and checks that they belong together: one history, one
 identity.
 
 A **history identity** is a random 128-bit number, drawn when the store is made and again by every
-restore, which notes the one before as its parent. Each file has it: ``node-0.sqlite3`` (the cells),
-``state.sqlite3`` and, from the first index on, ``index.sqlite3``. The file with the cells also
-lists which other files were made (``history_file``). Whoever opens a file compares. Without that a
-lost file was made again, empty: ids were given a second time, triggers ran for nothing, queries
-missed rows.
+restore. A restore notes the identity before as its parent. Each file has the identity:
+``node-0.sqlite3`` (the cells), ``state.sqlite3`` and, from the first index on, ``index.sqlite3``.
+The file with the cells also lists which other files were made (``history_file``). A process that
+opens a file compares. Without that, a lost file was made again, empty: ids were given a second
+time, triggers ran for nothing, queries missed rows.
 
-Crash points. The file with the cells comes first, with identity and tables in one transaction;
-another file takes the identity over in its first transaction; then it is listed. So a file that is
+Crash points. The file with the cells comes first, with identity and tables in one transaction.
+Another file takes the identity over in its first transaction; then it is listed. So a file that is
 not listed may be made, or completed where a kill left it; one that is listed has to be there with
 the identity. Other files without the cells' file are those of a store that has lost it.
 
 Stores of schema version 3 and before have no identity. The transaction that raises their version
-draws one, and lists the files that are there as ``adopting``: they have to be there, and take the
-identity over when they are opened. Killed in between, the next one to open them completes it.
+draws one, and lists the files that are there as ``adopting``. They have to be there, and take the
+identity over when they are opened. Killed in between, the next process to open them completes it.
 """
 
 from __future__ import annotations

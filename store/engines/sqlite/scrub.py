@@ -1,13 +1,14 @@
-"""Writes the files of an embedded store anew, so that none of them has a byte left of what was
-erased or trimmed.
+"""Rewrites the files of an embedded store, so that none of them keeps a byte of erased or trimmed
+cells.
 
-``secure_delete`` overwrites what is freed, but SQLite moves cells between pages as tables grow and
-does not overwrite where they were; and the write-ahead log has what was committed until it is
-overwritten or deleted. So a file is taken out of WAL mode, which nobody else may have it open for
-and which deletes its log, and vacuumed. Cells from before there were checksums get theirs. Crash
-points: a vacuum is a transaction of SQLite; a file that was left out of WAL mode is put back by
-whoever opens it. What the file system keeps of deleted files and overwritten blocks is beyond the
-reach of a program.
+``secure_delete`` overwrites freed bytes. But SQLite moves cells between pages as tables grow and
+does not overwrite their old places. And the write-ahead log keeps commits until it is overwritten
+or deleted. So a file is taken out of WAL mode and vacuumed. Leaving WAL mode deletes the log, and
+needs the file to be open nowhere else. Cells from before there were checksums get theirs.
+
+Crash points: a vacuum is a transaction of SQLite. A file that was left out of WAL mode is put back
+by the next process that opens it. Bytes that the file system keeps of deleted files and overwritten
+blocks are beyond the reach of a program.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _CELLS_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``records``: by shard, none of them empty, in order. ``ends``: where each shard goes on
+    """``records``: by shard, none of them empty, in order. ``ends``: where each shard continues
     behind it. ``cells``: that were looked at, whether they have a record or not."""
 
     records: dict[int, list[OutRecord]]
@@ -70,8 +70,8 @@ class Turns:
 
 
 class Fetched(NamedTuple):
-    """Cells that have no records yet. ``begins``: where every shard was to go on. ``heads``: those
-    that were known."""
+    """Cells that have no records yet. ``begins``: where every shard was to continue. ``heads``:
+    those that were known."""
 
     begins: dict[int, int]
     ranges: list[LogRange]

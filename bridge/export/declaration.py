@@ -46,11 +46,11 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     without) into ``topic`` of the cluster at ``bootstrap``.
 
     ``client``: further settings of the Kafka client (security, tuning). ``topic_settings``: of the
-    topic, beside those that the exporter insists on. ``too_large``: what becomes of a record above
-    ``record_bytes_max``. ``on_lost_topic``: whether a topic that lost what was in it is begun
-    again. ``on_trimmed``: whether it goes on without cells that were trimmed before they were
-    exported. ``registry``: URL of the Schema Registry in which Avro schemas (avro, typed) are
-    registered; without it the ids are those of the gateway's registry.
+    topic, beside those that the exporter insists on. ``too_large``: how a record above
+    ``record_bytes_max`` is handled. ``on_lost_topic``: whether the export begins again in a topic
+    that lost its records. ``on_trimmed``: whether the export continues without cells that were
+    trimmed before they were exported. ``registry``: URL of the Schema Registry in which Avro
+    schemas (avro, typed) are registered; without it the ids are those of the gateway's registry.
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]

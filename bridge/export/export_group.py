@@ -1,10 +1,10 @@
-"""One export's share in one process: its place in the group, the units that it has, and what is
-given back.
+"""One export's share in one process: its place in the group, the units that it has, and the claims
+that it gives back.
 
-The group's leader (any of its processes) divides the units; claims are made shard by shard, as for
-triggers, so whoever looks at a group sees owners, offsets and lag in the same way. A unit is worked
-on only while all its shards are claimed. What fences is the transactional id of the unit
-(``unit_run.py``), so while coordination is away everybody goes on with the units that they have.
+The group's leader (any of its processes) divides the units. Claims are made shard by shard, as for
+triggers: commands that show a group show owners, offsets and lag in the same way. A unit is worked
+on only while all its shards are claimed. The fence is the transactional id of the unit
+(``unit_run.py``). So while coordination is away, every process keeps exporting its units.
 """
 
 from __future__ import annotations
@@ -228,9 +228,9 @@ class ExportGroup:
             self._looking = self._threads.submit(partial(look_again, context))
 
     def _goes_on(self, run: UnitRun, session: Session) -> bool:
-        """What was claimed in a session that has ended may be anybody's by now. While it is
-        nobody's, the unit goes on under new claims: to take it over from oneself would cost as much
-        as from another one."""
+        """Claims of an ended session may be another process's now. While they are free, the unit
+        continues under new claims: taking it over from oneself would cost as much as from another
+        process."""
         return not run.stop.is_set() and run.claim_anew(
             partial(self._coordinator.claim, session, self._datastore.name), session.epoch
         )

@@ -1,22 +1,23 @@
-"""Forgetting an export that is not to run any more: what was settled, its offsets, its parked
-cells, what its processes told. The topic stays as it is.
+"""Forgetting an export that is not to run any more: its settled terms, its offsets, its parked
+cells, the reports of its processes. The topic stays as it is.
 
 While it is remembered it holds up trims, stands in every list, and its name cannot be given to
-another view, format or topic. Afterwards the name is free: an export of that name begins as if
-there had been none, and where its partitions hold cells of this log it goes on behind them.
+another view, format or topic. Afterwards the name is free, and a new export of that name begins as
+if there had been none. Where its partitions hold cells of this log, it continues behind them.
 
-**Nobody works on it.** The one who forgets joins the group and has it held, so no exporter that
-starts meanwhile prepares itself by what is about to go; then it must be the only member. It claims
-every shard, so what an exporter that was paused for long still saves is refused; and where the
-configuration still has the export, its cluster bars the producers of all its units, so nothing that
-such a one still sends is ever committed.
+**Nobody works on it.** The forgetting process joins the group and has it held. So no exporter that
+starts meanwhile prepares itself by terms that are about to be deleted. Then the process must be the
+only member. It claims every shard, so a save of an exporter that was paused for long is refused.
+Where the configuration still has the export, its Kafka cluster bars the producers of all its units.
+So no record that a paused exporter still sends is ever committed.
 
 Crash points:
 
     before the offsets are deleted      nothing was forgotten; the hold and the membership end with
                                         the session
-    between them and the commit         the offsets are gone, which are a mirror: the export goes on
-                                        behind its partitions, or is forgotten the next time
+    between them and the commit         the offsets are gone, but they are a mirror: the export
+                                        continues behind its partitions, or is forgotten the next
+                                        time
     after the commit                    all of it is forgotten
 """
 

@@ -24,8 +24,7 @@ much later an export notices that its cluster is back."""
 
 
 def transactional_id(export: Export, unit: int, number: int) -> str:
-    """Stable for each of a unit's producers: whoever makes a producer with it fences the one
-    before."""
+    """Stable for each of a unit's producers: a new producer with it fences the one before."""
     return f"cellfeed-export-{export.name}-{unit}-{number}"
 
 

@@ -14,28 +14,28 @@ SHARDS_OF_A_UNIT: Final = 64
 broker and us 5 to 20 ms whatever is in it, so few that carry much are better than many."""
 
 TRANSACTION_CELLS_MAX: Final = 16_000
-"""Cells of one transaction: what is exported again after a crash, and what readers that wait for
-commits get at a time. A first export is a twentieth faster than with 10,000, and a transaction of
-it takes a ninth of a second, which is what a live shard beside it may have to wait."""
+"""Cells of one transaction: as many are exported again after a crash, and readers that wait for
+commits get as many at a time. A first export is a twentieth faster than with 10,000. A transaction
+of it takes a ninth of a second; a live shard beside it may have to wait that long."""
 
 TRANSACTION_BYTES_MAX: Final = 8 << 20
 """Bytes of the values in one transaction. One is sent while the next one is read and the cells of
-the one after it are fetched, so a unit holds three times as much, and what the client queues."""
+the one after it are fetched. So a unit holds three times as much, and the client's queue."""
 
 READ_AHEAD_CELLS_MIN: Final = 1_000
 """Cells that are left of a unit's logs from which on the next batch is read while one is sent:
 fewer are read in a millisecond or two."""
 
 FETCH_AHEAD_CELLS_MIN: Final = TRANSACTION_CELLS_MAX
-"""Cells that are left of a unit's logs behind the batch that is being encoded, from which on those
-of the next one are fetched meanwhile: it is full whatever else comes, so nobody's newest cells are
-late for it."""
+"""Cells that must be left of a unit's logs behind the batch that is being encoded; with fewer, no
+cells are fetched meanwhile for the next batch. With as many, the next batch is full even without
+new cells, so no shard's newest cells are late for it."""
 
 SCAN_SHARD_CELLS_MIN: Final = 2_000
-"""Of a unit with many shards that are far behind, so many cells of each are read at a time at
-least. Each shard of a transaction costs a scan of its own, a partition to be added to the
-transaction, a produce request and a mark at the commit: with 600 cells a shard store, exporter and
-broker together take a third more CPU a cell than with 2,000."""
+"""Cells of each shard that are read at a time, at least, when a unit has many shards that are far
+behind. Each shard of a transaction costs a scan, an added partition, a produce request and a mark
+at the commit. With 600 cells a shard, store, exporter and broker together take a third more CPU a
+cell than with 2,000."""
 
 LIVE_CELLS_MAX: Final = 200
 """A shard that is at most so many cells behind is live: it is in the next transaction whatever

@@ -1,8 +1,8 @@
-"""Cells as records of an export: key, value, headers and timestamp, and what becomes of a record
-that is too large for the topic.
+"""Cells as records of an export: key, value, headers and timestamp, and how a record that is too
+large for the topic is handled.
 
 Key, value and timestamp are byte for byte those of the gateway's topic in the same format. The
-headers are there for whoever goes by added_id, this exporter first.
+headers are for readers that go by added_id, this exporter first.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ no record need be measured."""
 
 
 class OutRecord(NamedTuple):
-    """A record to be produced. Without a value it is a cell's that has no body: one that was
-    erased, or that tells of an erasure. ``shared``: its headers but for the added_id, a list that
-    other records share and nobody changes: a batch holds thousands of records, and the collector of
-    garbage walks whatever each of them has of its own."""
+    """A record to be produced. Without a value it is a cell's that has no body: an erased cell, or
+    one that marks an erasure. ``shared``: its headers but for the added_id, a list that other
+    records share and nobody changes. A batch holds thousands of records, and the garbage collector
+    walks every object that each of them has of its own."""
 
     shard: int
     added_id: int
@@ -192,8 +192,8 @@ class RecordEncoder:
 
 
 def claim_check(record: OutRecord, cell: StoredCell, body_json: bytes, datastore: str) -> OutRecord:
-    """A small record that says where the cell is, and by which bytes a reader knows that it got the
-    right one (Hohpe and Woolf's claim check)."""
+    """A small record that says where the cell is, with a digest by which a reader checks it (Hohpe
+    and Woolf's claim check)."""
     reference = {
         "claim_check": 1,
         "datastore": datastore,

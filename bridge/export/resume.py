@@ -1,20 +1,23 @@
-"""Where the export of a shard goes on, from what its partition holds: a pure decision.
+"""Where the export of a shard continues, from the end of its partition: a pure decision.
 
 The partition is believed, nothing else. The offset that was saved after an earlier commit only says
-which cells *behind* the partition's last record were looked at and have no record (the view leaves
-them out, they are parked): it counts when it was saved together with that very record.
+which cells *behind* the partition's last record were looked at and have no record: the view leaves
+them out, or they are parked. It counts when it was saved together with that very record.
 
-| the partition's last record | saved | then |
-| --- | --- | --- |
-| added_id *t* | saved when *t* was the last | at what was saved |
-| added_id *t* | anything else, or nothing | at *t* + 1; the saved offset is mended |
-| *t* at or beyond the end of the shard's log | | refused: another log is in there |
-| none, never was one | nothing, or saved when there was none | at what was saved, or at the start |
-| none | saved when there was a record | refused, or begun anew: what was exported is gone |
-| none, and records were deleted | | refused, or begun anew |
+    the partition's last record    saved                            then
+    added_id *t*                   saved when *t* was the last      at the saved offset
+    added_id *t*                   anything else, or nothing        at *t* + 1; the saved offset is
+                                                                    mended
+    *t* at or beyond the           (any)                            refused: another log is in there
+    end of the shard's log
+    none, never was one            nothing, or saved when there     at the saved offset, or at the
+                                   was none                         start
+    none                           saved when there was a record    refused, or begun again: the
+                                                                    exported records are gone
+    none, records were deleted     (any)                            refused, or begun again
 
-Cells between there and the start of the log were trimmed before they were exported: refused, or
-gone on without them where the configuration says so.
+Cells between there and the start of the log were trimmed before they were exported. The export is
+refused, or continues without them where the configuration says so.
 """
 
 from __future__ import annotations

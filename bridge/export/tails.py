@@ -1,9 +1,9 @@
 """The ends of partitions, as a reader of committed records sees them.
 
-To be read after ``init_transactions`` of the unit's transactional ids: then whoever wrote before is
-fenced, and what it left open is aborted or committed with its marks written, so the end that is
-seen is the end for good. Behind the last record there may be offsets without one: the marks of
-transactions, one each, and records of aborted ones.
+To be read after ``init_transactions`` of the unit's transactional ids. Then the earlier producers
+are fenced. Their open transactions are aborted or committed, with the marks written. So the end
+that is seen is the end for good. Behind the last record there may be offsets without one: the marks
+of transactions, one each, and records of aborted ones.
 """
 
 from __future__ import annotations

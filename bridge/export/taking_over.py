@@ -1,5 +1,5 @@
-"""Taking a unit over: its topic is looked at, the ends of its partitions are read, and for each
-shard it is decided where the export goes on.
+"""Takes a unit over: checks its topic, reads the ends of its partitions, and decides for each shard
+where the export continues.
 
 To be called behind the fence (``unit_producer.py``): then the ends are the ends for good.
 """
@@ -29,7 +29,7 @@ from cellfeed.store.limits import ADDED_ID_MAX
 
 _log: Final = logging.getLogger("cellfeed.export")
 _REASONS_MAX: Final = 3
-"""Of refusals that are told, when many shards are refused."""
+"""Of refusals that the error names, when many shards are refused."""
 
 
 class TakenOver(NamedTuple):
@@ -69,7 +69,7 @@ class ExportContext:
 
 
 def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
-    """Raises ProtectData with the reason when one of the shards cannot go on; KafkaException,
+    """Raises ProtectData with the reason when one of the shards cannot continue; KafkaException,
     Unavailable."""
     _check_topic(context)
     context.unfit = None
@@ -145,9 +145,9 @@ def _check_topic(context: ExportContext) -> None:
 
 
 def look_again(context: ExportContext) -> None:
-    """Whether the topic, to which units are at work, is still fit: sets
-    :attr:`ExportContext.unfit`. Who stops for it takes its unit over anew, and there it is decided
-    what becomes of it. Raises KafkaException, Unavailable where the cluster does not tell."""
+    """Checks whether a topic that is being exported to is still fit, and sets
+    :attr:`ExportContext.unfit`. A unit that stops for it is taken over again, and that decides
+    whether it continues. Raises KafkaException, Unavailable where the cluster does not answer."""
     try:
         facts = ensure_topic(
             admin_of(context.export),

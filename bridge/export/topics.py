@@ -38,7 +38,7 @@ _BYTES: Final = "max.message.bytes"
 
 
 class TopicFacts(NamedTuple):
-    """A topic as the cluster tells of it. ``topic_id`` is another one when it was deleted and made
+    """A topic as the cluster describes it. ``topic_id`` is another one when it was deleted and made
     again."""
 
     topic_id: str

@@ -1,10 +1,10 @@
 """A consumer group's position, from the gateway's topic (an offset is an added_id) to the exported
 one (Kafka's own offsets), and back.
 
-In a partition of an export added_ids rise with the offsets, but offsets are also taken by the marks
-of transactions, by records of aborted ones, and cells that a view leaves out have none. So the
-record is looked for by its header: a binary search, each probe of which reads the first record at
-or behind an offset.
+In a partition of an export added_ids rise with the offsets. But the marks of transactions and the
+records of aborted ones take offsets too, and cells that a view leaves out have none. So the record
+is found by its header: a binary search, each probe of which reads the first record at or behind an
+offset.
 
 A position means the next cell to read, so it is translated to the first record of that cell or a
 later one: nothing is skipped, nothing comes twice.

@@ -1,15 +1,15 @@
-"""The transactional producers of one unit: they fence whoever had the unit before, then send one
+"""The transactional producers of one unit: they fence the unit's earlier producers, then send one
 transaction after the other.
 
 Two take turns. A broker answers a commit before it has written the transaction's marks into the
-partitions, and until it has, it refuses the same producer's next transaction, which the client
-tries again 20 ms later. The other one may begin at once. It never begins before the commit of the
-one before is known, so no two transactions are open, and what is committed is in the order of the
-log.
+partitions. Until then it refuses the same producer's next transaction, and the client tries that
+again 20 ms later. The other producer may begin at once. It never begins before the commit of the
+transaction before is known. So no two transactions are open, and records are committed in the order
+of the log.
 
-Every call that waits for the cluster comes back at least every few seconds to look whether it is to
-end, so nothing hangs while the cluster is away; what was sent and is not answered leaves the
-client's memory by its time-out.
+Every call that waits for the cluster returns at least every few seconds to look whether it is to
+end. So nothing hangs while the cluster is away. Sent records without an answer leave the client's
+memory by its time-out.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _FLUSH_S: Final = 1.0
 """How long one call waits for what was sent to be answered."""
 
 _STOPPING_S: Final = 10.0
-"""How long a transaction under way is waited for once the exporter is to end; then it is left to
-whoever takes the unit over, who aborts it."""
+"""How long a transaction under way is waited for once the exporter is to end; then the unit's next
+owner aborts it."""
 
 
 class UnitProducer:
-    """See the module. Used by one thread. ``say`` is told what is waited for. Raises KafkaException
-    wherever the cluster refuses."""
+    """See the module. Used by one thread. ``say`` gets a text that says what is waited for. Raises
+    KafkaException wherever the cluster refuses."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class UnitProducer:
         failpoint("export.after_fencing")
 
     def _is_fenced(self, producer: Producer, wait_s: float) -> bool:
-        """Begins, or goes on with, barring those before: whether it is done within ``wait_s``
-        seconds."""
+        """Begins or continues to bar the earlier producers; returns whether that is done within
+        ``wait_s`` seconds."""
         try:
             _served(producer, producer.init_transactions, wait_s)
         except KafkaException as error:

@@ -1,9 +1,9 @@
 """The work of one exporter on one unit: a thread that copies the logs of its shards into their
 partitions, until it is stopped or has lost the unit.
 
-Whoever takes a unit over asks first whether its claims hold, then fences the unit's earlier
-producers, then reads what the partitions hold, and goes on behind it (``resume.py``). So the
-partition equals the log whatever happened to whoever had the unit before (I15). Crash points:
+The thread asks first whether its claims hold, then fences the unit's earlier producers. Then it
+reads the ends of the partitions and continues behind them (``resume.py``). So the partition equals
+the log whatever happened to the owner before (I15). Crash points:
 
     before the transaction          nothing was sent
     after records were sent         the next owner's fencing aborts them; readers of committed
@@ -11,20 +11,21 @@ partition equals the log whatever happened to whoever had the unit before (I15).
     before the commit               the same
     inside the commit               fencing waits until it is done or undone: the tail that is read
                                     then says which
-    after it, before the offset is saved        the tail holds the cells: the next owner goes on
+    after it, before the offset is saved        the tail holds the cells: the next owner continues
                                                 behind them, and mends the offset
-    paused and overtaken            the broker refuses what is still sent: the producer has an older
+    paused and overtaken            the broker refuses further records: the producer has an older
                                     epoch; the claims are asked, and are void
     parked, before the commit       entries of parked cells are written before the transaction that
                                     passes them commits: nothing passes a cell unnoticed;
-                                    a crash in between comes to the cell again and writes the same
-                                    entry
-    coordination away               the unit goes on: the fence is Kafka's, the offset is saved when
-                                    coordination is back
-    a session ended, a new one begun        the shards are claimed anew and the unit goes on. Had
-                                            somebody taken it over and given it back in between, the
-                                    broker refuses the next transaction, as above, and it is taken
-                                    over once more, under claims that hold
+                                    after a crash in between the next owner reaches the cell again
+                                    and writes the same entry
+    coordination away               the unit continues: the fence is Kafka's, the offset is saved
+                                    when coordination is back
+    a session ended, a new one begun        the shards are claimed again and the unit continues. Had
+                                            another process taken it over and given it back in
+                                            between, the broker refuses the next transaction, as
+                                            above; it is taken over once more, under claims that
+                                            hold
 
 While the cluster is away nothing is read from the log but the batch under way and the one after it,
 so memory stays bounded; the log is the store's and waits.
@@ -87,8 +88,8 @@ class UnitRun:
         self.claims = dict(claims)
         self.epoch = epoch
         self._claiming = threading.Lock()
-        """A claim is void from the moment at which it is made anew: whoever saved under it just
-        then would take the unit for lost."""
+        """A claim is void from the moment at which it is made again: a save under it just then
+        would take the unit for lost."""
         self.stop = threading.Event()
         self.lost = False
         """Whether it ended because another exporter has the unit."""
@@ -115,8 +116,8 @@ class UnitRun:
         self._thread.start()
 
     def tell(self, heads: Mapping[int, Head], look_s: float) -> None:
-        """New heads of the logs, which took so many seconds to be looked at; wakes whoever waits
-        for some."""
+        """Takes new heads of the logs, and wakes the thread that waits for some. ``look_s``: the
+        seconds that the look at them took."""
         with self._news:
             self._heads = heads
             self._told += 1
@@ -132,8 +133,8 @@ class UnitRun:
     def claim_anew(
         self, claim: Callable[[Collection[int]], Mapping[int, Claim]], epoch: int
     ) -> bool:
-        """Goes on in another session, whose ``epoch`` it is, if the claims of all shards can be had
-        in it: whether they could. Raises Unavailable."""
+        """Continues in another session, which has this ``epoch``, if that can claim all shards;
+        returns whether it could. Raises Unavailable."""
         with self._claiming:
             claims = claim(self.shards)
             self.claims.update(claims)
@@ -338,7 +339,8 @@ class UnitRun:
         self._wait_for_heads(told)
 
     def _wait_for_heads(self, told: int) -> None:
-        """Waits until others are told than those, at most as long as an offset may be behind."""
+        """Waits for heads newer than the report ``told``, at most as long as an offset may be
+        behind."""
         with self._news:
             if self._told == told and not self.stop.is_set():
                 self._context.heads_wanted.set()

@@ -1,12 +1,12 @@
 """Whether a partition is its shard's log: every record compared with the cell, and a digest of each
 side (I15, I17).
 
-A comparison goes on where it was: while an exporter is at work, each look reads only what has come
-since the one before. Cells that the log has beyond the partition's last record are lag, not a
-difference; so are parked ones, which have no record. What was trimmed is in the partition alone:
-comparing begins at the start of the log. Of a cell that was erased after it was exported the
-partition has the body still, until its retention takes it: key and headers are compared, and it
-counts as erased on both sides.
+A comparison resumes where it ended: while an exporter is at work, each look reads only the records
+and cells since the one before. Cells that the log has beyond the partition's last record are lag,
+not a difference; so are parked ones, which have no record. Trimmed cells are in the partition
+alone: comparing begins at the start of the log. The partition still has the body of a cell that was
+erased after it was exported, until its retention deletes that. Then key and headers are compared,
+and the cell counts as erased on both sides.
 """
 
 from __future__ import annotations

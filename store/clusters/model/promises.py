@@ -1,14 +1,14 @@
 """Promises: before a promotion raises an epoch, a majority of nodes remembers that it began.
 
 A promotion writes its epoch first on one node, the new master. That node may die before any other
-has heard of it, and comes back later with the highest epoch of all. So each node that answers
-remembers the epoch before, in a database of its own that is neither replicated nor copied. A
-majority has the promise, and every later promotion asks a majority: so
+has heard of it, and return later with the highest epoch of all. So each node that answers remembers
+the epoch before, in a database of its own that is neither replicated nor copied. A majority has the
+promise, and every later promotion asks a majority: so
 
-- no epoch is given twice: the next promotion takes one above all promises
-- while a node that answers remembers a higher epoch than any node tells, no node follows and no
-  master is opened in the lower one: what it would acknowledge, the missing node does not have.
-  Either that node comes back, or a promotion above both settles who is master
+- no epoch is given twice: the next promotion takes one above all promises.
+- while an answering node remembers a higher epoch than any node tells, no node follows and no
+  master opens in the lower one: the missing node would lack what that master acknowledges. Either
+  the missing node returns, or a promotion above both settles who is master.
 
 The model in ``docs/inside/cluster-model.md`` found what happens without
 (``promotion-not-promised``).

@@ -12,8 +12,7 @@ from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import DataDamaged
 
 RESTORE_KEY: Final = "cluster/restore"
-"""The state entry that marks a cluster under restore, and afterwards tells of which backup it
-is."""
+"""The state entry that marks a cluster under restore, and afterwards names the backup."""
 
 
 class Mark(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
 """Who is master of a cluster: an entry of the state table on the cluster's own nodes, so it
 replicates with the cells.
 
-A promotion writes it on the new master, under a higher epoch. Whoever looks asks every node that
-answers and believes the highest epoch, so an old master that comes back, or is cut off, convinces
+A promotion writes it on the new master, under a higher epoch. A reader of the role asks every node
+that answers and believes the highest epoch. So an old master that returns, or is cut off, convinces
 nobody who can reach one node that has heard of the promotion.
 """
 
@@ -92,12 +92,12 @@ class Role(msgspec.Struct, frozen=True):
         )
 
     def promotion_after(self, epoch: int) -> str | None:
-        """What the new master of the first promotion after ``epoch`` had: a node that has heard of
-        none later and has more holds what was never replicated.
+        """The position that the new master of the first promotion after ``epoch`` had: a node that
+        has heard of none later and has more holds commits that were never replicated.
 
         None when no promotion came after it; the empty position, which is behind every other, when
-        the role does not know the epoch: it is forgotten, or a promotion raised it that nobody
-        followed, and a node that heard of it may hold another history at positions that look the
+        the role does not know the epoch. Such an epoch is forgotten, or a promotion raised it that
+        nobody followed: a node that heard of it may hold another history at positions that look the
         same.
         """
         if epoch == self.epoch:

@@ -1,7 +1,7 @@
 """Which cluster holds which shards: a versioned document, kept as a state entry on every cluster.
 
-The map only says where to look. Who takes a shard's puts is told by the counters: one cluster at a
-time has the shard's (:mod:`cellfeed.store.clusters.moves`). So a process with an old map is
+The map only says where to look. The counters decide who takes a shard's puts: one cluster at a time
+has the shard's counter (:mod:`cellfeed.store.clusters.moves`). So a process with an old map is
 refused, and looks again. Two maps are merged shard by shard: the owner since the higher leader
 epoch counts, whatever was written where, and in whatever order.
 """

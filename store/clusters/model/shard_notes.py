@@ -19,7 +19,7 @@ Clusters = Mapping[str, ClusterServers]
 
 HIDDEN: Final = "moved_"
 """Before the names of a shard's tables on a cluster that it leaves, or that has not got all of it
-yet: whoever reads there by an old map finds nothing."""
+yet: a reader with an old map finds nothing there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,49 +1,49 @@
-"""Ends what a dead mover has left: a shard that nobody serves, or that nobody can find. Done by
-every worker and every failover process, without being told.
+"""Ends what a dead mover has left: a shard that nobody serves, or that nobody can find. Every
+worker and every failover process does so unasked.
 
-A mover is alive while its connections with the shard's locks are, and say something. Whoever heals
-takes the same locks, so it is never beside a mover; and where a mover holds them and both of its
-connections have been silent for ``SILENT_MAX_S`` (it is stopped, or its machine has gone without a
-word), they are ended first. A mover that wakes up then finds that they are closed. It could do
-nothing without them: what it had not committed is undone, what it had sent is done or undone before
-its lock is free. It opens new ones as any other mover does, and goes on from what the servers say
-then.
+A mover is alive while its connections with the shard's locks are, and say something. A healer takes
+the same locks, so it is never beside a mover. Where a mover holds them and all its connections with
+locks have been silent for ``SILENT_MAX_S``, the healer ends these connections first: the mover is
+stopped, or its machine has gone without a word. A mover that wakes up then finds them closed. It
+can do nothing without them: its uncommitted changes are undone, and a commit that it had sent is
+done or undone before its lock is free. It opens new ones as any other mover does, and resumes from
+the state that the servers report.
 
 The rule:
 
     fenced, not switched      the source gets the shard back. It has all of it, so there is nothing
-                              to wait for; the copy is kept, and `cellfeed shard resume`
-                              goes on with it
+                              to wait for. The copy is kept, and `cellfeed shard resume` continues
+                              the move with it.
     switched                  the target has it: the shard map is written, when the switch is safe
-                              from a promotion
-    copying                   the source serves, and nothing is done: the operator resumes, or takes
-                              it back. But while a copy is there nothing is erased, so an
-                              erasure that has waited in vain takes it back
+                              from a promotion.
+    copying                   the source serves, and nothing is done: the operator resumes the move,
+                              or takes it back. But while a copy is there nothing is erased. So an
+                              erasure that has waited in vain takes the copy back
                               (:func:`take_back_left_copy`), as an operator does, and then erases.
-                              Erasing in the copy as well would keep it; but then a kill between the
-                              two servers must not leave a body on one of them alone, and what the
-                              copy costs is only time
+                              Erasing in the copy as well would keep it. But then a kill between the
+                              two servers must not leave a body on one of them alone, and the copy
+                              costs only time.
 
 Both masters are needed for the first: only the target's knows whether the switch has come. It has
-come when the note of the copy is gone there, and then the source gets nothing back, whatever else
-may be the reason that the note is not there.
+come when the note of the copy is gone there. Then the source gets nothing back, whatever else may
+be the reason that the note is missing.
 
 What a kill of the healer leaves:
 
-    the mover's connections are ended     the fence, and no mover: the next look heals it
+    the mover's connections are ended     the fence, and no mover: the next look heals it.
     the copy's note has another token     no switch of the mover can come any more; the next look
-                                          heals it
-    the copy is hidden again              as before
-    the tables have their names back      the counter is not there, so nobody puts; what is read is
-                                          what the source still has; the next look goes on
-    the counter is back                   the source serves: healed
-    between two maps                      the next look writes the rest
+                                          heals it.
+    the copy is hidden again              as before.
+    the tables have their names back      the counter is not there, so nobody puts; readers get what
+                                          the source still has; the next look resumes.
+    the counter is back                   the source serves: healed.
+    between two maps                      the next look writes the rest.
 
-A copy is taken back under the locks of both sides, too. What a kill leaves is told in
-:func:`~cellfeed.store.clusters.moves.steps.take_back`: in any case the mark, so the erasure that is
-repeated comes here again. A mover that was paused meanwhile has lost the connections that it could
-go on with: it looks at what there is, finds no copy, and begins a new one, of a log in which the
-erasure is done, or refused by the new mark.
+A copy is taken back under the locks of both sides, too. A kill leaves in any case the mark, so the
+repeated erasure comes here again (:func:`~cellfeed.store.clusters.moves.steps.take_back`). A mover
+that was paused meanwhile has lost its connections and cannot continue with them. It looks at the
+servers, finds no copy, and begins a new one: in its log the erasure is done, or refused by the new
+mark.
 
 Any number of healers may run: the locks let one of them at a shard, the others find nothing left to
 do.
@@ -104,7 +104,7 @@ PATIENCE_S: Final = 5.0
 
 
 def heal(clusters: Clusters, found: Underway) -> str | None:
-    """What was done for a shard that is fenced or switched, told for a log; None when nothing is
+    """Heals a shard that is fenced or switched. Returns a line for the log; None when nothing is
     left to do. ``clusters``: those that answer.
 
     Raises StorageUnavailable when its mover is alive, or a master that is needed does not answer.
@@ -146,9 +146,9 @@ def heal(clusters: Clusters, found: Underway) -> str | None:
 
 
 def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | None:
-    """Drops the copy of a shard that ``source`` serves, when its mover is dead: whatever the copy
-    keeps from being erased can be erased then. The name of the cluster that it was on; None, and
-    nothing done, when there is no such copy, or it is on a cluster that is not among these.
+    """Drops the copy of a shard that ``source`` serves, when its mover is dead: erasures that the
+    copy held up can be done then. Returns the name of the cluster that it was on; None, and nothing
+    done, when there is no such copy, or it is on a cluster that is not among these.
 
     Raises StorageUnavailable when its mover is alive, a master of both sides does not answer, or
     the copy's minions do not follow theirs.
@@ -164,7 +164,7 @@ def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | No
         here = opened.enter_context(opened_side(clusters[source], shard))
         there = opened.enter_context(opened_side(clusters[copied_to], shard))
         if here.standing().copied_to != copied_to:
-            return None  # somebody has gone on with it, or has taken it back
+            return None  # somebody has resumed it, or has taken it back
         try:
             take_back(here, there, copied_to)
         except TooSlow as error:
@@ -217,7 +217,7 @@ class MoveHealer:
         self._told: dict[str, str] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Looks until ``stop`` is set. Errors are told and waited out."""
+        """Looks until ``stop`` is set. Errors are logged and waited out."""
         while not stop.wait(LOOK_EVERY_S):
             self.look()
         self.close()
@@ -249,8 +249,8 @@ class MoveHealer:
                 self._heal(answering, stuck[each])
 
     def _concerns(self, found: Underway) -> bool:
-        """What has gone to a cluster that this process has never heard of only looks as if nobody
-        served it."""
+        """A shard that moved to a cluster this process does not know is served; it only looks
+        unserved from here."""
         return found.stage in ("fenced", "switched") and found.target in self._clusters
 
     def _heal(self, clusters: Clusters, found: Underway) -> None:

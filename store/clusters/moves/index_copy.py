@@ -1,11 +1,11 @@
 """The index entries of a shard: made the same on the target as on the source, in rounds.
 
-Entries change in place, so there is no place in them to go on from. A round compares digests of
+Entries change in place, so a copy cannot resume from a place in them. A round compares digests of
 ``BUCKETS`` parts of each table on both servers, and copies the parts that differ. The first round
 copies all, the next ones what has changed since; the last one, behind the fence, when nothing
-changes any more, ends with both the same. It needs no note of what was changed by whom, and so
-holds whatever was promoted or killed in between. A digest reads the whole table: about a second for
-each million entries of a shard.
+changes any more, ends with both the same. It needs no note of changes, and so holds whatever was
+promoted or killed in between. A digest reads the whole table: about a second for each million
+entries of a shard.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ as they are.
 Each cell is compared with its checksum on the way, and each id is accounted for: a copy that hid
 damage would take the place of the only good one. The target's inserts take longer than that, and
 while they run the next step is read. A step is one transaction, with the place where the copy ends:
-cut off anywhere, it goes on from there.
+a copy that was cut off anywhere resumes from there.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def copy_log(
     end: int,
     on_cells: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Copies the cells from ``first`` up to ``end`` of a table of the source. ``on_cells`` is told
-    how many ids each step had.
+    """Copies the cells from ``first`` up to ``end`` of a table of the source. ``on_cells`` gets the
+    number of ids of each step.
 
     Raises Trimmed when the cells at ``first`` are gone, DataDamaged, StorageUnavailable.
     """

@@ -1,8 +1,8 @@
 """Moves one shard, resumes what a killed mover left, takes it back, drops what is kept. The steps
 and their argument are in :mod:`cellfeed.store.clusters.moves`.
 
-Each call looks at what the servers say of the shard and goes on from there; when a master dies on
-the way it looks for the new one and does so again.
+Each call reads from the servers where the shard is, and resumes there. When a master dies on the
+way, the call looks for the new one and does so again.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def move_shard(
     on_cells: Callable[[int], None] = lambda _: None,
     again_s: float = AGAIN_S,
 ) -> Moved:
-    """Moves a shard, or goes on with a move of it to that cluster. ``complete_dictionaries`` brings
-    every dictionary to every cluster. ``on_cells`` is told of cells copied.
+    """Moves a shard, or resumes a move of it to that cluster. ``complete_dictionaries`` brings
+    every dictionary to every cluster. ``on_cells`` gets the numbers of cells copied.
 
     Raises NotFound, InvalidRequest (it is under way to another cluster), StorageUnavailable when it
     has to be resumed.
@@ -72,7 +72,7 @@ def resume(
     complete_dictionaries: Callable[[], None],
     again_s: float = AGAIN_S,
 ) -> Moved:
-    """Goes on with a move that was left."""
+    """Resumes a move that was left."""
     return move_shard(clusters, found.shard, found.target, complete_dictionaries, again_s=again_s)
 
 
@@ -120,10 +120,10 @@ def _unknown_owner(clusters: Clusters, shard: int) -> str | None:
 
 
 def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], None]) -> str:
-    """Drops what the source keeps of a shard that was moved; returns the source's name. Raises
-    NotFound when nothing is kept, ProtectData when not every node of the target has told that it
-    serves the shard, a cluster does not know the new map, or the source has a cell in good order
-    that a node of the target lacks or has otherwise."""
+    """Drops the tables that the source keeps of a shard that was moved; returns the source's name.
+    Raises NotFound when nothing is kept. Raises ProtectData when not every node of the target says
+    that it serves the shard, or a cluster does not know the new map. Raises it as well when the
+    source has a cell in good order that a node of the target lacks or has otherwise."""
     told = {each: told_by(cluster, cluster_role(cluster)[0]) for each, cluster in clusters.items()}
     if not any(shard in served for served, *_ in told.values()):
         raise ProtectData(
@@ -177,8 +177,8 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
             failpoint("move.inside_clean")
             source.drop_kept()
             try:
-                # While the note is there an erasure tells of what is kept: a promotion must not
-                # bring that back without it.
+                # While the note is there an erasure names the kept tables: a promotion must not
+                # bring them back without it.
                 wait_for_minions(
                     source,
                     lambda each: not each.has_tables,

@@ -55,7 +55,7 @@ class ShardCopy:
 
 
 def copies_of(clusters: Clusters, shard: int) -> tuple[list[ShardCopy], dict[str, str]]:
-    """Every node's copy, and why the other nodes tell of none. Raises StorageUnavailable when no
+    """Every node's copy, and why the other nodes report none. Raises StorageUnavailable when no
     node of a cluster says who is master."""
     found: list[ShardCopy] = []
     silent: dict[str, str] = {}

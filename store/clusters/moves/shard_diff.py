@@ -5,14 +5,13 @@ two differ the range is halved, down to a few rows, which are read on both sides
 by value. So equal nodes cost one pass of each server over the table, and a difference is named by
 its id.
 
-What is no difference: cells below the start of either log, ids behind the end of a minion's or a
-copy's, a body that the serving side has erased since, where its log tells so, and the same body in
-another encoding. Nodes at work
-change meanwhile, each at its own moment. So a difference counts when it is still there after
-``SETTLE_S``.
+These are no differences: cells below the start of either log; ids behind the end of a minion's or a
+copy's; a body that the serving side has erased since, as its log says; and the same body in another
+encoding. Nodes at work change meanwhile, each at its own moment. So a difference counts when it is
+still there after ``SETTLE_S``.
 
 ``loses``: the compared copy has a cell in good order that the reference lacks, or has otherwise.
-Whoever drops that copy drops the only good one.
+Dropping that copy drops the only good one.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def diff_shard(
     clusters: Clusters, shard: int, on_ids: Callable[[int], None] = lambda _: None
 ) -> ShardDiff:
     """Compares every node's copy with the master that serves the shard, or is about to give it
-    away. ``on_ids`` is told of ids compared. Raises NotFound when no node has it,
+    away. ``on_ids`` gets the numbers of ids compared. Raises NotFound when no node has it,
     StorageUnavailable when the shard moves meanwhile, or no node says who is master."""
     copies, silent = copies_of(clusters, shard)
     masters = sorted(

@@ -97,7 +97,7 @@ class ShardSide:
 
     def _told_by(self, name: str) -> Standing:
         if name == self.role.master:
-            # on the connection with the lock: whoever waits is heard there meanwhile
+            # on the connection with the lock: a mover that waits is heard there meanwhile
             # (``lock_holder``)
             return self.standing()
         with self.cluster.server(name).connection() as connection:
@@ -132,7 +132,7 @@ class ShardSide:
     # --- the target -------------------------------------------------------------------------------
 
     def begin(self, source: str, token: int, first: int) -> None:
-        """Makes the shard's tables anew, hidden, and the note that it arrives, from id ``first``
+        """Makes new tables of the shard, hidden, and the note that it arrives, from id ``first``
         on. Raises ProtectData where it is served."""
         there = self.standing()
         if there.serves:
@@ -182,8 +182,8 @@ class ShardSide:
             )
 
     def restart(self, first: int) -> None:
-        """The copy begins anew, at ``first``: what is before was trimmed, or rows were erased that
-        it may have as they were."""
+        """The copy begins again, at ``first``: cells before it were trimmed, or rows were erased
+        that the copy may still have with their bodies."""
         self._commit(
             lambda _: [
                 f"DELETE FROM {self._copy('cell')}",
@@ -239,7 +239,7 @@ class ShardSide:
     def switch(
         self, left: Leaving, epochs: Sequence[tuple[int, int]], columns: Sequence[bytes]
     ) -> int:
-        """The counter, from now on here. Returns the leader epoch that readers are told."""
+        """The counter, from now on here. Returns the leader epoch that readers get."""
         told = max(self.role.epoch, left.leader_epoch + 1)
 
         def statements(connection: Connection[Any]) -> list[str]:
@@ -304,8 +304,8 @@ class ShardSide:
 
     def mark_copied(self, to: str) -> None:
         """From its commit on nothing is erased here, while a copy is made for that cluster; with an
-        empty name erasures go on. An erasure locks the counter as this does: it is done before, and
-        then in what is copied, or it finds the mark."""
+        empty name erasures resume. An erasure locks the counter as this does: it is done before,
+        and then part of the copied log, or it finds the mark."""
         self._commit(
             lambda _: [
                 f"UPDATE {self._meta}.shard_counter SET copied_to = X'{to.encode().hex()}' WHERE"
@@ -342,8 +342,8 @@ class ShardSide:
         )
 
     def give_back(self, token: int, copied_to: str) -> None:
-        """Ends the fence of that token: puts and reads go on here, erasures as well unless a
-        cluster is named that the copy is still made for."""
+        """Ends the fence of that token: puts and reads resume here. Erasures do as well, unless
+        ``copied_to`` names a cluster that the copy is still made for."""
         self._run(self._shown)
 
         def statements(connection: Connection[Any]) -> list[str]:
@@ -384,7 +384,7 @@ class ShardSide:
         )
 
     def forget_kept(self) -> None:
-        """The leader epochs stay: an old master that comes back is judged by them."""
+        """The leader epochs stay: an old master that returns is judged by them."""
         self._commit(
             lambda _: [f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}"]
         )
@@ -414,7 +414,7 @@ class ShardSide:
             )
 
     def _copy(self, table: str) -> str:
-        """A table of a copy that is not whole yet: whoever reads by a map from before earlier moves
+        """A table of a copy that is not whole yet: a reader with a map from before earlier moves
         must not take it for the shard."""
         return f"{self.database}.{HIDDEN}{table}"
 

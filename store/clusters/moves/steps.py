@@ -44,11 +44,11 @@ _log = logging.getLogger("cellfeed.moves")
 
 FENCE_MAX_S: Final = 1.0
 """Longest time for which a move keeps a shard from taking puts, in seconds. When the switch has not
-begun by then, the shard is given back, and fenced again later."""
+begun within it, the shard is given back, and fenced again later."""
 
 FENCES_MAX: Final = 5
-"""So many fences of one move: a shard that cannot be switched in time again and again is told, with
-what held it up."""
+"""So many fences of one move: a shard that repeatedly cannot be switched in time is reported, with
+the reason."""
 
 NEAR_CELLS: Final = 2_000
 """The shard is fenced when so many cells, or fewer, are left to copy: some twenty milliseconds."""
@@ -69,9 +69,9 @@ _PAUSE_S: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move came to. ``fence_s``: from the fence until processes could learn of the target,
-    None where that was not measured in one run; ``cells`` and ``copy_s``: what was copied by this
-    run and how long that took; ``was_there``: the target had it already."""
+    """The result of a move. ``fence_s``: from the fence until processes could learn of the target,
+    None where that was not measured in one run; ``cells`` and ``copy_s``: how many cells this run
+    copied, and how long that took; ``was_there``: the target had it already."""
 
     shard: int
     source: str
@@ -84,8 +84,8 @@ class Moved:
 
 
 class Move:
-    """One run of a move, from what is there to its end, or to an error after which another run goes
-    on."""
+    """One run of a move, from the present state to its end, or to an error after which another run
+    resumes it."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Move:
                     f"shard {self._shard} could not be switched within {FENCE_MAX_S} s,"
                     f" {FENCES_MAX} times: {slow}; it is where it was"
                 )
-        # The source first: whoever finds the shard gone there reads the map there.
+        # The source first: a process that finds the shard gone there reads the map there.
         self._write_map(target, source.cluster.name)
         fence_s = time.monotonic() - began_s if began_s is not None else None
         failpoint("move.after_map")
@@ -232,8 +232,8 @@ class Move:
 
     def _end_erasures(self, source: ShardSide, target: ShardSide) -> None:
         """Every node of the source has the mark before the first cell is copied, so no promotion
-        undoes it: what is erased is erased before it is copied. A copy that was begun without it,
-        or behind which it was taken away, is begun anew."""
+        undoes it: a row is erased before it is copied, or once the mark is gone. A copy that was
+        begun without the mark, or whose mark was removed since, begins again."""
         name = target.cluster.name
         if source.standing().copied_to != name:
             first = _serves(source.standing())[0]
@@ -439,10 +439,10 @@ def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> No
 
     The order, and what a kill leaves: a fence goes before the copy's note, for without one nobody
     knows whether its switch has come. The mark goes last, when nothing of the copy is there, and no
-    promotion can bring it back: while it is, nothing is erased on the source that the copy may
-    have. So a kill leaves the mark, with the copy, with the rest of it or alone, and whoever takes
-    the move back then, or is kept from erasing by the mark, comes here again. The same goes for
-    minions of ``target`` that do not follow in time (TooSlow).
+    promotion can bring it back: while it is there, nothing is erased on the source that the copy
+    may have. So a kill leaves the mark, with the copy, with the rest of it or alone. The next
+    process that takes the move back, or that the mark keeps from erasing, comes here again. The
+    same holds for minions of ``target`` that do not follow in time (TooSlow).
     """
     if target is not None and source.standing().serves is None:
         bar_switch(source, target)
@@ -472,9 +472,9 @@ def _has_no_copy(told: Standing) -> bool:
 def wait_for_minions(
     side: ShardSide, has_it: Callable[[Standing], bool], patience_s: float, otherwise: str
 ) -> None:
-    """Until no promotion undoes what was done on the side's master, because its minions have it,
-    too. A node that is away is not waited for longer than a fence may last, when another one beside
-    the master has it: that one, or one with more, is promoted. Raises TooSlow, and
+    """Waits until the minions have the change of the side's master, too, so that no promotion
+    undoes it. A node that is away is not waited for longer than a fence may last, when another one
+    beside the master has it: that one, or one with more, is promoted. Raises TooSlow, and
     StorageUnavailable."""
     began_s = time.monotonic()
     while True:

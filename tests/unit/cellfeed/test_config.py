@@ -41,7 +41,8 @@ def test_no_file_and_an_empty_file_are_an_embedded_store_with_a_worker_and_a_gat
     for config in (load_config(None), read(tmp_path, ""), read(tmp_path, "# nothing\n")):
         assert (config.datastore.name, config.datastore.shards) == ("trips", 16)
         assert process_names(config) == [("worker", "worker"), ("gateway", "gateway")]
-        assert {each.host for each in [*config.workers, *config.gateways]} == {"127.0.0.1"}
+        hosts = [each.host for each in config.workers] + [each.host for each in config.gateways]
+        assert set(hosts) == {"127.0.0.1"}
 
 
 def test_what_the_file_says_is_what_starts_in_an_order_in_which_each_finds_what_it_needs(

@@ -124,7 +124,7 @@ def test_ndjson_is_one_object_a_line_and_anything_else_is_told(tmp_path: Path) -
 
 def test_parquet_values_are_exact_and_plain_json(tmp_path: Path) -> None:
     path = tmp_path / "trips.parquet"
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "n": 1,
             "when": datetime(2019, 3, 23, 20, 21, 9, 5, tzinfo=UTC),

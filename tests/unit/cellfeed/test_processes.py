@@ -14,6 +14,7 @@ import pytest
 from cellfeed.assembly import processes
 from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.config.model import (
     Config,
     DatastoreConfig,
@@ -177,10 +178,12 @@ def test_trigger_processes_of_one_program_work_under_different_names(
     run: Callable[[str, str], Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        "cellfeed.bridge.triggers.program.load_program",
-        lambda *arguments, entry: loaded.append((*arguments, entry)) or [],
-    )
+
+    def noted(*arguments: Any, entry: str) -> list[Trigger]:
+        loaded.append((*arguments, entry))
+        return []
+
+    monkeypatch.setattr("cellfeed.bridge.triggers.program.load_program", noted)
     started = [run(name, "run_trigger_worker") for name in ("bills-1", "bills-2")]
     assert [each.arguments[3] for each in started] == ["bills-1", "bills-2"]
     assert [each.options for each in started] == [{"lease_s": 3.0, "threads": 8}] * 2

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
@@ -67,9 +68,9 @@ class Instance:
 
     def watch(self, until_s: float, *, restart: bool = True, config: Config | None = None) -> None:
         end_s = self.now_s + until_s
-        supervise(
-            self, config or Config(restart=restart), self.said.append, lambda: self.now_s >= end_s
-        )  # type: ignore[arg-type]
+        run_dir = cast("RunDir", self)
+        config = config or Config(restart=restart)
+        supervise(run_dir, config, self.said.append, lambda: self.now_s >= end_s)
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds

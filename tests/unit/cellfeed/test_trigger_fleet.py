@@ -94,14 +94,15 @@ def test_a_worker_that_dies_is_started_again_with_growing_patience(
         now_s += seconds
 
     fleet = Fleet(monkeypatch, tmp_path, READY + "sys.exit(1)", count=1)
-    start = trigger_fleet.subprocess.Popen
+    own_subprocess: Any = vars(trigger_fleet)["subprocess"]  # the one that Fleet has put there
+    start = own_subprocess.Popen
 
     def noted(*arguments: Any, **options: Any) -> Any:
         starts.append(now_s)
         processes.append(start(*arguments, **options))
         return processes[-1]
 
-    monkeypatch.setattr(trigger_fleet.subprocess, "Popen", noted)
+    monkeypatch.setattr(own_subprocess, "Popen", noted)
     monkeypatch.setattr(
         trigger_fleet, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep)
     )

@@ -14,9 +14,9 @@ from cellfeed.bridge.backups.kept_state import belongs, restored
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.start import EARLIEST, StartOfGroup
-from cellfeed.consumers.billing.app import GROUP, STATUS_COLUMN, bill_trip
+from cellfeed.consumers.billing.app import STATUS_COLUMN, bill_trip
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider, declines_first
-from cellfeed.consumers.billing.charge_keys import ChargeKeys, key_of_place
+from cellfeed.consumers.billing.charge_keys import GROUP, ChargeKeys, key_of_place
 from cellfeed.store.backups.check import read_state
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder

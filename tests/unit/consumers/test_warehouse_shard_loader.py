@@ -134,8 +134,7 @@ def test_a_cleaner_leaves_the_staged_file_of_a_living_loader_alone(tmp_path: Pat
     loader = ShardLoader(directory, SHARD)
     feed(loader, log, 10)
     import cellfeed.consumers.warehouse.shard_loader as module
-
-    real = module.finish_data_file
+    from cellfeed.consumers.warehouse.staging import finish_data_file as real
 
     def recover_meanwhile(staged: object) -> tuple[int, str]:
         ShardLoader(directory, SHARD)
@@ -252,9 +251,9 @@ def test_plain_readers_see_committed_files_only_and_the_shard_as_a_number(tmp_pa
     loader.flush()
     (directory / STAGING / f"{SHARD:04d}-dead.parquet.staged").write_bytes(b"half a fi")
     assert pq.read_table(directory)["shard"].to_pylist() == [SHARD] * 6
-    assert duckdb.sql(
-        f"SELECT DISTINCT shard FROM read_parquet('{directory}/**/*.parquet')"
-    ).fetchall() == [(SHARD,)]
+    found = duckdb.sql(f"SELECT DISTINCT shard FROM read_parquet('{directory}/**/*.parquet')")
+    assert found is not None
+    assert found.fetchall() == [(SHARD,)]
 
 
 def test_a_directory_is_the_table_of_one_topic(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ What each codec's text has to look like so that every client reads it:
   with their lengths), which every client knows; some of them know the bare form as well.
 - lz4: the LZ4 frame format with independent blocks of 64 KiB, the only ones that the Java client
   reads. The frame is written here around the blocks.
-- zstd: one frame. Clients know it from version 10 of Fetch on; an older one is told so
-  (:data:`Compression.fetch_version_min`).
+- zstd: one frame. Clients know it from version 10 of Fetch on; an older Fetch is refused with that
+  reason (:data:`Compression.fetch_version_min`).
 
 Every function is one of its bytes alone and safe to use from several threads; all of them let other
 threads run meanwhile.

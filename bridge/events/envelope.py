@@ -3,7 +3,7 @@ was written, or an error.
 
 Nothing is guessed and nothing half-read is returned. Avro carries its lengths and a record batch
 its checksum, so the body inside is only checked to be one JSON object in UTF-8. JSON values pass
-through programs that parse and write JSON anew, which changes spelling but not meaning; a digest
+through programs that parse JSON and write it again. That changes spelling but not meaning; a digest
 would differ and nobody would know why. So a JSON value is accepted only if it is byte for byte what
 :class:`~cellfeed.bridge.events.formats.JsonFormat` writes.
 """

@@ -1,11 +1,11 @@
-"""Records of cells without a body: what an erasure leaves in a log, and the cell that tells of it
-(E20).
+"""Records of cells without a body: the erased cells that an erasure leaves in a log, and the cell
+that marks it (E20).
 
-The value is null: to Kafka's tools that is a tombstone of the record's key, the row key, and to
-whoever keeps a table by row key it says that the row is gone. What an envelope would say stands in
-headers, ``added_id``, ``column_name`` and ``ref_key``, in the feed of a gateway and of an exporter
-alike. The cell that tells of an erasure has the column name ``ERASED_COLUMN``; every view shows it,
-so that no reader of a row misses it.
+The value is null: to Kafka's tools that is a tombstone of the record's key, the row key. To a
+reader that keeps a table by row key it says that the row is gone. The envelope's fields stand in
+headers: ``added_id``, ``column_name`` and ``ref_key``, in the feed of a gateway and of an exporter
+alike. The cell that marks an erasure has the column name ``ERASED_COLUMN``; every view shows it, so
+that no reader of a row misses it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kafka record batches, version 2 (KIP-98), written and read without a client library.
 
 A batch covers a range of offsets. Offsets in it without a record are holes, as in a compacted
-topic: a topic of one column has the offsets of the full log, and a batch may even be empty (as
-compaction leaves them), which moves readers past a range in which the column has no cell.
+topic: a topic of one column has the offsets of the full log. A batch may even be empty, as
+compaction leaves them. It moves readers past a range in which the column has no cell.
 
 Base offset and leader epoch lie outside the CRC. Timestamps are ``created_at`` in milliseconds
 (CREATE_TIME). With a compression all records together are one compressed text behind the batch's

@@ -1,6 +1,6 @@
-"""What a record's headers say of its cell, as text: ``added_id`` (where an offset is not the
-added_id, it is what a reader goes by), ``column_name``, ``ref_key``, and ``leader_epoch``, that
-under which the cell was written."""
+"""A record's headers about its cell, as text: ``added_id``, ``column_name``, ``ref_key``, and
+``leader_epoch``, the epoch under which the cell was written. Readers go by ``added_id`` where an
+offset is not the added_id."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class SharedHeaders:
 
 
 def without_more(shared: Headers) -> Headers:
-    """Those of :class:`SharedHeaders` that tell of the cell, without what every record has behind
-    them."""
+    """Those of :class:`SharedHeaders` that describe the cell, without the ones that every record
+    has behind them."""
     return shared[:_OF_THE_CELL]
 
 

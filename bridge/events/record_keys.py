@@ -2,7 +2,7 @@
 bytes costs a quarter of a call for each.
 
 The pass is made of few calls that keep the interpreter's lock. One that gives it up, as numpy's do,
-waits for it up to five milliseconds where other threads are busy, which is longer than all the rest
+waits for it up to five milliseconds where other threads are busy. That is longer than all the rest
 takes.
 """
 

@@ -1,17 +1,17 @@
-"""The schemas of a datastore's topics, as a schema registry tells them. Read only: what cellfeed
-writes, cellfeed defines.
+"""The schemas of a datastore's topics, as a schema registry serves them. Read only: cellfeed itself
+defines the schemas that it writes with.
 
 Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy).
 Those whose bodies are typed have the versions of their column
 (:mod:`cellfeed.bridge.typed.versions`), and all others share those of the cell envelope. Keys are
 plain text and have no subject.
 
-**Ids** are derived, not handed out: the first four bytes of the SHA-256 of the schema's JSON (keys
-sorted, no spaces, every ``doc`` left out), as a big-endian integer without its sign bit. So every
-process, machine and restart gives a schema the same id without asking anybody, two schemas that
-read bytes differently have different ids, and a better explanation of a field changes nothing. A
-version, once released, stays in ``ENVELOPE_VERSIONS`` for ever, because records with its id lie in
-other people's topics; a test freezes the ids.
+**Ids** are derived, not handed out. An id is the first four bytes of the SHA-256 of the schema's
+JSON, as a big-endian integer without its sign bit. That JSON has sorted keys, no spaces and no
+``doc``. So every process, machine and restart gives a schema the same id without asking anybody.
+Two schemas that read bytes differently have different ids, and a better explanation of a field
+changes nothing. A version, once released, stays in ``ENVELOPE_VERSIONS`` for ever, because records
+with its id lie in other people's topics; a test freezes the ids.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def envelope_schema_id() -> int:
 
 
 class TypedSchemas(Protocol):
-    """The schemas of topics whose bodies are typed. Both may block, and look anew at what is
-    registered."""
+    """The schemas of topics whose bodies are typed. Both may block, and look again at the
+    registered versions."""
 
     def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
         """Its versions, oldest first, and the rule that a new one must keep, as Confluent calls it;
@@ -124,11 +124,11 @@ class SchemaRegistry:
     """What can be asked about the topics ``<datastore>`` and ``<datastore>.<COLUMN>``, and those
     that were declared.
 
-    ``columns`` names the datastore's columns and is called anew for each question, as columns may
-    be added at any moment; it may block. ``serves_avro`` tells which topics there are with Avro
-    values; without it, all. ``declared``: further topics with Avro values. ``unlisted`` tells of a
-    topic whether it is one with Avro values that is there for whoever knows its name; it may block.
-    ``typed``: the schemas of those with typed bodies.
+    ``columns`` names the datastore's columns and is called for each question, as columns may be
+    added at any moment; it may block. ``serves_avro``: whether a topic exists with Avro values;
+    without it, all do. ``declared``: further topics with Avro values. ``unlisted``: whether a topic
+    that is not listed exists with Avro values; it may block. ``typed``: the schemas of those with
+    typed bodies.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Zigzag variable-length integers: the same encoding in Avro's binary form and in Kafka's record
 batches.
 
-A look-up costs a tenth of a loop, so what one or two bytes hold comes from a table (lengths and
-offset deltas nearly always do), and longer encodings are put together from tables of two-byte
+A look-up costs a tenth of a loop. So values of one or two bytes come from a table; lengths and
+offset deltas are nearly always such. Longer encodings are put together from tables of two-byte
 pieces.
 """
 

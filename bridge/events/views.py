@@ -87,8 +87,8 @@ class ViewReader:
 
     def read(self, cells: Sequence[StoredCell]) -> tuple[list[StoredCell], list[bytes]]:
         """The cells that are shown, in order, and the bodies that they are shown with (canonical
-        JSON; ``ERASED_JSON`` for one without). A condition holds for no body that was erased; the
-        cell that tells of an erasure is shown by every view. Raises DataDamaged."""
+        JSON; ``ERASED_JSON`` for one without). A condition holds for no body that was erased; every
+        view shows the cell that marks an erasure. Raises DataDamaged."""
         column = self._column
         shown = (
             list(cells)

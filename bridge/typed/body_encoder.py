@@ -1,5 +1,5 @@
-"""A JSON body as Avro binary, exactly or not at all: whoever reads the record back has the body
-that was put.
+"""A JSON body as Avro binary, exactly or not at all: a reader of the record gets the body that was
+put.
 
 ====================================
 ==================================================================================================
@@ -26,9 +26,9 @@ union                                 the first branch that fits
 ==================================================================================================
 
 A record's member must be there, unless its field's default is null: then null in the record *is* a
-member that is not there, and a body that says null itself does not fit, as nobody could tell the
-two apart. Other defaults are for readers with a newer schema. Whatever is not in the table does not
-fit. Logical types are in ``logical_types.py``.
+member that is not there. A body that says null itself does not fit such a field, as nobody could
+distinguish the two. Other defaults are for readers with a newer schema. A value that is not in the
+table does not fit. Logical types are in ``logical_types.py``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Whether readers with one schema can read what another one wrote (Avro's schema resolution), and
-what a new version must be to all earlier ones.
+"""Whether readers with one schema can read records of another one (Avro's schema resolution). Also
+the compatibility that a new version must have with all earlier ones.
 
 =========
 ========================================================================================================
@@ -9,8 +9,8 @@ FORWARD    a reader with any earlier version reads the records of the new one
 =========
 ========================================================================================================
 
-Stricter than Avro where it would let a value become another one: no integer is read as a float that
-may not hold it, a logical type stays what it is, and so do the full names of types.
+Stricter than Avro where it would let a value become another one. No integer is read as a float that
+may not hold it. Logical types and the full names of types stay the same.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Avro's logical types out of text: UUIDs, decimals, dates and moments, each in one form only, so
-that the text comes back as it was put. The forms are in the table of ``body_encoder.py``."""
+that a reader gets the text as it was put. The forms are in the table of ``body_encoder.py``."""
 
 from __future__ import annotations
 

@@ -4,15 +4,14 @@ schema: listed, with the reason, until a new version takes them.
     unfit/<column>/<shard>/<bucket>    {added_id: {row_key, ref_key, reason, at_us}} of 1,000
                                        added_ids
 
-A cell is noted when a gateway first comes to it, before the block that leaves it out is shown;
-encoding it again, here or elsewhere, notes nothing anew. Many at once are one entry for each
-thousand of the log: a schema that fits nothing makes a thousandth of the entries that the log has
-cells.
+A cell is noted when a gateway first encodes it, before the block that leaves it out is shown;
+encoding it again, here or elsewhere, adds no note. Many at once are one entry for each thousand of
+the log: a schema that fits nothing makes a thousandth of the entries that the log has cells.
 
 Whether a cell is left out follows from its body and the registered versions, not from this list. So
 when a version comes that it fits, it is shown, at its own offset, and :func:`try_again` takes it
-off the list. Whoever read on behind it before is told of it there: its offset does not come again
-by itself.
+off the list. The result of ``try_again`` names it for readers that are already past it: its offset
+does not come again by itself.
 """
 
 from __future__ import annotations

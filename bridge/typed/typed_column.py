@@ -1,10 +1,10 @@
 """Which version of its column's schema a body is shown with, and its bytes.
 
-**The oldest version that it fits.** So what a record is follows from the cell and from what the
-datastore has registered, and from nothing else: not from the gateway, nor from when it encoded it.
-A new version never changes a record that was typed before it; it makes room for bodies that fitted
-none. And before a body is said to fit none, the versions are read from the datastore anew: a
-gateway that has not heard of the newest version mistakes no body for an unfit one.
+**The oldest version that it fits.** So a record follows from the cell and from the registered
+versions alone. It depends neither on the gateway nor on the moment of encoding. A new version never
+changes a record that was typed before it; it makes room for bodies that fitted none. Before a body
+is said to fit none, the versions are read from the datastore again: a gateway that does not know
+the newest version mistakes no body for an unfit one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     zero byte, schema id, row_key, column_name, ref_key, added_id, shard, created_at, then 0 and the
     body's Avro binary, or 1 and the body as JSON text
 
-A body that fits no version is JSON text in its record (``envelope``), or its cell has no record and
+A body that fits no version is JSON text in its record (``envelope``). Or its cell has no record and
 is noted with the reason (``park``).
 """
 
@@ -31,10 +31,11 @@ NAME: Final = "typed"
 
 
 class TypedFormat:
-    """:class:`cellfeed.bridge.events.formats.EventFormat` of one column. ``unfit``: what becomes of
-    a body that fits no version, as it was settled when this was made; one format never makes both
-    kinds of records. ``schema_id_of``: what the registry calls a version. ``park`` is told, before
-    anything of it is shown, which cells of a shard are left out; where it raises, nothing is."""
+    """:class:`cellfeed.bridge.events.formats.EventFormat` of one column. ``unfit``: how a body that
+    fits no version is handled, as it was settled when this was made; one format never makes both
+    kinds of records. ``schema_id_of``: the id of a version in the registry. ``park`` gets the cells
+    of a shard that are left out, before records of the batch are shown; where it raises, none is
+    shown."""
 
     content_type: bytes | None = None
 

@@ -1,19 +1,18 @@
-"""The versions of columns' cellfeed.schemas, in the state table of the datastore: what every
-gateway and exporter goes by, whatever its own configuration says.
+"""The versions of columns' schemas, in the state table of the datastore: every gateway and exporter
+goes by them, whatever its own configuration says.
 
     typed/<column>/settings            {unfit, compatibility}
     typed/<column>/version/<number>    {schema_id, body, cell, at_us}, numbers from 1
     typed-id/<schema id>               {column, number}
 
-A version and its id are written in one commit that expects both to be absent, so two gateways that
-start together with new schemas come one behind the other, and the second one is checked against the
-first. None is ever changed or deleted: records with its id lie in other people's topics. The id
-follows from the schema as the envelope's does
-(:func:`cellfeed.bridge.events.registry.schema_id_of`); where it has a meaning already, the next
-free number is taken.
+A version and its id are written in one commit that expects both to be absent. So when two gateways
+start together with new schemas, one commits second and is checked against the first. No version is
+ever changed or deleted: records with its id lie in other people's topics. The id follows from the
+schema as the envelope's does (:func:`cellfeed.bridge.events.registry.schema_id_of`); where it has a
+meaning already, the next free number is taken.
 
-The process dies before the commit: nothing is there, whoever starts next registers it. After it:
-all of it is there, and registering it again finds it.
+The process dies before the commit: nothing is there, and the next process that starts registers it.
+After it: all of it is there, and registering it again finds it.
 """
 
 from __future__ import annotations

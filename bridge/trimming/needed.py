@@ -1,19 +1,19 @@
-"""Who still needs the cells of a shard's log: every group that is known here, and the first cell
-that it has not done with.
+"""The readers that still need cells of a shard's log: every group that is known here, with the
+first cell that it still needs.
 
     triggers, indexes   the next cell to run, and the first that is parked: it is read from the log
                         when it is tried again. A group without an offset on a shard
-                        begins where its start was settled; where its offsets were lost, what its
-                        workers kept in the datastore counts
+                        begins where its start was settled; where its offsets were lost, those that
+                        its workers kept in the datastore count
     exports             the next cell to export, as they last saved it: never ahead of their
                         partitions
     consumer groups     what they committed through a gateway, of whatever topic: those per column,
                         of views and ``@latest`` have the offsets of the full log.
                         Where a coordination is shared with other datastores, the offsets of these
-                        count as well: which view is whose is not known here
+                        count as well: which view is of which datastore is not known here
 
-Who is no group is not known: a Kafka client that keeps its own offsets, whoever reads by HTTP. They
-are told when they come below the start of the log.
+Readers that are no group are not known: Kafka clients that keep their own offsets, readers by HTTP.
+They get an error when they read below the start of the log.
 """
 
 from __future__ import annotations

@@ -1,24 +1,25 @@
-"""Trimming a datastore: the logs of its shards begin later, and what lies before is gone. Planned
-first, refused as a whole, done step by step.
+"""Trimming a datastore: the logs of its shards begin later, and the cells before are gone. A trim
+is planned first, refused as a whole, done step by step.
 
 **What a trim means** (E15). A trimmed cell is gone: no scan, no ``get``, no index finds it; the
 latest cell of a row that was not written since is gone with it. So its triple may be put again, and
 is a new cell then, with a new id, which every reader sees. Puts are idempotent for as long as their
-cell is there: **trim nothing that somebody may still put again** (who retries, loads a file anew,
-replays). What waits in the buffers of other clusters is seen to (``trim_limits``).
+cell is there: **trim nothing that somebody may still put again** (by a retry, a file loaded again,
+a replay). ``trim_limits`` covers cells that wait in the buffers of other clusters.
 
-**Nobody is overtaken unnoticed.** The plan names every group that has not come to the end of what
-is to go (``needed.py``), and is refused while there is one that the operator has not named
-(``although``). Whoever comes below the start of the log later is told: OFFSET_OUT_OF_RANGE from a
-gateway, Trimmed from the store; triggers, indexes and exports stand still with the reason.
+**Nobody is overtaken unnoticed.** The plan names every group that has not reached the end of the
+cells to trim (``needed.py``). It is refused while it names a group that the operator has not named
+(``although``). A reader that later reads below the start of the log gets an error:
+OFFSET_OUT_OF_RANGE from a gateway, Trimmed from the store. Triggers, indexes and exports stand
+still with the reason.
 
 Crash points: between two steps the log begins where its start says, and a trim that is run again
-goes on there; its plan is made anew. Inside a step: E15, and ``store/indexes/trimmed.py`` where
-there are indexes. The entry in the history is written before the first step: it tells what was to
-be done, the start of the log how far it came.
+resumes there; its plan is made again. Inside a step: E15, and ``store/indexes/trimmed.py`` where
+there are indexes. The entry in the history is written before the first step. It names the cells to
+trim; the start of the log says how far the trim got.
 
-A group, or an index, that is made while a trim runs may begin at a cell that the next step takes:
-it stands still, and is begun again.
+A group, or an index, that is made while a trim runs may begin at a cell that the next step takes.
+Then it stands still, and is begun again.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ def trim_history(state: StateTable) -> list[TrimDeed]:
 
 
 def trims_in(entries: Iterable[tuple[str, bytes]]) -> list[Trim]:
-    """Every trim that the entries of a backup tell of, shard by shard."""
+    """Every trim in the entries of a backup, shard by shard."""
     deeds = [
         msgspec.msgpack.decode(value, type=TrimDeed)
         for key, value in entries

@@ -1,27 +1,27 @@
-"""Which entries of the state table belong to a backup, and what becomes of those that come back.
+"""Which entries of the state table belong to a backup, and how those that are restored are changed.
 
 Kept: all that is known of groups' work and of the datastore's users. Offsets, parked cells, settled
-starts, what footholds and tries remember, pauses, histories, indexes, users and ACLs, node ids and
+starts, entries of footholds and tries, pauses, histories, indexes, users and ACLs, node ids and
 generations of gateways; erasures that are not done yet, which a worker of the restored datastore
 ends; and the record of those that are done. An entry of a kind that is not known here is kept.
 
 Left out, because it speaks of processes, of storage or of work under way that a restored datastore
 has not got:
 
-    cluster/          who is master, which cluster has which shards: told by the storage that is
-                      restored into
+    cluster/          who is master, which cluster has which shards: the storage that is restored
+                      into says so
     groups/           sessions, leases, the lead, assignments and claims of coordination in the
                       store: their holders are gone
     gateways/groups/  which consumer groups have members just now
     wakeups/          addresses of processes
     coordination/history/   which ZooKeeper the processes wrote to: a restored datastore believes
                             the one that it finds
-    trims/, index-unfit/    notes about entries of indexes, which are built anew
+    trims/, index-unfit/    notes about entries of indexes, which are built again
 
-**Indexes are built anew**, from the restored logs: a backup has no entries of them. Each one that
-had a version comes back as one version that is to be built, under a number that was not used
-before, so neither its tables nor its group's offsets are those of a version that anybody remembers.
-What was kept of the groups of older versions does not come back.
+**Indexes are built again**, from the restored logs: a backup has no entries of them. Each one that
+had a version gets one version that is to be built, under a number that was not used before. So no
+earlier version has the same tables or the same group's offsets. Entries of the groups of older
+versions are not restored.
 """
 
 from __future__ import annotations

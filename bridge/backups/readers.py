@@ -68,9 +68,10 @@ def export_readers(export: Export, datastore: str, shards: int) -> list[Reader]:
 
 
 def set_back(offsets: Offsets, workers: Sequence[str], at_backup: Sequence[Reader]) -> list[Reader]:
-    """Sets offsets that are kept elsewhere back to where they were at the backup, for groups whose
-    work is told by offsets **and** parked cells: what was parked since is not in the backup, so the
-    cells from there on are run again. Returns what was set. Raises Unavailable."""
+    """Sets offsets that are kept elsewhere back to their values at the backup, for groups whose
+    work is known by offsets **and** parked cells. Cells that were parked since are not in the
+    backup, so the cells from there on are run again. Returns the offsets that were set. Raises
+    Unavailable."""
     done = list[Reader]()
     for group in workers:
         now = offsets.fetch_offsets(group)

@@ -73,8 +73,8 @@ def version_status(
 def drop_versions(
     datastore: Datastore, coordinator: Coordinator, name: str, number: int | None = None
 ) -> list[int]:
-    """Drops a version of an index, or all of it: tables, positions and what is told of it. Killed
-    in between, it is run again. Raises NotFound, Unavailable."""
+    """Drops a version of an index, or all of it: tables, positions and reports about it. Killed in
+    between, it is run again. Raises NotFound, Unavailable."""
     catalog = Catalog(datastore.state, datastore.name)
     catalog.get(name)
     dropped = []

@@ -2,9 +2,8 @@
 worker of its own, and switches to versions that are complete.
 
 Any number of these run at once and share the shards of every index. A worker looks at the catalog
-again and again, so an index that is made is begun within ``LOOK_S``, and one that is dropped is
-left alone. Killed at any time: the trigger runtime goes on from the saved locations, here or
-elsewhere.
+again and again. So it begins a new index within ``LOOK_S``, and leaves a dropped one alone. Killed
+at any time: the trigger runtime continues from the saved locations, here or elsewhere.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _Kept:
 
 class IndexWorker:
     """See the module. ``name`` is unique among the workers alive. ``only``: this index alone, for
-    whoever builds one by hand."""
+    an operator who builds one by hand."""
 
     def __init__(
         self,

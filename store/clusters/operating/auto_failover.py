@@ -1,9 +1,9 @@
 """Promotes by itself when a master is gone, and brings nodes back (off by default:
 ``failover: automatic``).
 
-A master counts as gone when this process has not reached it for ``DETECT_S``, and a majority of the
-cluster's nodes answer, and every minion among them has lost it too: a supervisor that is cut off
-alone promotes nobody. Any number of supervisors may run; a promotion holds a user lock on a
+A master counts as gone by three signs: this process has not reached it for ``DETECT_S``, a majority
+of the cluster's nodes answer, and every minion among them has lost it too. So a supervisor that is
+cut off alone promotes nobody. Any number of supervisors may run; a promotion holds a user lock on a
 majority of the nodes and names the epoch that it replaces, so one of them promotes, once.
 
 Every other node that answers is made a minion of the master, and kept one:
@@ -12,11 +12,11 @@ Every other node that answers is made a minion of the master, and kept one:
   master;
 - one that holds more is searched. When nobody's cell is among it, it is made a copy of the master:
   a master that is killed while a lease is renewed holds a transaction that no minion has. Cells and
-  erasures of its own are left to a person (``cellfeed cluster rejoin --put-again``), and told;
-- a copy that was cut off is begun anew;
-- a server of another cluster, or of another history, is left alone, and told: a wrong address must
-  not end the writes of another datastore;
-- one that an error has stopped is started again, and the error told.
+  erasures of its own are left to a person (``cellfeed cluster rejoin --put-again``), and logged;
+- a copy that was cut off begins again;
+- a server of another cluster, or of another history, is left alone, and logged: a wrong address
+  must not end the writes of another datastore;
+- one that an error has stopped is started again, and the error logged.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ LOOK_TIMEOUT_S: Final = 1.0
 
 DETECT_S: Final = 1.5
 """How long a master must have been out of reach: longer than a restart of its connections, short
-enough that writes go on within five seconds."""
+enough that writes resume within five seconds."""
 
 AGAIN_S: Final = 5.0
 """How long after a promotion that was refused, or failed, the next one is tried; and how often a
-node that does not come back is tried."""
+node that does not rejoin is tried."""
 
 
 class FailoverSupervisor:
@@ -86,7 +86,7 @@ class FailoverSupervisor:
         self._stopped = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Looks until ``stop`` is set. Errors are told and waited out."""
+        """Looks until ``stop`` is set. Errors are logged and waited out."""
         while not stop.wait(LOOK_EVERY_S):
             try:
                 self.look()
@@ -95,7 +95,7 @@ class FailoverSupervisor:
         self.close()
 
     def close(self) -> None:
-        """Ends a copy that is under way: it is begun anew by the next supervisor."""
+        """Ends a copy that is under way: the next supervisor begins it again."""
         self._stopped.set()
         if self._copy is not None:
             self._copy.join()
@@ -168,12 +168,12 @@ class FailoverSupervisor:
         return done
 
     def _look_after(self, role: Role, name: str) -> None:
-        """A node that is not the master: sees to it that it follows. What fails is told, and tried
+        """A node that is not the master: sees to it that it follows. A failure is logged, and tried
         again."""
         try:
             status = minion_status(self._watched.server(name))
-            # One that follows and is not written down as minion: whoever took it in was killed in
-            # between.
+            # One that follows and is not written down as minion: the process that took it in was
+            # killed in between.
             if (
                 status is not None
                 and status.follows(self._watched.server(role.master))

@@ -1,5 +1,5 @@
-"""Waiting for minions: until each has what its master has, so that whoever opens them finds the
-same schema and the same cells there."""
+"""Waiting for minions: until each has what its master has, so that a program that opens them finds
+the same schema and the same cells there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cellfeed.store.engines.mysql.replication import minion_status, position
 from cellfeed.store.errors import StorageUnavailable
 
 CATCH_UP_S: Final = 60.0
-"""How long a minion may receive nothing new before it is told, in seconds: it applies as it
-receives, so it is seconds behind the load."""
+"""How long a minion may receive nothing new before the wait for it fails, in seconds: it applies as
+it receives, so it is seconds behind the load."""
 
 _PAUSE_S: Final = 0.05
 

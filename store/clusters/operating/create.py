@@ -66,8 +66,8 @@ def init_cluster(
     cluster: ClusterServers, shard_map: ShardMap, *, known: bool = False
 ) -> Initialised:
     """See the module. ``known``: clusters of the datastore hold the map already, so its history
-    counts. Raises ProtectData for servers that hold something else, Unavailable for one that does
-    not answer while no other tells of a cluster that was made before."""
+    counts. Raises ProtectData for servers that hold something else. Raises Unavailable for one that
+    does not answer while no other names a cluster that was made before."""
     master_name, *minion_names = cluster.servers
     master = cluster.server(master_name)
     found, away = list[Role](), list[Unavailable]()
@@ -177,7 +177,7 @@ def refuse_restore_under_way(cluster: ClusterServers) -> None:
 
 
 def mark_of(cluster: ClusterServers, server: MySqlServer) -> Mark | None:
-    """What a server tells of a restore; None where it tells nothing. Raises Unavailable."""
+    """The mark of a restore that a server holds; None where it holds none. Raises Unavailable."""
     return read_mark(MySqlState(server, cluster.meta)) if _has_state(cluster, server) else None
 
 

@@ -2,7 +2,7 @@
 on its master; the minions follow by replication.
 
 A kill on the way leaves a step to be run again (:mod:`cellfeed.store.engines.mysql.migrations`).
-Programs of the older version go on until they are started anew, so a step only ever adds what they
+Programs of the older version continue until they are restarted, so a step only ever adds what they
 do not know.
 """
 
@@ -28,7 +28,7 @@ declare("cluster.identify.after_map")
 
 @dataclass(frozen=True)
 class Migrated:
-    """What ``migrate_cluster`` came to. ``steps``: those that were left to do, now done."""
+    """The result of ``migrate_cluster``. ``steps``: those that were left to do, now done."""
 
     master: str
     version: int

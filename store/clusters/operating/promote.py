@@ -3,35 +3,33 @@
 Steps, and what a kill after each leaves:
 
     1. lock          a user lock on a majority of the nodes: one promotion at a time; it ends with
-                     its connections
+                     its connections.
     2. fence         the old master, if it answers: read-only, its clients cut off. Then the minions
-                     come to its position, in either mode of replication.
-                     Killed here: no writes until a promotion is run again
+                     reach its position, in either mode of replication. Killed here: no writes until
+                     a promotion is run again.
     3. collect       the minions stop receiving, apply what they have, and follow nobody from then
-                     on, also after a restart; the one with most is
-                     chosen among those that have heard of the present epoch. Then a majority of
-                     nodes remembers the epoch that is to be raised
-                     (:mod:`cellfeed.store.clusters.model.promises`). Killed here: the next
-                     promotion takes a higher epoch; no minion follows until then
+                     on, also after a restart. The one with most is chosen among those that have
+                     heard of the present epoch. Then a majority of nodes remembers the epoch that
+                     is to be raised (:mod:`cellfeed.store.clusters.model.promises`). Killed here:
+                     the next promotion takes a higher epoch; no minion follows until then.
     4. raise         on the chosen one, in one transaction: the shards' leader epochs, where each
-                     begins, and the role. From its commit on whoever hears of
-                     the role sends writes there; they are refused (definitely not written) until
-                     step 6
-    5. re-point      the other minions follow the new master
-    6. open          the new master takes writes
+                     begins, and the role. From its commit on, processes that hear of the role send
+                     writes there; they are refused (definitely not written) until step 6.
+    5. re-point      the other minions follow the new master.
+    6. open          the new master takes writes.
 
 Run again after a kill it does what is left: a role whose master is still read-only is opened,
 minions are pointed to it. A promotion that is refused before step 4 gives the old master its writes
 back, and the minions receive again.
 
-What is lost by it. From a master that answers nothing: it is fenced, and its minions have its
-position before one is chosen. From one that does not answer, with semi-synchronous replication
-nothing that was acknowledged: it is on a minion. Without, the old master's last commits may be on
-no minion: they were never shown (the watermark counts minions), and come back from the buffer of
-another cluster, or with the old master (``rejoin``), under new ids. A minion that is left out may
+What is lost by it. Of a master that answers, nothing: it is fenced, and its minions have its
+position before one is chosen. Of one that does not answer, semi-synchronous replication loses
+nothing that was acknowledged: it is on a minion. Without it, the old master's last commits may be
+on no minion. They were never shown (the watermark counts minions), and return under new ids: from
+the buffer of another cluster, or with the old master (``rejoin``). A minion that is left out may
 hold cells that were shown; so every minion must answer, unless the operator names it as given up. A
 master that answers, and that no minion catches up with, can be given up in the same way. An old
-master that has not come back is no minion: it may hold more than any of them, but of another
+master that has not rejoined is no minion: it may hold more than any of them, but of another
 history, and takes no part.
 """
 
@@ -106,8 +104,8 @@ _EPOCH_MAX: Final = (1 << 31) - 1
 
 @dataclass
 class Promotion:
-    """What a promotion came to. ``gave_up``: nodes that were left out; ``position``: what the new
-    master had when it became one."""
+    """The result of a promotion. ``gave_up``: nodes that were left out; ``position``: the new
+    master's when it became one."""
 
     cluster: str
     master: str
@@ -161,8 +159,8 @@ def promote(
     master was found to be gone; only if that is still the epoch, and its master still takes no
     writes, is anything done. See the module.
 
-    Raises StaleWriter when that is so no more, ProtectData when cells that were shown could be lost
-    by it, StorageUnavailable when a node that is needed does not answer.
+    Raises StaleWriter when that is so no more. Raises ProtectData when cells that were shown could
+    be lost by it, StorageUnavailable when a node that is needed does not answer.
     """
     for node in (*give_up, *([to] if to else [])):
         cluster.server(node)

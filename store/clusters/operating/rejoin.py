@@ -1,17 +1,18 @@
-"""A node comes back to its cluster: as the minion that it is, or after what it never sent on was
-put again.
+"""A node rejoins its cluster: as the minion that it is, or after the cells that it never replicated
+were put again.
 
 An old master may hold cells that no minion had when another node became master. Nobody was shown
 them, and the new master may have given their ids to other cells. So it may only follow again when
-it is a prefix of the new master's history; otherwise :func:`come_back` lists what it has beyond,
-the caller puts that again as ordinary puts (they get new ids), and :func:`clone` makes the node a
-copy of the master. Often there is no cell among it, only what the processes write of themselves
-(leases, addresses): then a copy loses nothing, and needs nobody's word.
+it is a prefix of the new master's history. Otherwise :func:`come_back` lists the cells and erasures
+that it has beyond. The caller repeats them, as ordinary puts (they get new ids) and erasures. Then
+:func:`clone` makes the node a copy of the master. Often there are none, only entries that the
+processes write of themselves (leases, addresses): then a copy loses nothing, and needs nobody's
+word.
 
-An old master that nobody could fence, because it was paused or cut off, goes on where it was: a
-commit that was on its way ends, and who has not heard of the promotion may still be acknowledged
-there. So it is fenced *before* it is looked at, and a copy that follows on a list refuses a node
-that has written since.
+An old master that nobody could fence, because it was paused or cut off, continues where it was: a
+commit that was on its way ends, and a writer that has not heard of the promotion may still be
+acknowledged there. So it is fenced *before* it is looked at, and a copy that follows on a list
+refuses a node that has written since.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def told_role(cluster: ClusterServers, node: str) -> Role | None:
 def is_prefix(cluster: ClusterServers, node: str, role: Role) -> bool:
     """Whether all that the node has is on the master as well, so that it may follow it.
 
-    What a node has is compared with the *first* promotion that it has not heard of: that new master
-    had all that the node shares with it, and later positions count what was written since by
+    The node's position is compared with that of the *first* promotion that it has not heard of:
+    that new master had all that the node shares with it, and later positions count later writes of
     others.
     """
     server, master = cluster.server(node), cluster.server(role.master)
@@ -131,7 +132,7 @@ def is_prefix(cluster: ClusterServers, node: str, role: Role) -> bool:
 
 
 def is_half_copied(cluster: ClusterServers, node: str) -> bool:
-    """Whether a copy to the node was cut off: it has to be begun anew."""
+    """Whether a copy to the node was cut off: it has to begin again."""
     return has_database(cluster.server(node), cluster.copying)
 
 
@@ -184,8 +185,8 @@ def extra_buffered(cluster: ClusterServers, node: str) -> list[NewCell]:
 
 
 def come_back(cluster: ClusterServers, node: str) -> NeverReplicated | None:
-    """Fences the node and makes it a minion; or, where it has something that the master has not,
-    tells what: it is to be put again before :func:`clone`. Raises as :func:`follow_again`."""
+    """Fences the node and makes it a minion. Where it has something that the master has not,
+    returns that, to be put again before :func:`clone`. Raises as :func:`follow_again`."""
     try:
         follow_again(cluster, node)
     except HoldsMore:
@@ -196,9 +197,9 @@ def come_back(cluster: ClusterServers, node: str) -> NeverReplicated | None:
 
 def follow_again(cluster: ClusterServers, node: str) -> None:
     """Fences the node and makes it a minion of the present master. Raises HoldsMore, having fenced
-    it, when it has something that the master has not, ProtectData for the master itself,
-    StorageUnavailable while a promotion is under way, or where the node holds nothing to go on
-    from."""
+    it, when it has something that the master has not. Raises ProtectData for the master itself.
+    Raises StorageUnavailable while a promotion is under way, or where the node holds nothing to
+    resume from."""
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
         with settled_role(cluster, quick) as role:
@@ -253,8 +254,8 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
 
 
 def _refuse_foreign(cluster: ClusterServers, node: str, role: Role) -> None:
-    """Raises ProtectData for a server of another cluster or history. It is left alone: whoever
-    writes there has nothing to do with a wrong address here."""
+    """Raises ProtectData for a server of another cluster or history. It is left alone: its writers
+    have nothing to do with a wrong address here."""
     told = told_role(cluster, node)
     if told is None:
         return
@@ -303,7 +304,7 @@ def clone(
     written nothing since. ``cut_off``: only if it is half a copy, which somebody else may have
     ended by now.
 
-    What the node held of the datastore is dropped first, and the meta database comes last, out of
+    The node's databases of the datastore are dropped first. The meta database comes last, out of
     the database that marks a copy under way. So a kill on the way leaves a node that follows
     nobody, tells no role and is known to be half a copy (:func:`is_half_copied`); cloning again
     starts over. Raises StorageUnavailable when somebody else is copying to the node, or when tables
@@ -371,7 +372,7 @@ def _give_up_history(
 
 
 def _is_recorded(cluster: ClusterServers, role: Role, joined: Role) -> bool:
-    """Has the role name its minions: no promotion goes on without one from then on, unless it is
+    """Has the role name its minions: from then on no promotion proceeds without one, unless it is
     given up by name. False when that was not confirmed."""
     try:
         return change_role(
@@ -431,11 +432,11 @@ def _copy(
     target: MySqlServer,
     on_rows: Callable[[int], None],
 ) -> tuple[int, str]:
-    """Rows and the GTID position of one snapshot. A snapshot is of rows, not of tables: one that is
-    made, renamed or dropped behind it would be copied as it is then, and the node would stop at
-    that statement when it comes to it in the log. So the tables are those from before the snapshot,
-    and the same ones must be there at the end. What was renamed there and back meanwhile is in the
-    log there and back, too."""
+    """Rows and the GTID position of one snapshot. A snapshot is of rows, not of tables: a table
+    that is made, renamed or dropped behind it would be copied as it is then. The node would stop at
+    that statement when it reaches it in the log. So the tables are those from before the snapshot,
+    and the same ones must be there at the end. A table that was renamed there and back meanwhile is
+    renamed there and back in the log, too."""
     copied = 0
     reading, writing = source.open_connection(), target.open_connection()
     try:

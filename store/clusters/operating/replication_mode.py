@@ -42,7 +42,7 @@ def follow_configuration(cluster: ClusterServers) -> Role:
     """Gives the cluster the mode of replication that its configuration asks for; returns the role,
     which says the mode that it has. A cluster that never had a minion has none: semi-synchronous
     replication begins with its first one. Raises StorageUnavailable when a node that is needed does
-    not answer, with the mode as it was, or with a promotion that is to be finished.
+    not answer: the mode is as it was, or a promotion is left to be finished.
 
     Killed behind the fence: the master takes no writes, in the mode that it had, until a promotion
     is run. Killed behind the raise: the same, in the new mode.

@@ -1,10 +1,10 @@
-"""Scrubs the servers of a cluster: no byte is left in their files of what was erased or trimmed
-before. The cluster is at work meanwhile.
+"""Scrubs the servers of a cluster: no byte of cells erased or trimmed before is left in their
+files. The cluster is at work meanwhile.
 
 Minions first, the master last, one server after the other
 (:mod:`cellfeed.store.engines.mysql.scrub` has what is done to each); then, when every node has all
-that the binary logs hold, the logs. All nodes have to be there: one that comes back later would
-need what was deleted, and would have to become a copy of the master.
+that the binary logs hold, the logs. All nodes have to be there: one that returns later would need
+the deleted logs, and would have to become a copy of the master.
 
 Which tables: the cells of shards that had an erasure or a trim; the tables of indexes in every
 shard, since an entry seldom lies in the shard of its row; the state and the buffer. Checksums are
@@ -49,8 +49,9 @@ class ScrubbedServer:
 def scrub_cluster(
     cluster: ClusterServers, on_step: Callable[[str], None] = lambda _: None
 ) -> list[ScrubbedServer]:
-    """See the module. ``on_step`` is told what comes next. Raises StorageUnavailable when a node is
-    away or does not follow: nothing is deleted then; InvalidRequest for anything but MariaDB."""
+    """See the module. ``on_step`` gets the name of the next step. Raises StorageUnavailable when a
+    node is away or does not follow: nothing is deleted then; InvalidRequest for anything but
+    MariaDB."""
     role, silent = cluster_role(cluster)
     if away := [f"{name} ({why})" for name, why in silent.items()] or [
         name for name in cluster.servers if name not in (role.master, *role.minions)

@@ -35,7 +35,7 @@ from cellfeed.store.errors import CellfeedError, DataDamaged, StorageUnavailable
 _READ_BYTES: Final = 1 << 20
 
 OnProgress = Callable[[int], None]
-"""Is told how many cells have been read, after each piece."""
+"""Gets how many cells have been read, after each piece."""
 
 
 def check_files(chain: Sequence[Backup], shard: int | None = None) -> list[str]:

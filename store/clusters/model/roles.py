@@ -27,7 +27,7 @@ copy."""
 
 class Role(msgspec.Struct, frozen=True):
     """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes
-    that followed it when it was made so, and those that have come back since. ``semi_sync``: a
+    that followed it when it was made so, and those that have rejoined since. ``semi_sync``: a
     commit waits until a minion has received it. ``promotions``: of each promotion, in their order,
     the epoch that it raised and what the new master had then, as a GTID position. ``history_id``:
     of the datastore (:mod:`cellfeed.store.histories`).

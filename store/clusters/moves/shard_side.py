@@ -108,7 +108,7 @@ class ShardSide:
         return min((each.serves[1] if each.serves else 0) for each in self.on_members().values())
 
     def leader_epochs(self) -> list[tuple[int, int]]:
-        """``(leader epoch, first added_id)`` as readers were told."""
+        """``(leader epoch, first added_id)`` as readers got them."""
         sql = (
             f"SELECT leader_epoch, first_added_id FROM {self._meta}.leader_epoch WHERE shard ="
             f" {self.shard} ORDER BY leader_epoch"

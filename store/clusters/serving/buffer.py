@@ -1,27 +1,26 @@
 """Buffered writes: a put goes first to the buffer table of other clusters, then to its own (design
 §2.8).
 
-    own cluster answers        its results; the copies are removed once its minions hold the cells
+    own cluster answers        its results; the copies are removed once its minions hold the cells.
     own master is away         the copies are accepted: ``buffered``. The cells cannot be read yet;
-                               the drain puts them when the master is back, or a minion is
-                               promoted, and removes them only when they are on the own cluster's
-                               minions
-    no other master answers    the put goes to the own master alone, as without a buffer
+                               the drain puts them when the master is back, or a minion is promoted.
+                               It removes them only when they are on the own cluster's minions.
+    no other master answers    the put goes to the own master alone, as without a buffer.
 
-What a put answers when a cell was neither written nor buffered:
+The answer of a put when a cell was neither written nor buffered:
 
-    ``failed``    no table took a copy, so certainly nothing was written, and nothing will be
+    ``failed``    no table took a copy, so certainly nothing was written, and nothing will be.
     ``unknown``   a copy was added, or may have been: the drain may write it, now or later. Putting
-                  the cell again tells
+                  the cell again shows which.
     ``conflict``  the own log has another body, or refuses the row for good: so the drain can only
-    drop a copy, whatever tables have
+                  drop a copy, whatever tables have.
 
 Crash points of a put: after the copies, before the own put: the caller has no answer, the drain
 puts the cells (``unknown`` became stored). After the own put: the drain finds the cells there and
 removes the copies. A copy whose cell is stored with another body was never answered ``buffered``
-(the caller was told ``conflict``) and is dropped; an accepted one is kept and shown in the ledger
-as a conflict, for a person to decide: nothing acknowledged is dropped. But what waits of a row that
-was erased meanwhile is dropped, accepted or not: its own log refuses it for good (E21).
+(the caller got ``conflict``) and is dropped; an accepted one is kept and shown in the ledger as a
+conflict, for a person to decide: nothing acknowledged is dropped. But what waits of a row that was
+erased meanwhile is dropped, accepted or not: its own log refuses it for good (E21).
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ class BufferDrain:
                 except Unavailable as error:
                     _log.info("what %s buffers for %s waits: %s", where, owner, error)
                 except CellfeedError as error:
-                    # The others are drained all the same.
+                    # The others are still drained.
                     _log.error("what %s buffers for %s cannot be drained: %s", where, owner, error)
         return removed
 

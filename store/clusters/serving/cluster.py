@@ -8,38 +8,40 @@ counters are looked at for the watermark:
     committed    an id is below it when the master has committed its cell: a promotion may take it
                  back
 
-A cluster without minions has only ``committed``. The watermark never falls in a process (I9): what
-was shown stays shown, whoever goes away afterwards.
+A cluster without minions has only ``committed``. The watermark never falls in a process (I9): a
+cell that was shown stays shown, even if nodes go away afterwards.
 
-The role is a live value: within an epoch minions are added to it, and every process learns of them
+The role is a live value: within an epoch minions are only added, and every process learns of them
 with its next look at a node that has the new role. A node counts as a minion once its own copy of
 the role names it. That argues the step from ``committed`` to ``replicated``, when a cluster gets
 its first minion:
 
-    the role with the minion is one commit on the master, behind every cell that anybody was shown
-    by the master's word alone, for role and counters come in one snapshot; so a look that shows
-    more shows the minion as well, and the master's word has ended a minion that has this commit has
-    all those cells; before it has it, no watermark counts it and no promotion takes it for a minion
+    The role with the minion is one commit on the master. It lies behind every cell that anybody was
+    shown by the master's word alone, for role and counters come in one snapshot. So a look that
+    shows more shows the minion as well, and the master's word has ended.
+
+    A minion that has this commit has all those cells. Before it has the commit, no watermark counts
+    it and no promotion takes it for a minion.
 
 A process may be cut off from every node but an old master, which does not know yet that it is one.
-What it reads there (``tests/integration/clusters/test_cut_off.py``):
+Its reads there (``tests/integration/clusters/test_cut_off.py``):
 
     logs          nothing past the watermark, which needs a minion: so nothing that a promotion can
-                  take back. They stand still
-    cells by key  told as ``stale``, and absence is not told, unless the nodes that were not heard
-    from within ``CONFIRM_S`` are too few to promote anybody
-                  (a promotion needs a majority). So what is told as the master's word misses at
-                  most what was acknowledged in that time
-    next ids      not told
+                  take back. They stand still.
+    cells by key  reported as ``stale``, and absence is not reported. Neither holds while the nodes
+                  not heard from within ``CONFIRM_S`` are too few to promote anybody (a promotion
+                  needs a majority). So an answer by the master's word misses at most what was
+                  acknowledged in that time.
+    next ids      not reported.
 
-What a put that was under way during a promotion came to:
+The outcome of a put that was under way during a promotion:
 
     refused by the master (read-only, another epoch, no connection)   nothing written: tried once
                                                                       more on the new master, then
-                                                                      told as unavailable
-    committed there, the promotion seen only afterwards               told as unknown: the cell may
-                                                                      be on no other node; putting
-                                                                      it again tells
+                                                                      reported as unavailable.
+    committed there, the promotion seen only afterwards               reported as unknown: the cell
+                                                                      may be on no other node;
+                                                                      putting it again shows which.
 """
 
 from __future__ import annotations
@@ -132,9 +134,9 @@ class Cluster:
             node.on_role = self._heard
 
     def hold(self, shards: Sequence[int], arrived: Mapping[int, Head] | None = None) -> None:
-        """The shard map gives it these shards from now on. ``arrived``: what this process was told
-        of shards when they were on another cluster; what was shown stays shown (I9), and no leader
-        epoch falls (I10)."""
+        """The shard map gives it these shards from now on. ``arrived``: the last heads of shards
+        that this process knows from when they were on another cluster; cells that were shown stay
+        shown (I9), and no leader epoch falls (I10)."""
         with self._lock:
             for shard in shards:
                 self._shown.setdefault(shard, 0)
@@ -442,8 +444,8 @@ class Cluster:
                 shard not in master.heads for shard in self.shards
             )
             for shard in self.shards:
-                # On its way to another cluster a shard is told by no node: what was told before
-                # counts.
+                # While a shard is on its way to another cluster no node reports it: the last
+                # report counts.
                 newest_head = self._told.get(shard, _UNKNOWN_HEAD)
                 for view in following.values():
                     newest_head = _later(newest_head, view.heads.get(shard, newest_head))
@@ -503,10 +505,10 @@ class Cluster:
         }
 
     def _erasures_seen(self, shard: int, following: Mapping[str, NodeView]) -> int:
-        """Another number whenever what a node has come to is another than before: a read may go to
-        any of them, and what was read of one that had not come to an erasure holds bodies that it
-        takes. No number comes twice in a process, whichever cluster gives it: a shard may move to
-        another one and back."""
+        """Another number whenever a node's count of erasures has changed: a read may go to any
+        node, and one that lacks an erasure still gives bodies that the erasure takes. No number
+        comes twice in a process, whichever cluster gives it: a shard may move to another one and
+        back."""
         counts = {
             name: erasures
             for name, view in following.items()

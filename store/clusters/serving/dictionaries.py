@@ -8,11 +8,11 @@ do. Only then ``use`` writes turns, to the first cluster first: there it is deci
 What a kill leaves, or a cluster that is away:
 
     between two contents    some clusters have a dictionary that nobody uses; ``complete`` brings it
-                            to the others, and it lies unused
-    between two turns       some clusters use it, the others go on without (or with the one before);
-                            ``complete`` writes the turns that are missing
-    a promotion in between  the new master has the content (see above); a turn that it lacks is
-    written by ``complete``
+                            to the others, and it lies unused.
+    between two turns       some clusters use it, the others continue without it (or with the one
+                            before); ``complete`` writes the turns that are missing.
+    a promotion in between  the new master has the content (see above); ``complete`` writes a turn
+                            that it lacks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ milliseconds."""
 _PAUSE_S: Final = 0.02
 
 _ROUNDS_MAX: Final = 3
-"""How often a content is taken away before whoever brings it back is reported."""
+"""How often a content is taken away before the process that brings it back is reported."""
 
 
 class ClusteredDictionaries:
@@ -170,7 +170,7 @@ class ClusteredDictionaries:
 def refuse_lost_on_master(cluster: Cluster) -> None:
     """Raises DictionaryLost when the cluster's master, or a node where no other tells who is
     master, was refused for a dictionary; StorageUnavailable when no node tells it for another
-    reason. A minion alone takes no part until it is mended, and is told of in the cluster's status.
+    reason. A minion alone takes no part until it is mended, and the cluster's status names it.
     """
     try:
         master: str | None = cluster.role().master

@@ -154,8 +154,8 @@ class ClusteredEngine:
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         """As the contract's, and at most up to the cells of ``UNBUFFERED_S`` before the oldest that
-        a cluster still buffers, for whichever one (a shard may have moved since): the drain puts
-        what is buffered again, and must find it stored rather than store it a second time."""
+        a cluster still buffers, for whichever one: a shard may have moved since. The drain puts
+        buffered cells again, and must find them stored rather than store them a second time."""
         limits: dict[int, int] = {}
         for shard in shards:
             cluster = self._cluster_of(shard)
@@ -323,8 +323,8 @@ class ClusteredEngine:
     def _scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         watermark = self._cluster_of(shard).shown(shard)
         if location >= watermark:
-            # What was shown before is enough to give: whoever wants to know what has come since
-            # asks for the heads, or reads on.
+            # The cells that were shown before are enough: a caller that wants newer ones asks for
+            # the heads, or reads on.
             watermark = self._head(shard).watermark
         cluster = self._cluster_of(shard)
         count = min(limit, watermark - location)
@@ -474,8 +474,8 @@ class ClusteredEngine:
     def _read_shown(
         self, cluster: Cluster, read: Callable[[NodeEngine], T], enough: Callable[[T], bool]
     ) -> T:
-        """Of a node that has what was shown already. One that is behind gives nothing of it: the
-        next one is asked then, and all of them again."""
+        """Reads from a node that has the cells that were shown. One that is behind gives none of
+        them: the next one is asked then, and all of them again."""
         for look in range(_LOOKS):
             time.sleep(_PAUSE_S * look)
             found, _ = cluster.read(read, self._read_first, enough, shown=True)
@@ -537,8 +537,8 @@ class ClusteredEngine:
 
 
 def _shown(cells: list[StoredCell], watermark: int) -> list[StoredCell]:
-    """Those below the watermark: where ids were left out by a restore, as many cells as ids may go
-    on beyond it."""
+    """The cells below the watermark: where a restore left ids out, a read of as many cells as ids
+    may reach beyond it."""
     return (
         cells
         if not cells or cells[-1].added_id < watermark

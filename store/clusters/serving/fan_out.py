@@ -6,9 +6,9 @@ threads of a small pool make the others meanwhile. Where no thread is free (a cl
 all of them wait there), the caller makes them itself, one after the other. So nothing waits in a
 queue, and a cluster that is away holds up nobody who does not ask it.
 
-**Nothing is left behind.** The caller comes back when every read has ended, also when one of them
-fails, and each ends within the time-outs of its nodes. So no thread and no connection is at work
-for a call that is over. The error told is that of the first cluster in order that had one,
+**Nothing is left behind.** The caller returns when every read has ended, also when one of them
+fails. Each read ends within the time-outs of its nodes. So no thread and no connection is at work
+for a call that is over. The caller gets the error of the first cluster in order that had one,
 whichever was quicker.
 """
 

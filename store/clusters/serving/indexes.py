@@ -1,10 +1,10 @@
 """Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs.
 Promises X1–X6 of :mod:`cellfeed.store.engines.contract.indexes`.
 
-Writes go to the shard's master, under the leader epoch of the role that this process believes, and
+Writes go to the shard's master, under the leader epoch of the role that this process believes. They
 count when a minion has them, as puts do; so a promotion loses none that a location was saved
-behind. Reads of entries go on from a minion while the master is away. What a query reads of several
-clusters is read side by side (:mod:`cellfeed.store.clusters.serving.fan_out`).
+behind. Reads of entries continue from a minion while the master is away. A query reads several
+clusters side by side (:mod:`cellfeed.store.clusters.serving.fan_out`).
 """
 
 from __future__ import annotations

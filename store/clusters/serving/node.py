@@ -2,8 +2,8 @@
 last said of itself.
 
 The watcher is a thread of its own per node with short time-outs, so a node that hangs holds up
-nobody: whoever needs fresh heads asks all nodes at once (:meth:`StorageNode.ask`) and waits for the
-answers only so long.
+nobody: a caller that needs fresh heads asks all nodes at once (:meth:`StorageNode.ask`) and waits
+for the answers only so long.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ READ_TIMEOUT_S: Final = 3.0
 """Longest wait of a read for one answer before another node is asked."""
 
 WRITE_TIMEOUT_S: Final = 15.0
-"""Longest wait of a write for one answer: above InnoDB's lock wait, so that a lock time-out is told
-as such."""
+"""Longest wait of a write for one answer: above InnoDB's lock wait, so that a lock time-out is
+reported as such."""
 
 SLOW_S: Final = 0.1
 """A look that has taken so long already is not waited for any more; what the node said before
@@ -109,7 +109,7 @@ class NodeEngine(RewritableEngine, Protocol):
         ...
 
     def settle(self, terms: WriteTerms) -> None:
-        """Comes back when a write under these terms would be acknowledged, so when a minion has all
+        """Returns when a write under these terms would be acknowledged, so when a minion has all
         that a semi-synchronous master holds."""
         ...
 

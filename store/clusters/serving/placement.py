@@ -2,9 +2,9 @@
 names.
 
 A shard may move while the process runs (:mod:`cellfeed.store.clusters.moves`). The cluster that it
-leaves refuses puts and reads of it (:class:`ShardMoving`) from before the other one takes any, so
+leaves refuses puts and reads of it (:class:`ShardMoving`) from before the other one takes any. So
 an old map leads to a refusal, never to an old answer. :meth:`Placement.settled` makes a call again,
-with the map read anew, until the move is through or ``MOVE_WAIT_S`` is over.
+with the map read again, until the move is through or ``MOVE_WAIT_S`` is over.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class Placement:
         by_shard = shard_map.by_shard()
         went = [shard for shard, name in enumerate(by_shard) if name != self._by_shard[shard]]
         if went:
-            # First the cluster that has it now, with what was shown of it; then everybody is sent
-            # there; then the other one lets go.
+            # First the cluster that has it now, with the head that was shown; then everybody is
+            # sent there; then the other one lets go.
             for name, cluster in self._clusters.items():
                 arrived = {
                     s: old.told(s)

@@ -1,15 +1,15 @@
 """Which indexes a datastore has, and which of their versions is asked: entries of the state table,
 ``indexes/<name>``.
 
-A version is ``building`` until it has all that is in the logs, then ``current``: the one that
-queries are answered from. The one before is ``retired``: it is kept for ``GRACE_S`` more, for those
-who have not heard yet, and its tables stay until it is dropped. ``dropping`` is the way out. Every
-step is one commit with compare-and-set, so it is taken once; numbers of versions are never used
-again. Crash points:
+A version is ``building`` until it has all that is in the logs, then ``current``: queries are
+answered from it. The one before is ``retired``: it is kept for ``GRACE_S`` more, for processes that
+have not read the switch yet, and its tables stay until it is dropped. ``dropping`` is the way out.
+Every step is one commit with compare-and-set, so it is taken once; numbers of versions are never
+used again. Crash points:
 
-    after the version's entry, before its tables    whoever keeps it makes the tables first
+    after the version's entry, before its tables    its keeper makes the tables first
     in a drop                                       the version stays ``dropping``: dropping it
-                                                    again goes on
+                                                    again completes the drop
 """
 
 from __future__ import annotations
@@ -224,9 +224,9 @@ class Catalog:
 
 
 def restored_index(key: str, value: bytes, now_us: int) -> tuple[IndexRecord, bytes]:
-    """An entry of a backup: the record as it was, and the value that comes back: the version that
-    was current, or else the newest, is to be built anew under a number that none has had. Raises
-    DataDamaged."""
+    """An entry of a backup: the record as it was, and the value to restore. In that value the
+    version that was current, or else the newest, is to be built again under an unused number.
+    Raises DataDamaged."""
     before = _record(StateEntry(key, value, 0))
     kept = before.current or before.building
     number = before.next_number + _NUMBERS_LEFT_OUT

@@ -3,19 +3,21 @@
 The entry that a row should have follows from its cells below a location
 (:meth:`cellfeed.store.indexes.version.IndexVersion.entry_of`). **Cells to entries**: each row with
 a cell in the logs up to their ends is looked for where it should be. **Entries to cells**: each
-live entry is held against its row's cells.
+live entry is compared with its row's cells.
 
     missing     the row should have an entry, and there is none at its place
     stale       there is one with other fields or ref keys than the cells say, or where the row has
                 been before
     invented    the row's cells never named that place
 
-Rows change meanwhile, and the index follows a moment later. So what looks wrong is only suspected;
-each suspect is looked at again when the index has come past the end that the log had, and is a
-difference if the row has no newer cell and it is still wrong. **Repair** removes exactly the entry
-that was found wrong (another one that has taken its place meanwhile stays), leaves a tombstone
-where the row has been before, so that nobody who is late writes it there again, and merges what
-should be there. Killed in between, the entry is missing, and the next repair finds that.
+Rows change meanwhile, and the index follows a moment later. So a first finding is only a suspect.
+The check looks at each suspect again when the index has passed the end that the log had. It is a
+difference if the row has no newer cell and its entry is still wrong.
+
+**Repair** removes exactly the entry that was found wrong; another one that has taken its place
+meanwhile stays. It leaves a tombstone where the row has been before, so that no late writer writes
+the row there again. Then it merges the right entry. Killed in between, the entry is missing, and
+the next repair finds that.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ WAIT_S: Final = 60.0
 _CELLS: Final = 2_000
 _ENTRIES: Final = 1_000
 _LOOKS_MAX: Final = 20
-"""A row that gets new cells all the time is looked at so often before it is told as not settled."""
+"""Looks at a row that gets new cells all the time, before it is reported as not settled."""
 
 Kind = Literal["missing", "stale", "invented"]
 OnProgress = Callable[[int], None]
@@ -297,9 +299,9 @@ class IndexCheck:
             )
 
     def _tombstone(self, difference: Difference) -> Entry | None:
-        """For a place that the row has left, as of its latest cell of the first column. None where
-        it is the row's place, where no such cell is there any more, and for an erased row, of which
-        nothing is to stay."""
+        """For a place that the row has left, as of its latest cell of the first column. None at the
+        row's own place, where no such cell is there any more, and for an erased row: nothing of it
+        may stay."""
         row_key, found, wanted = difference.row_key, difference.found, difference.wanted
         if found is None or (wanted is not None and wanted.place == found.place):
             return None

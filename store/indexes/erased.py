@@ -1,29 +1,34 @@
 """Takes the entries of erased rows out of the indexes, tombstones too: each holds a value of the
 row, and the row's bodies alone say where they are.
 
-    1. the log is told of the erasure while the bodies are still there (E20). From then on the row
-       gets no cell (E21), and whoever makes entries looks for that
-    2. the versions of all indexes are looked up. The shard's fence is raised, and what is at the
-       places that the bodies name is removed from each
+    1. the log gets the entry of the erasure while the bodies are still there (E20). From then on
+       the row gets no cell (E21), and every maker of entries looks for that entry
+    2. the versions of all indexes are looked up. The shard's fence is raised, and the entries at
+       the places that the bodies name are removed from each
     3. the bodies go
 
-**No entry outlives step 3**, whoever wrote it, at whatever moment. It was made by somebody who read
-the row's cells, but not that it is erased. Was its version made before the look of step 2, it was
-written before the raise, and step 2 found it; or it is refused, for whoever reads under the new
-number reads of nodes that know of the erasure (X3). Was its version made after that look, its
-writers began by raising the fences (:mod:`cellfeed.store.engines.contract.index_fences`), and that
-was after step 1: they know of the erasure, whatever node they read of. And no place is missed:
-between 1 and 3 the row gets no cell, and loses none but to a trim, which takes entries out itself
-(:mod:`cellfeed.store.indexes.trimmed`).
+**No entry outlives step 3**, no matter who wrote it and when. Its writer has read the row's cells,
+but not that the row is erased.
 
-Whoever keeps an index does step 2 as well, when it comes to the cell of the log that tells of the
-erasure: so the entries go also when the program died that erased. Where it finds no body any more,
-somebody has done that step. Crash points: before 1 the row is as it was. From 1 on puts are
-refused; entries go, and bodies are there until a worker goes on with it
-(:mod:`cellfeed.store.erasures`). In 2 some entries are gone, and fresh queries do not find the row
-by them; in 3 all of them are.
+- Its version was made before the look of step 2. A writer under the old number wrote before the
+  raise, and step 2 found the entry, or it is refused. A writer under the new number reads from
+  nodes that know of the erasure (X3).
+- Its version was made after that look: its writers began by raising the fences
+  (:mod:`cellfeed.store.engines.contract.index_fences`). That was after step 1: they know of the
+  erasure, whichever node they read from.
 
-Step 2 takes the masters of all clusters; while one is away the erasure says so, and is begun again
+No place is missed either. Between 1 and 3 the row gets no cell, and loses cells only to a trim,
+which takes entries out itself (:mod:`cellfeed.store.indexes.trimmed`).
+
+The keeper of an index does step 2 as well, when it reads the erasure's cell in the log. So the
+entries go even when the program that erased has died. Where the keeper finds no body any more,
+somebody has done that step.
+
+Crash points: before 1 the row is as it was. From 1 on puts are refused. Entries and bodies may
+remain until a worker resumes the erasure (:mod:`cellfeed.store.erasures`). In 2 some entries are
+gone, and fresh queries do not find the row by them; in 3 all of them are.
+
+Step 2 takes the masters of all clusters. While one is away the erasure says so, and is begun again
 when it is back.
 """
 
@@ -54,7 +59,7 @@ _WALKED: Final = 2_000
 """Entries of a retired version that are looked at together."""
 
 _LOOKS_MAX: Final = 20
-"""How often a removal is begun anew when somebody else raises the fence."""
+"""How often a removal is begun again when somebody else raises the fence."""
 
 
 def take_out(engine: Engine, indexes: Indexes, row_key: bytes) -> None:
@@ -93,7 +98,7 @@ def remove_entries(
     shard: int,
     row_keys: Sequence[bytes],
 ) -> None:
-    """Step 2 for one version, of rows of a shard whose log tells of their erasure. Raises
+    """Step 2 for one version, of rows of a shard whose log has the entries of their erasure. Raises
     Unavailable, and StaleView where somebody else raises the fence: then it is repeated."""
     places = [
         (value, row_key)

@@ -1,9 +1,9 @@
 """Keeps the entries of one index version: from cells of a shard's log to entries, wherever these
 belong.
 
-A batch holds **all** cells of the indexed columns between its first and its last location; of what
-came before, the latest of each row is read. So the entries that are written follow from a prefix of
-the log (see :mod:`cellfeed.store.indexes.version`). Crash points:
+A batch holds **all** cells of the indexed columns between its first and its last location; of the
+cells before it, the latest of each row is read. So the entries that are written follow from a
+prefix of the log (see :mod:`cellfeed.store.indexes.version`). Crash points:
 
     before the entries are written             nothing: the batch runs again
     between them and the tombstones            the row is found at its old place as well, where a
@@ -14,16 +14,16 @@ A batch is of one shard, or of several that keep up with their logs
 (:meth:`IndexKeeper.apply_together`): the few cells of each cost little more than the commit that
 they have in common.
 
-Where the log tells that a row was erased, its entries are taken out
-(:mod:`cellfeed.store.indexes.erased`), and no more are made of it, whatever bodies it still has.
+Where the log marks a row as erased, the keeper takes its entries out
+(:mod:`cellfeed.store.indexes.erased`). It makes no more entries of the row, even if the row still
+has bodies.
 
-**Overtaken.** What is merged may come late, and from anybody. Entries of cells that were trimmed or
-erased since they were read may not: so a batch is written under the fence of its shard, read before
-its cells were. Where it was raised meanwhile, nothing is written, and what is left of the batch is
-read again. That is so for the owner of the shard as for one that has lost it: the owner may have
-read, of rows of its batch, cells from before it which are just being trimmed. Keepers of a **new**
-version raise the fences when they begin, for who removed entries before it was made did not look at
-it.
+**Overtaken.** Merges may be late, and by any process. Entries of cells that were trimmed or erased
+since they were read may not be merged: so a batch is written under the fence of its shard, read
+before its cells were. If the fence was raised meanwhile, nothing is written, and the rest of the
+batch is read again. That holds for the owner of the shard as for one that has lost it: the owner
+may have read earlier cells of its batch's rows which are just being trimmed. Keepers of a **new**
+version raise the fences when they begin: earlier removers of entries did not look at that version.
 """
 
 from __future__ import annotations

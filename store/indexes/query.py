@@ -1,9 +1,10 @@
 """Answers queries of an index, and remembers for a moment which version is current.
 
 **Fresh** (the default): every entry is checked against the ref keys of the row's current cells, and
-made anew where they are others. What does not meet the filters any more is left out; what the index
-does not hold *yet* is not found (``wait_for`` is for that). Rows come in the order of what the
-index held. **Fast**: entries as they are. Both go on while a master is away, from a minion.
+made again where these differ. A row that no longer meets the filters is left out. A row that the
+index does not hold *yet* is not found (``wait_for`` is for that). Rows come in the order of the
+index's entries. **Fast**: entries as they are. While a master is away, both are answered from a
+minion.
 """
 
 from __future__ import annotations

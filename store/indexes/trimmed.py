@@ -1,27 +1,29 @@
-"""Takes the entries of trimmed cells out of the indexes, so that an index goes on to be what the
-cells say (I18).
+"""Takes the entries of trimmed cells out of the indexes, so that an index still is what the cells
+say (I18).
 
 An entry names the shard value of a cell, which nobody knows any more once the cell is gone. So a
 step of a trim is three:
 
-    1. what the cells that are about to go say of places is noted in the state table,
+    1. the places that the cells to be trimmed name are noted in the state table,
        ``trims/<shard>/<index>/<version>/<first added_id>``
     2. the cells go (E15)
     3. the shard's fence is raised. Then each row is looked at, at the places noted and where it
-       should be by the cells that it still has: what is there and should not be is removed,
-       tombstones as well, for they would keep away what is put there anew; what should be is merged
-       in. Then the note is deleted
+       should be by the cells that it still has. Entries that should not be there are removed,
+       tombstones as well: they would keep away later puts. Missing entries are merged in. Then the
+       note is deleted
 
-Index workers go on meanwhile. What they have read before the raise is written before it, and step 3
-sees it, or refused; what they read after does not hold what has gone
+Index workers continue meanwhile. An entry from before the raise is written before it, and step 3
+sees it, or it is refused. An entry from after the raise holds nothing that has gone
 (:mod:`cellfeed.store.engines.contract.index_fences`). So nobody brings an entry of a trimmed cell
-back: neither one that was paused and overtaken, nor the owner of the shard with a row of which it
-has read an older cell. New cells come meanwhile as well, and what the index has of them is newer
-than what step 3 has read: so rows of which an entry was removed are looked at once more. A cell
-whose entry could have been among the removed is in the log by then, and is merged again.
+back: neither a worker that was paused and overtaken, nor the owner of the shard that has read an
+older cell of a row.
+
+New cells come meanwhile as well, and their entries are newer than what step 3 has read. So rows of
+which an entry was removed are looked at once more. A cell whose entry could have been among the
+removed is in the log at that moment, and is merged again.
 
 Crash points: before 2 the note names rows that are as they should be, and nothing comes of it.
-Between 2 and the end of 3 the entries of some rows are stale, or missing: a fresh query leaves the
+Between 2 and the end of 3 the entries of some rows are stale, or missing. A fresh query leaves the
 stale ones out, as it checks the cells; ``index verify`` names them. The next trim of the shard
 begins with the notes that it finds. All of it may be repeated, by several at once: the one whose
 fence is no longer the latest is refused, and looks again.
@@ -51,7 +53,7 @@ declare("index.trim.noted", "index.trim.trimmed", "index.trim.removed", "index.t
 _PREFIX: Final = "trims/"
 
 _LOOKS_MAX: Final = 20
-"""How often a settling is begun anew when somebody else raises the fence."""
+"""How often a settling is begun again when somebody else raises the fence."""
 
 
 class _Note(msgspec.Struct, frozen=True):

@@ -1,17 +1,17 @@
 """One version of an index: its tables, and what entries a row has, given cells of it.
 
 **The view.** A writer of entries always has the view of a prefix of the row's shard log: all cells
-below some location. Of the row's cells in the first column (the one with the shard field) it takes
-those that were, one after the other, the latest by ref key, from some location on, and the one
-before them. The last of them says where the entry is now; the places that the others named get a
-tombstone with the last one's ref key.
+below some location. It reads the row's cells in the first column (the one with the shard field)
+from some location on, and the latest one before them. Of these it takes each cell whose ref key is
+higher than all before it. The last of them says where the entry is now; the places that the others
+named get a tombstone with the last one's ref key.
 
-**Why the outcome is right whatever comes in between** (crashes, repeated batches, two writers at
-once, one of them paused): views of prefixes can be compared; an entry of an older view has no
-higher ref key in any register, and merging keeps the higher ones (X1). Suppose a writer with an old
-view writes an entry to a place that the row has left. Whoever came to the cell by which it left had
-a view in which the old place's cell was the latest one before it, and wrote a tombstone there whose
-ref key is higher. So whatever comes first, the tombstone stays.
+**Why the outcome is right in any order** (crashes, repeated batches, two writers at once, one of
+them paused): views of prefixes can be compared. An entry of an older view has no higher ref key in
+any register, and merging keeps the higher ones (X1). Suppose a writer with an old view writes an
+entry to a place that the row has left. Another writer then reached the cell by which the row left.
+In its view the old place's cell was the latest one before, so it wrote a tombstone there, with a
+higher ref key. So the tombstone stays, in either order.
 """
 
 from __future__ import annotations

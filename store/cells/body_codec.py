@@ -1,24 +1,21 @@
 """How a body lies on disk: one codec byte, then the compressed body. Codecs are added, never
 changed, so old cells stay readable for ever.
 
-====  =============================================
-=================================================
+====  =============================================  ===============================================
 byte  content                                        why
-====  =============================================
-=================================================
+====  =============================================  ===============================================
 1     MessagePack, zlib                              Uber's Schemaless article ("Designing
-      Schemaless", 2016)
+                                                     Schemaless", 2016)
 2     canonical JSON, zstd level 3 (default)         no transcoding for the feed; a third of the CPU
-3     four bytes: a dictionary's id; canonical JSON, short bodies of a column have most in common:
-      that is in the
-      zstd level 3 with that dictionary              dictionary (:mod:`cellfeed.store.dictionaries`)
-                                                     and not in each body
+3     four bytes: a dictionary's id; canonical       short bodies of a column have most in common:
+      JSON, zstd level 3 with that dictionary        that is in the dictionary
+                                                     (:mod:`cellfeed.store.dictionaries`) and not in
+                                                     each body
 4     nothing                                        the body was erased (E20), or never was one:
-      the log's entry of an erasure
-====  =============================================
-=================================================
+                                                     the log's entry of an erasure
+====  =============================================  ===============================================
 
-Which dictionary a body needs is told by the body, so a column may change its dictionary at any
+The body itself names the dictionary that it needs. So a column may change its dictionary at any
 time, and old bodies keep theirs. A frame has a checksum of its content: bytes that were decoded
 with a wrong dictionary are refused, not shown.
 

@@ -37,8 +37,8 @@ def canonical(body: object) -> bytes:
         same = _decode(text) == body
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         _explain(body, error)
-    # What JSON has no word for comes back as something else (NaN as null, a tuple as a list, a date
-    # as text): the comparison finds it.
+    # Values that JSON lacks decode to other ones (NaN as null, a tuple as a list, a date as text):
+    # the comparison finds them.
     if not same or (_has_long_digits(text) and not _integers_fit(body)):
         _explain(body, None)
     return _within_limits(text)

@@ -36,8 +36,8 @@ from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MI
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ERASED_COLUMN: Final = "$erased"
-"""The column of the cell that tells of an erasure in the log (E20): one for each erased row, with
-ref key 0 and no body. Nobody can put one."""
+"""The column of the cell that marks an erasure in the log (E20): one for each erased row, with ref
+key 0 and no body. Nobody can put one."""
 
 RESTORED_COLUMN: Final = "RESTORED"
 """The column of the cell that a restore puts behind ids that it leaves out: its body says which
@@ -98,8 +98,8 @@ class Cell:
 
     @property
     def erased(self) -> bool:
-        """Whether the body was erased, or the cell only tells of an erasure (``ERASED_COLUMN``).
-        Only reads of logs show such cells."""
+        """Whether the body was erased, or the cell only marks an erasure (``ERASED_COLUMN``). Only
+        reads of logs show such cells."""
         return self.body_json == ERASED_JSON
 
     @cached_property
@@ -215,8 +215,7 @@ def check_column_name(column_name: object) -> str:
 
 
 def check_new_column(column_name: object) -> str:
-    """A column name of a cell to be put: any but the one that tells of erasures. Raises
-    InvalidColumn."""
+    """A new cell's column name: any but the one that marks erasures. Raises InvalidColumn."""
     if column_name == ERASED_COLUMN:
         raise InvalidColumn(
             f"column name {ERASED_COLUMN!r} is the log's own: it marks erased rows; put under"

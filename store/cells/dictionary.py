@@ -1,9 +1,9 @@
 """A dictionary: bytes that are trained once, never changed, and kept for as long as a body needs
 them to be read.
 
-Its id is the first four bytes of the SHA-256 of its content, so the same id means the same content
-in every process, cluster and restored store. (Two contents with one id, a chance of one in four
-milliards for a pair, are refused when the second one is added, and come to nothing worse.)
+Its id is the first four bytes of the SHA-256 of its content. So the same id means the same content
+in every process, cluster and restored store. (Two contents may have one id, a chance of one in four
+billion for a pair. The second one is then refused when it is added; nothing worse happens.)
 """
 
 from __future__ import annotations

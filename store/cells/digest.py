@@ -1,9 +1,15 @@
 """One digest per shard over everything that a cell is, in log order: the same figure in store,
 gateway, Kafka and warehouse (I17).
 
-SHA-256 over, for each cell: added_id (8 bytes, big-endian), row key (16), length of the column name
-(2) and the name in UTF-8, ref key (8, signed), length of the body (4) and the canonical JSON of the
-body. Lengths make every cell's bytes readable in one way only.
+SHA-256 over these fields of each cell:
+
+- added_id (8 bytes, big-endian);
+- row key (16);
+- length of the column name (2) and the name in UTF-8;
+- ref key (8, signed);
+- length of the body (4) and the canonical JSON of the body.
+
+Lengths make every cell's bytes readable in one way only.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The dictionaries that this process has met, by id, for whoever decodes a body.
+"""The dictionaries that this process has met, by id, for every decoder of a body.
 
-One table for the whole process is right because an id follows from the content: whichever store it
-came from, there is only one content that it can mean, and one that differs is refused
-(:func:`know`). It only grows, by at most ``DICTIONARIES_MAX`` of each store.
+One table for the whole process is right because an id follows from the content: in every store it
+can mean only one content, and one that differs is refused (:func:`know`). The table only grows, by
+at most ``DICTIONARIES_MAX`` of each store.
 
 A body may name a dictionary that was trained by another process a moment ago. Then the open stores
 (sources) are asked, one look-up at a time: readers that meet the same one wait for it instead of
 asking again. Whole datastores are asked before single nodes, whose time-outs are longer.
 
-    a store has it                         it is known from then on
-    none has it, and all of them answered  DataDamaged, naming it: it is lost, and so are the bodies
-    until it is recovered
-    none has it, and one did not answer    StorageUnavailable: try again
+    a store has it                          it is known from then on
+    none has it, and all of them answered   DataDamaged, naming it: it is lost, and so are the
+                                            bodies until it is recovered
+    none has it, and one did not answer     StorageUnavailable: try again
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class NamedDamage(NamedTuple):
 def named_damage(text: str) -> NamedDamage | None:
     """The ids that the text of a DataDamaged names, as
     :mod:`cellfeed.store.engines.contract.scan_gaps` and the tables of cells write it; None where it
-    names none. Workers tell of errors by their text."""
+    names none. Workers report errors by their text."""
     if (found := _LOST.search(text)) is not None:
         shard, first, last = map(int, found.groups())
         return NamedDamage(shard, range(first, last + 1), is_lost=True)

@@ -1,4 +1,4 @@
-"""Rows that come in pages: one that is larger than a page goes on in the next, behind a column."""
+"""Rows that come in pages: a row larger than a page continues in the next, behind a column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cellfeed.store.cells.cell import Cell
 
 
 class RowsPage(NamedTuple):
-    """The first of the rows asked for. ``next_row``: the number of the row to go on with, its
+    """The first of the rows asked for. ``next_row``: the number of the row to continue with, its
     columns behind ``after_column``; None at the end."""
 
     rows: list[dict[str, Cell]]
@@ -24,8 +24,8 @@ class RowsPage(NamedTuple):
 def with_page(
     rows: list[dict[str, Cell]], page: Sequence[Mapping[str, Cell]], first: int
 ) -> list[dict[str, Cell]]:
-    """Rows and a page of them from number ``first`` on, whose first one may go on with columns of
-    the last row."""
+    """Rows and a page of them from number ``first`` on. The page's first row may add columns to the
+    last of those rows."""
     if first < len(rows) and page:
         rows[first].update(page[0])
         page = page[1:]

@@ -3,8 +3,8 @@
 A shard is the partition that Kafka's own default partitioner gives to a record whose key is the row
 key as lower-case text: ``(murmur2(utf8(str(row_key))) & 0x7fffffff) % shards`` (Kafka's
 ``DefaultPartitioner`` / ``Utils.murmur2``). So a topic exported from a datastore is co-partitioned
-with every other topic keyed by the same ids, and a client in any language can find a row's
-partition without asking.
+with every other topic keyed by the same ids. A client in any language finds a row's partition
+without asking.
 
 Frozen by the golden vectors in ``tests/unit/store/test_cells.py``.
 """

@@ -160,8 +160,8 @@ class _Rules:
         }
 
     def _paired_paths(self, bodies: Sequence[tuple[bytes, Any]]) -> set[Path]:
-        """Pairs of paths of which each value comes with one value of the other alone, in all
-        bodies: together they tell of somebody."""
+        """Pairs of paths where, in all bodies, each value of one comes with one value of the other
+        alone: together they identify a person."""
         distinct = Counter(path for path, _, value in self._values if not _is_small(value))
         candidates = {path for path, count in distinct.items() if 1 < count <= VOCABULARY_MAX}
         partners: dict[tuple[Path, Path], dict[object, set[object]]] = {}

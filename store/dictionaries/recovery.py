@@ -1,9 +1,8 @@
-"""A dictionary that is lost somewhere comes back from where it is whole: another node, another
+"""Recovers a dictionary that is lost somewhere from where it is whole: another node, another
 cluster, or an export.
 
-What a storage needs is told by its own turns, with the SHA-256 of each content, so nothing but the
-very same content is ever taken for it. It works on storages that are refused by every other
-command, node by node.
+A storage's own turns name the contents that it needs, each with its SHA-256. So only the very same
+content is ever taken. Recovery works on storages that every other command refuses, node by node.
 """
 
 from __future__ import annotations

@@ -3,30 +3,30 @@ gone. Everything else is at work meanwhile.
 
     1. a new dictionary of its column is trained and put to use, where this one is in use and the
        bodies make one
-    2. its turns go, on every cluster. A put asks for the turns behind its locks, so from now on
-       whatever gets its locks stores no body with it; and each shard waits for the puts that have
-       them (:meth:`~cellfeed.store.engines.contract.engine.RewritableEngine.settle_puts`)
+    2. its turns go, on every cluster. A put reads the turns behind its locks, so a put that gets
+       its locks after this stores no body with it. Each shard waits for the puts that have the
+       locks (:meth:`~cellfeed.store.engines.contract.engine.RewritableEngine.settle_puts`)
     3. every body that names it is decoded, encoded again and compared, some hundred in a
        transaction that is fenced and replicated as a put is. One that was erased or trimmed
        meanwhile is left alone
     4. after ``READERS_S`` every table is searched for bodies that name it: on every node that
-       answers, and also what clusters keep of shards that have left them
+       answers, and also in the copies that clusters keep of shards that have left them
     5. the content goes, on every cluster
 
-**Readers never fail**: until step 5 the content is there, and by then whoever has read a body
-before it was rewritten has decoded it. A minion that is behind has the content for as long as a
-body of it names it, for both come by one log. Backups from before have the content; a chain of
+**Readers never fail**: until step 5 the content is there. A reader that read a body before it was
+rewritten has decoded it long before step 5. A minion that is behind has the content for as long as
+a body of it names it, for both come by one log. Backups from before have the content; a chain of
 backups is read with the dictionaries of all its pieces.
 
 **A promotion** between steps 2 and 5 may take step 2 back, where replication is asynchronous. So
-step 5 is refused under another leader epoch than that of step 2, and the command is run again. So
-it is where another process has put the dictionary to use again.
+step 5 is refused under another leader epoch than that of step 2, and the command is run again. The
+same holds where another process has put the dictionary to use again.
 
 **A move** of a shard: while it is copied nothing is rewritten there, and the command waits, or ends
 and is run again. A shard that has moved is rewritten where it is.
 
-Killed anywhere, the same command continues: what is rewritten no longer names the dictionary.
-Between 2 and 5 the content has no turn, as an unused one has none.
+Killed anywhere, the same command continues: rewritten bodies no longer name the dictionary. Between
+2 and 5 the content has no turn, as an unused one has none.
 """
 
 from __future__ import annotations

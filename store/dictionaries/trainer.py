@@ -2,9 +2,9 @@
 them.
 
 The group commit hands over the cells that it has stored (:meth:`DictionaryTrainer.offer`); of
-columns without a dictionary some are kept until they make a sample. Everything else is done by a
-thread of its own: training, publishing, looking at what another process has done meanwhile. Puts go
-on without a dictionary until it is in use; nothing that fails here fails a put.
+columns without a dictionary some are kept until they make a sample. A thread of its own does the
+rest: it trains, publishes, and reads what other processes have done meanwhile. Puts continue
+without a dictionary until it is in use; nothing that fails here fails a put.
 
 Two processes that train the same column at once each add a dictionary; the turn of one is first
 (C2), and the other one lies unused.
@@ -162,7 +162,7 @@ class DictionaryTrainer:
 
     def work(self) -> None:
         """One round: completes what others have left, trains the samples that are full, publishes.
-        Raises Unavailable: the next round goes on."""
+        Raises Unavailable: the next round resumes."""
         if not self._completed:
             self._store.complete()
             self._settled |= self._store.current().keys()

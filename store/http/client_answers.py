@@ -80,7 +80,7 @@ def rows_asked(
     message: RowsMessage, row_keys: Sequence[bytes], *, in_pages: bool = False
 ) -> list[dict[str, Cell]]:
     """The rows, when they are those, in that order; ``in_pages``: the first of them, up to the row
-    to go on with."""
+    to continue with."""
     goes_on = (
         in_pages
         and message.next_row is not None

@@ -1,9 +1,9 @@
 """One call over several workers: other workers first, then again with growing random pauses, until
 an answer or the deadline.
 
-What is known at the end is what the worst attempt leaves open. An attempt whose request may have
-reached a worker leaves a put ``unknown``, and a later attempt that was surely refused does not take
-that back: only an answer about the cell itself does (stored, exists, conflict).
+The worst attempt decides what is known at the end. An attempt whose request may have reached a
+worker leaves a put ``unknown``. A later attempt that was surely refused does not take that back:
+only an answer about the cell itself does (stored, exists, conflict).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """HTTP/1.1 under the client: kept connections, one deadline over everything, and what is known of a
 request that failed.
 
-A request has one absolute deadline; before each wait the socket is given what is left of it, so a
-peer that sends a byte now and then cannot stretch it. (A standard HTTP client counts its time-out
-from each byte anew.) httptools parses the answers.
+A request has one absolute deadline. Before each wait the socket is given the time that is left, so
+a peer that sends a byte now and then cannot stretch it. (A standard HTTP client starts its time-out
+again at each byte.) httptools parses the answers.
 
 Every request carries a random number, which the worker repeats in its answer: an answer with
 another number is somebody else's. A worker of an earlier version repeats none. After a ``fork()``

@@ -134,9 +134,9 @@ class CellMessage(msgspec.Struct, omit_defaults=True):
 
 
 class ErasedRowMessage(msgspec.Struct):
-    """What an erasure came to. ``cells``: bodies taken away now; ``shard``, ``added_id``: where the
-    log tells of it. ``kept``: copies that nobody reads, and which may still have bodies of the row,
-    each with the command that drops it."""
+    """The result of an erasure. ``cells``: bodies taken away now; ``shard``, ``added_id``: where
+    the log marks it. ``kept``: unread copies that may still have bodies of the row, each with the
+    command that drops it."""
 
     row_key: UUID
     shard: int
@@ -160,7 +160,7 @@ class RowMessage(msgspec.Struct):
 
 class RowsMessage(msgspec.Struct, omit_defaults=True):
     """One row per row key asked for, in order. To a caller who reads pages: the first of them.
-    ``next_row``: the number of the row to go on with, and of it the columns behind
+    ``next_row``: the number of the row to continue with; of that row only the columns behind
     ``after_column``, when it is there."""
 
     rows: list[RowMessage]
@@ -284,7 +284,7 @@ class IndexRowMessage(msgspec.Struct):
 
 
 class IndexPageMessage(msgspec.Struct):
-    """``cursor`` goes on behind the rows; null at the end. ``stale``: cells came from a minion."""
+    """``cursor`` is behind the rows; null at the end. ``stale``: cells came from a minion."""
 
     rows: list[IndexRowMessage]
     cursor: str | None

@@ -62,13 +62,13 @@ class LoopCommits:
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
-                pass  # the loop has ended, and with it whoever waited
+                pass  # the loop has ended, and with it those who waited
             except BaseException:
                 self._woken = False  # it was not woken: the next answer wakes it for all
                 raise
 
     def _deliver(self) -> None:
-        # First: whoever puts something in from here on wakes the loop again.
+        # First: an item put in from here on wakes the loop again.
         self._woken = False
         while self._answered:
             _settle(self._answered.popleft(), True)

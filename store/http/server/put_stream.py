@@ -1,14 +1,14 @@
 """Streaming batch puts: NDJSON in, a result line per line out, in order, while the request is still
 coming. Memory does not grow with the stream.
 
-The reader cuts what has arrived into chunks and hands each to the group commit; the writer sends
-the results of the oldest chunk as soon as they are there. Between them stand at most
+The reader cuts the lines that have arrived into chunks and hands each to the group commit; the
+writer sends the results of the oldest chunk as soon as they are there. Between them stand at most
 ``CHUNKS_IN_FLIGHT_MAX`` chunks: when the disk, or a peer that does not read its results, is slower
-than the stream, reading stops, and TCP tells the sender. A peer that sends for ever without reading
-is cut off by the connection's own limits (:mod:`cellfeed.store.http.server.connections`); its cells
+than the stream, reading stops, and TCP slows the sender. A peer that sends for ever without reading
+is cut off by the connection's own limits (:mod:`cellfeed.store.http.server.connections`). Its cells
 may have been written, and sending them again is safe.
 
-A blank line has no result. A line that is no put gets a ``failed`` result and the stream goes on.
+A blank line has no result. A line that is no put gets a ``failed`` result and the stream continues.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class PutStream:
         """Reads the request to its end and answers every line. When the worker closes, the lines
         read so far are answered and the stream ends.
 
-        Raises PeerGone when the peer went away first; what was submitted is written all the same.
+        Raises PeerGone when the peer went away first; submitted cells are still written.
         """
         await start_stream(send)
         async with asyncio.TaskGroup() as tasks:

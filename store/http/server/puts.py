@@ -1,10 +1,10 @@
 """The put routes, as bare ASGI: a single put costs a third of what it would through the framework's
-routing, and puts are what there is most of.
+routing, and most requests are puts.
 
 A put waits for the group commit of its datastore without a thread of its own. What can go wrong on
 the way:
 
-- The caller goes away: the cells are written all the same; asking again says ``exists``.
+- The caller goes away: the cells are still written; asking again says ``exists``.
 - The worker dies before the commit: nothing was written. After it, before the answer: written. The
   caller cannot tell, and puts again.
 - No commit within ``PUT_TIMEOUT_S``: a put still in the queue is taken back

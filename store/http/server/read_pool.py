@@ -1,13 +1,13 @@
 """Blocking reads off the event loop: a few threads, a bounded queue, a deadline.
 
-Reads that wait for a server get a thread each. Reads of files wait for nothing but the
-interpreter's lock, which they give up at every row, so each costs a change of threads on the way
-there, one on the way back, and more where the loop or a second reader wants the lock meanwhile:
-more CPU than the read itself. So these are done **in turns**: all reads that have come by the time
-go to one thread together, and their answers come back together, while the loop sleeps.
+Reads that wait for a server get a thread each. Reads of files wait only for the interpreter's lock,
+which they give up at every row. So each read of a file costs a change of threads on the way there
+and one on the way back. It costs more where the loop or a second reader wants the lock meanwhile:
+more CPU than the read itself. So these are done **in turns**: all reads that wait at that moment go
+to one thread together, and their answers return together, while the loop sleeps.
 
-A turn that lasts longer than ``TURN_S`` holds nobody up: the loop answers what is done, takes back
-what was not begun, and gives it to another thread.
+A turn that lasts longer than ``TURN_S`` holds nobody up: the loop answers the reads that are done,
+takes back those not begun, and gives them to another thread.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ async def get_rows(
 )
 async def erase_row(state: ReadState, datastore: Name, row_key: RowKey) -> ErasedRowMessage:
     """The bodies of all its cells are taken away for good. It may be repeated; 504
-    ``outcome_unknown``: a worker goes on with it, or repeat it."""
+    ``outcome_unknown``: a worker completes the erasure, or repeat it."""
     store, key = known_datastore(state, datastore), UUID(bytes=check_row_key(row_key))
     try:
         erased = await state.reads.run(store.erase_row, key)
@@ -275,7 +275,7 @@ async def get_heads(state: ReadState, datastore: Name) -> HeadsMessage:
 async def scan_shard(
     state: ReadState, datastore: Name, shard: Shard, location: From = "0", limit: Limit = 1000
 ) -> ShardCellsMessage:
-    """Cells in added_id order from ``location`` on, and the location to go on from."""
+    """Cells in added_id order from ``location`` on, and the location to continue from."""
     store = known_datastore(state, datastore)
     return shard_cells_message(
         await state.reads.run(store.get_cells_for_shard, shard, location_from(location), limit)

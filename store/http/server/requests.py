@@ -1,11 +1,11 @@
 """Request bodies, from bytes to checked values. Pure functions: bytes in, cells or messages out, or
 the error that names what was wrong.
 
-A batch of JSON is decoded once, bodies included, and each body encoded once, in canonical form. A
-duplicate key is lost in decoding, so quote signs are counted: where no backslash is, each string
-costs two, the envelope of a put has six strings, and a body has as many as its canonical form; a
-text with just that many quote signs holds no key twice. Any other text is read again by a slow
-reader that looks at every key.
+A batch of JSON is decoded once, bodies included, and each body encoded once, in canonical form.
+Decoding loses a duplicate key, so quote signs are counted. Where no backslash is, each string costs
+two; the envelope of a put has six strings, and a body as many as its canonical form. A text with
+just that many quote signs holds no key twice. Any other text is read again by a slow reader that
+looks at every key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worker process: a datastore behind HTTP on a loopback port, until it is told to stop."""
+"""The worker process: a datastore behind HTTP on a loopback port, until a signal stops it."""
 
 from __future__ import annotations
 

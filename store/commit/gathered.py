@@ -1,11 +1,11 @@
 """Calls that threads make at the same time, done together: while one lot is being done the next one
 gathers, as puts do in :mod:`cellfeed.store.commit.group_commit`.
 
-For writes that cost the same whatever they carry, and that may be repeated. The thread that comes
-first does what all of them wait for. Should that fail, each does its own and hears of its own
-error: nobody fails for another one's sake. Only an outcome that is not known is told to all, for it
-is each one's own. Nothing is kept between two calls, so this has no crash point: a call returns
-when its item is written, by whomever.
+For writes that cost the same for one item or many, and that may be repeated. The first thread does
+the work of all that wait. Should that fail, each thread does its own item and gets its own error:
+nobody fails for another one's sake. Only an unknown outcome is raised to all, for it is each one's
+own. Nothing is kept between two calls, so this has no crash point: a call returns when any of the
+threads has written its item.
 """
 
 from __future__ import annotations

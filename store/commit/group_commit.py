@@ -1,18 +1,18 @@
 """Group commit: the puts that are waiting go into one transaction, all shards together (design
 §2.7).
 
-One commit costs one fsync, whatever it carries. While one group is being committed the next one
-gathers, and for a short while after it, as long as the callers that were answered just now come
-back with more: so the group grows with the load, and a single put alone waits for nobody. An answer
-is given only after the commit of its group: acknowledged means on disk (E5).
+One commit costs one fsync, for one put or many. While one group is being committed the next one
+gathers. It gathers for a short while longer, as long as the callers that were just answered return
+with more. So the group grows with the load, and a single put alone waits for nobody. An answer is
+given only after the commit of its group: acknowledged means on disk (E5).
 
-Order: groups are committed one after another, calls within a group in the order of arrival, so a
+Order: groups are committed one after another, calls within a group in the order of arrival. So a
 put acknowledged before another began comes first in the log (I12).
 
-Every call gets an answer, whatever goes wrong. What a hook raises is logged: the group is
-committed, and its callers hear that. An error before the engine is asked has written nothing; any
-other that the engine did not raise on purpose leaves the outcome unknown. The thread then takes the
-next group.
+Every call gets an answer, whatever goes wrong. An error of a hook is logged: the group is
+committed, and its callers get their results. An error before the engine is asked has written
+nothing. Any other that the engine did not raise on purpose leaves the outcome unknown. The thread
+then takes the next group.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 disk."""
 
 _GATHER_SHARE: Final = 0.5
-"""How long the next group may wait for the callers of the last one to come back, as a share of the
-time that the last one took to commit. A writer that never waits finds half of its callers in the
-queue, the others not back yet, and writes two groups where one would do: what a transaction costs
-whatever it carries (the disk, a statement per shard) is paid twice."""
+"""How long the next group may wait for the last one's callers to return, as a share of that group's
+commit time. A writer that never waits finds half of its callers in the queue, the others not back
+yet. It writes two groups where one would do: the fixed costs of a transaction (the disk, a
+statement per shard) are paid twice."""
 
 _GATHER_PAUSE_S: Final = 0.0003
 """Nobody has come back for so long: the others will not, or take longer than is worth waiting for.

@@ -4,7 +4,7 @@ results will be.
 A group has up to thousands of callers, each perhaps a thread of its own, and all are answered in
 one moment. Threads that are woken all at once fight for the interpreter, with each other and with
 the writer, which has the next group to write. So they are woken in a row: the writer wakes the
-first one, and each wakes the next before it goes on. Why the row never breaks off stands at
+first one, and each wakes the next before it continues. Why the row never breaks off stands at
 :func:`wake_next`. A caller without a thread of its own (one in an event loop) is called instead.
 """
 
@@ -63,7 +63,7 @@ class PutAnswer:
         self._results: Sequence[PutResult] = ()
         self._error: BaseException | None = None
         self._row: deque[PutAnswer] = deque()
-        # Closed until the answer is there; whoever comes through leaves it open for the next one.
+        # Closed until the answer is there; a thread that comes through leaves it open for the next.
         self._gate = Lock()
         self._gate.acquire()
 
@@ -151,7 +151,7 @@ def answer_all(
         end = start + len(answer.cells)
         answer.settle(results[start:end], error, row)
         start = end
-    # Not before all are settled: whoever is woken finds his own answer.
+    # Not before all are settled: each woken thread finds its own answer.
     row.extend(answers)
     wake_next(row)
     for answer in answers:
@@ -172,12 +172,12 @@ def answer_rest(answers: Sequence[PutAnswer], error: BaseException) -> None:
 def wake_next(row: deque[PutAnswer]) -> None:
     """Opens the gates of a row's answers up to the first that somebody waits for.
 
-    All in the row are settled. A thread says that it waits before it looks for the answer a last
-    time and goes to its gate; it says that it waits no longer when it has come through, or its time
-    is over, or it was interrupted; and after that it calls this. So when one still waits after its
-    gate was opened, it will go on with the row. When none does, perhaps nobody comes any more, and
-    the next gate is opened here. Two that go on with a row at once do no harm: each answer is taken
-    out once.
+    All in the row are settled. A thread says that it waits, looks for the answer a last time, and
+    then goes to its gate. It says that it waits no longer when it has come through, or its time is
+    over, or it was interrupted; after that it calls this. So a thread that still waits after its
+    gate was opened will continue the row. When none waits, perhaps no thread will call this again,
+    and the next gate is opened here. Two that continue a row at once do no harm: each answer is
+    taken out once.
     """
     while True:
         try:

@@ -1,5 +1,5 @@
-"""A put call of any size as batches of a bounded one, each written whole or not at all; what is
-known of the first is not lost with the last."""
+"""Splits a put call of any size into bounded batches, each written whole or not at all. When a
+later batch fails, the results of the earlier ones are kept."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def put_in_batches(
     shard: Callable[[NewCell], int],
 ) -> list[PutResult]:
     """The results of all cells, in order. An error of the first batch is raised: nothing else is
-    known then. One of a later batch is told per cell, and the batches behind it are not begun.
-    ``shard`` is asked only then."""
+    known then. An error of a later batch becomes the result of each of its cells, and the batches
+    behind it are not begun. ``shard`` is asked only then."""
     results: list[PutResult] = []
     for batch in batches(cells):
         try:

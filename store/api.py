@@ -44,8 +44,8 @@ class CellToPut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardCells:
-    """A piece of a shard's log and the location to go on from. ``cells`` is empty at the end of the
-    log."""
+    """A piece of a shard's log and the location to continue from. ``cells`` is empty at the end of
+    the log."""
 
     shard: int
     cells: list[Cell]
@@ -55,9 +55,9 @@ class ShardCells:
 
 @dataclass(frozen=True, slots=True)
 class ErasedRow:
-    """What an erasure came to. ``cells``: bodies that were taken away now; ``shard``, ``added_id``:
-    where the log tells of it. ``kept``: copies that nobody reads, and which may still have bodies
-    of the row, each with the command that drops it."""
+    """The result of an erasure. ``cells``: bodies that were taken away now; ``shard``,
+    ``added_id``: where the log marks it. ``kept``: unread copies that may still have bodies of the
+    row, each with the command that drops it."""
 
     shard: int
     added_id: int
@@ -93,10 +93,10 @@ class CellStore(Protocol):
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:
         """Takes the bodies of all cells of a row away, for good; their places in the log stay, and
-        one more cell there tells of it. From then on the row is found by no key, and puts to it are
-        refused (RowErased). Again it does nothing, or ends what was broken off. OutcomeUnknown: it
-        is on record, and a worker ends it by itself; repeat it to know when it is done. Any other
-        error: nothing was done."""
+        one more cell there marks the erasure. From then on no key finds the row, and puts to it are
+        refused (RowErased). A second call does nothing, or completes an erasure that was broken
+        off. OutcomeUnknown: the erasure is on record, and a worker completes it; repeat the call to
+        know when it is done. Any other error: nothing was done."""
         ...
 
     def get_cell(

@@ -1,13 +1,13 @@
 """The one way to run a loop beside the caller: no thread or task that matters ends unseen.
 
 A loop is a function that returns when it is to end. Any error that leaves it is logged with its
-traceback. A loop that may be restarted then runs again after a pause, which doubles with each death
-up to ``PAUSE_MAX_S`` and begins small again after ``STEADY_S`` without one. A loop that may not is
-dead.
+traceback. A loop that may be restarted then runs again after a pause. The pause doubles with each
+death up to ``PAUSE_MAX_S`` and begins small again after ``STEADY_S`` without one. A loop that may
+not be restarted is dead.
 
-What is not well is reported at once: ``/health/ready`` answers 503 while a loop is dead, or dies
-again and again (:func:`troubles`), and ``cellfeed status`` shows it (:func:`when_changed`). A dead
-loop stays in the report until its owner closes it.
+Trouble is reported at once: ``/health/ready`` answers 503 while a loop is dead, or dies again and
+again (:func:`troubles`), and ``cellfeed status`` shows it (:func:`when_changed`). A dead loop stays
+in the report until its owner closes it.
 
 A :class:`BaseException` that is no :class:`Exception` ends any loop for good: it stands for the end
 of the process or of the task.

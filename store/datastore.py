@@ -115,8 +115,8 @@ class Datastore:
 
     @property
     def origin_id(self) -> str:
-        """The first history of the lineage. Restores keep it, so it names the datastore to whoever
-        acts outside of it. Empty where the storage has none."""
+        """The first history of the lineage. Restores keep it, so systems outside of the datastore
+        name the datastore by it. Empty where the storage has none."""
         return self.engine.history.origin_id
 
     @property
@@ -174,10 +174,10 @@ class Datastore:
             raise answer.out_of_time(PUT_TIMEOUT_S) from None
 
     def trim(self, shard: int, below: int) -> int:
-        """One step of a trim (E15), of which readers are told at once; repeated until it returns
-        ``below``. Where there are indexes, groups or exports,
-        :class:`cellfeed.bridge.trimming.trim.Trimming` is the way: it asks first who still needs
-        the cells, and takes them out of the indexes."""
+        """One step of a trim (E15), reported to readers at once; repeated until it returns
+        ``below``. Where there are indexes, groups or exports, use
+        :class:`cellfeed.bridge.trimming.trim.Trimming` instead: it asks first who still needs the
+        cells, and takes them out of the indexes."""
         start = self.engine.trim(check_shard(shard, self.shards), below)
         self._poker.poke()
         return start
@@ -210,8 +210,8 @@ class Datastore:
 
     def _erase(self, row_key: UUID) -> ErasedRow:
         key = row_key.bytes
-        # The log is told first, then the indexes, then the bodies go: they alone say where the
-        # entries are.
+        # First the log gets its entry, then the indexes lose theirs, then the bodies go: only
+        # the bodies say where the entries are.
         self.engine.erase(key, 0)
         self._poker.poke()
         failpoint("datastore.erase.told")
@@ -302,7 +302,7 @@ class Datastore:
         self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master", after_column: str = ""
     ) -> RowsPage:
         """:meth:`get_rows` of the first of these rows, likewise, of the first one the columns
-        behind ``after_column``. The last row may go on in the next page."""
+        behind ``after_column``. The last row may continue in the next page."""
         check_key_count(row_keys)
         after = check_column_name(after_column) if after_column else ""
         found = self.engine.row(
@@ -369,7 +369,7 @@ class Datastore:
         pieces: dict[int, ShardCells] = {}
         decoded_bytes = 0
         for shard, location in locations.items():
-            # Each gives a cell: it goes on, and nobody takes it for the end of its log.
+            # Each gives a cell: its reader continues, and does not take it for the end of the log.
             left = max(SCAN_DECODED_BYTES_MAX - decoded_bytes, 0)
             pieces[shard] = piece = self._piece(shard, location, limit if left else 1, left)
             decoded_bytes += sum(len(cell.body_json) for cell in piece.cells)

@@ -1,33 +1,34 @@
-"""Erasures that were asked for and are not done yet: on record in the state table, and ended by
-every worker without being told.
+"""Erasures that were asked for and are not done yet: on record in the state table, and completed by
+every worker unasked.
 
 An erasure is many commits (:meth:`cellfeed.store.datastore.Datastore.erase_row`), on several
 clusters. Between the first and the last one the row takes no puts, but bodies of it may be there,
-and may be read. So it is noted before the first commit, and the note goes behind the last one.
-Whatever dies or is away in between, the note is there, and :class:`ErasureJob` begins the erasure
-again, which takes what is left. Nobody has to remember that somebody's data was to go.
+and may be read. So it is noted before the first commit, and the note is deleted behind the last
+one. If anything dies or is away in between, the note is there. :class:`ErasureJob` begins the
+erasure again, which takes the bodies that are left. Nobody has to remember that somebody's data was
+to go.
 
-Whoever works at an erasure has written the note last: a note goes only from the version that its
-writer knows, so one that was asked for anew stays. Two that work at the same one do each other no
-harm, the steps themselves are for any number; the note only keeps workers from doing the same thing
-all at once.
+Each process that works at an erasure writes the note. It deletes only the version that it wrote
+last, so the note of an erasure that was asked for again stays. Two that work at the same erasure do
+each other no harm: any number may run the steps. The note only keeps workers from doing the same
+thing all at once.
 
 What a kill leaves:
 
-    before the note              nothing: the row as it was, and the caller was told nothing
+    before the note              nothing: the row as it was, and the caller got no answer
     between note and last step   the note: the job ends the erasure
     before the note goes         the note of an erasure that is done: the job finds nothing left to
                                  do, and takes the note away
 
-An erasure that was refused with nothing done (a master is away, the shard is being moved) stays on
-record as well, and is done when that is over.
+An erasure may be refused with nothing done (a master is away, the shard is being moved). It stays
+on record as well, and is done when that is over.
 
-A note has the row key, which is not erased (its places in the log have it), and the text of the
-error that kept the erasure from its end; never a body.
+A note has the row key, which is not erased (its places in the log have it). It also has the text of
+the error that kept the erasure from its end; never a body.
 
-**An erasure that is done stays on record for ever**, in an entry of its own (``DONE``), for trims
-take the cell that tells of it out of the log. The commit that takes the note away writes that
-entry: at every moment the state table has one of the two. Backups read both
+**An erasure that is done stays on record for ever**, in an entry of its own (``DONE``): trims
+remove the cell that marks it in the log. The commit that takes the note away writes that entry: at
+every moment the state table has one of the two. Backups read both
 (:mod:`cellfeed.store.backups.erasures`).
 """
 
@@ -58,9 +59,8 @@ LOOK_EVERY_S: Final = 2.0
 """How often a worker looks for erasures that are due, in seconds: one read of the state table."""
 
 AGAIN_AFTER_S: Final = 5.0
-"""After how long without a sign an erasure is begun again, in seconds: whoever worked at it has
-died, or failed. Most take less than one; what takes longer is done by two then, which harms nobody.
-"""
+"""After how long without a sign an erasure is begun again, in seconds: its worker has died, or
+failed. Most take less than one second. A slower one is then done by two, which harms nobody."""
 
 _ERROR_CHARACTERS_MAX: Final = 1_000
 
@@ -78,7 +78,7 @@ class UnendedErasure(msgspec.Struct, frozen=True):
 
 
 class DoneErasure(msgspec.Struct, frozen=True):
-    """``added_id``: of the cell that tells of it in the log."""
+    """``added_id``: of the cell that marks it in the log."""
 
     added_id: int
     erased_at_us: int
@@ -115,7 +115,7 @@ class ErasureNotes:
 
     def end(self, row_key: UUID, version: int, added_id: int) -> None:
         """Takes the note away and records that the erasure is done, unless somebody has written the
-        note since: that one is still to be done. ``added_id``: of the cell that tells of it."""
+        note since: that one is still to be done. ``added_id``: of the cell that marks it."""
         done, value = done_entry(row_key, added_id, self._state.now_us())
         self._state.commit({_key(row_key): None, done: value}, expect={_key(row_key): version})
 
@@ -167,9 +167,9 @@ class ErasureJob:
         self._told: dict[UUID, str] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Looks until ``stop`` is set. Errors are told and waited out."""
+        """Looks until ``stop`` is set. Errors are logged and waited out."""
         while not stop.wait(LOOK_EVERY_S):
-            with suppress(CellfeedError):  # the state table is away: whoever needs it says so
+            with suppress(CellfeedError):  # the state table is away: others report that
                 self.look()
 
     def look(self) -> int:

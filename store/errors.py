@@ -3,8 +3,7 @@
     CellfeedError
     ├── InvalidRequest            400  definite, not retriable: the caller must change something
     │   ├── InvalidRowKey, InvalidColumn, InvalidRefKey, InvalidBody, InvalidLocation
-    │   ├── AnswerTooLarge        413  the answer has more bytes than one may have: ask for it in
-        pages
+    │   ├── AnswerTooLarge        413  the answer has more bytes than one may have: ask for pages
     │   ├── Trimmed               410  an InvalidLocation: the cells from there on were trimmed away
     │   ├── BodyTooLarge          413
     │   ├── UnsupportedMediaType  415  the route does not read the request's Content-Type
@@ -14,31 +13,31 @@
     │   └── UnknownRoute               no such path
     ├── CellConflict              409  the triple exists with another body; nothing was written
     ├── RowErased                 410  the row was erased: nothing is written to it, and it has no
-                                  bodies any more
+    │                                  bodies any more
     ├── Refused                   403  the call is not permitted here
     ├── Unavailable               503  retriable
     │   ├── Overloaded            429  definite: a queue was full, nothing was written
     │   ├── StorageUnavailable    503  definite: failed before the commit began
     │   │   ├── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has
-        moved, to another one
+    │   │   │                          moved, to another one
     │   │   ├── ForeignServer     503  another cluster's server, or another datastore's, answers at
-        a node's address
+    │   │   │                          a node's address
     │   │   └── NoMinion          503  the cluster replicates semi-synchronously and has no minion
-        left: it takes no writes
+    │   │                              left: it takes no writes
     │   ├── WrongAnswer           502  an answer came that is not one to this request; a put is then
-        OutcomeUnknown
-    │   ├── PartitionMoved        503  an export's partition lost records, or is another one by now
+    │   │                              OutcomeUnknown
+    │   ├── PartitionMoved        503  an export's partition lost records, or is another one now
     │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
     ├── StaleView                 409  index entries come of cells that were trimmed or erased
-                                  meanwhile; definite: read the cells again
+    │                                  meanwhile; definite: read the cells again
     ├── DataDamaged               500  stored bytes do not decode; never shown as something else
-    └── ProtectData               500  refused to start or to go on, so that no data is hurt (exit
-                                  code 3)
+    └── ProtectData               500  refused to start or to continue, so that no data is hurt
+        │                              (exit code 3)
         ├── DictionaryLost             bodies need a dictionary that is missing or damaged; the
-                                       message says how to bring it back
+        │                              message says how to bring it back
         ├── WrongServerSettings        a storage server is set up in a way that could lose or mix up
-                                       cells; the message says how to mend it
+        │                              cells; the message says how to mend it
         ├── HoldsMore                  a node has cells that its master has not
         ├── GroupTaken                 another trigger has the group; the message names both
         └── IncompatibleSchema         a schema breaks the declared rule to an earlier version
@@ -104,8 +103,8 @@ class BodyTooLarge(InvalidBody):
 
 
 class AnswerTooLarge(InvalidRequest):
-    """What was asked for has more bytes than one answer may have. Nothing of it is left out
-    silently: whoever can read pages says so in the request."""
+    """The answer would have more bytes than one may have. Nothing is left out silently: a caller
+    that can read pages says so in the request."""
 
     code = "answer_too_large"
     http_status = 413

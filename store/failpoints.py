@@ -112,8 +112,8 @@ def failpoint(name: str) -> None:
 
 def marked(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator: every call passes the failpoint ``name.before`` first, and ``name.after`` when
-    it comes back without an error. For what decides between two actors: a compare-and-set, a claim,
-    a fence, a change of roles. Nothing may be locked at either point."""
+    it returns without an error. For calls that decide between two actors: a compare-and-set, a
+    claim, a fence, a change of roles. Nothing may be locked at either point."""
     before, after = f"{name}.before", f"{name}.after"
     declare(before, after)
 

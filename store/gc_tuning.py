@@ -1,9 +1,9 @@
 """Python's collector of reference cycles, in processes that serve.
 
-It looks for cycles whenever some hundred objects more were made than freed. Whoever handles cells
-makes tens of thousands at a time, none of them in a cycle, and pays an eighth to a quarter of its
-CPU for nothing to be found. So it is made to come less often. What cycles there are (an error with
-its traceback, a closed connection) wait a little longer, and cost some megabytes at most.
+It looks for cycles whenever some hundred objects more were made than freed. A process that handles
+cells makes tens of thousands at a time, none of them in a cycle. It pays an eighth to a quarter of
+its CPU, and finds nothing. So the collector is made to run less often. The few cycles (an error
+with its traceback, a closed connection) wait a little longer, and cost some megabytes at most.
 """
 
 from __future__ import annotations

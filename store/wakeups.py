@@ -1,5 +1,5 @@
-"""Wake-ups: whoever commits pokes those who follow the logs. A wake-up is a hint; the counters are
-the truth.
+"""Wake-ups: a process that commits pokes those who follow the logs. A wake-up is a hint; the
+counters are the truth.
 
 A poke is one datagram on the loopback interface to every address that stands in the state table
 under ``wakeups/``. A lost one costs its receiver one polling interval, never a cell; a false one
@@ -57,8 +57,8 @@ class Listener:
         self.sock.bind(("127.0.0.1", 0))
         self._renew_at_s = 0.0
         self.told: set[bytes] = set()
-        """Pokes other than of commits that have come (:func:`poke_about`), for whoever looks to
-        take back."""
+        """Pokes that have come about something other than commits (:func:`poke_about`); the
+        follower takes them back."""
         self.renew()
 
     def renew(self) -> None:
@@ -160,8 +160,8 @@ def poke_about(subject: str) -> bytes:
 
 
 def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:
-    """Pokes every follower whose address is known now. Raises nothing: whoever is not reached finds
-    out by looking."""
+    """Pokes every follower whose address is known now. Raises nothing: a follower that is not
+    reached finds out by looking."""
     with suppress(CellfeedError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         for address in _read_addresses(state):

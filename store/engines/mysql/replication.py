@@ -149,9 +149,14 @@ def make_read_only(server: MySqlServer) -> None:
     Cut off first: a commit that waits for a minion (semi-synchronous, and none is left) holds the
     lock that read-only needs; killed, it ends without an answer to its client. And once more at the
     end: read-only does not bind privileged users, and one may have come in between.
+
+    Before all that the master counts as unconfirmed: a commit that is killed in its wait is there,
+    and no minion has it, so no guard holds and nobody is answered `exists`.
     """
     with server.connection() as connection:
         query(connection, "SET SESSION lock_wait_timeout = 0")
+        if _has(connection, SEMI_SYNC_SETTINGS):
+            query(connection, f"SET GLOBAL rpl_semi_sync_master_timeout = {SEMI_SYNC_TIMEOUT_MS}")
         for attempt in range(1, _READ_ONLY_ATTEMPTS + 1):
             _cut_off_clients(connection, server)
             try:

@@ -33,7 +33,7 @@ SUMMARIES: Final = {
         "Erase a row: the bodies of all its cells are taken away for good, in every column and "
         "version; nothing brings them back."
     ),
-    "scrub": "Write the files of a datastore anew, without what was erased or trimmed before.",
+    "scrub": "Write the files of a datastore again, without what was erased or trimmed before.",
     "rebalance": (
         "Move shards until every cluster has as many, with as few moves as that takes; or until"
         " one is drained."

@@ -15,6 +15,9 @@ PACKAGES = ("store", "bridge", "consumers", "cellfeed")
 
 THREADS = {
     "store/background.py": "the supervised loop itself",
+    "store/backups/places/s3_lock.py": (
+        "renews one lock; where it ends, `refuse_if_lost` stops its holder when the time is up"
+    ),
     "store/clusters/operating/auto_failover.py": (
         "a copy to one node: it ends by itself, logs its errors, and the next look begins another"
     ),

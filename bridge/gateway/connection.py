@@ -100,9 +100,9 @@ class Connection:
         self._answering = False
         self._is_deaf = False
         self._last_fetch: tuple[bytes, bytes, object] = (b"", b"", None)
-        """Of the last Fetch what comes before its correlation id, what comes behind it, and the
-        request in it. A consumer that waits for new records sends the very same one twice a second,
-        and taking it to pieces again would be most of what it costs."""
+        """The last Fetch: the bytes before its correlation id, the bytes behind it, and the parsed
+        request. A consumer that waits for new records sends the very same one twice a second.
+        Parsing it again would be most of its cost."""
 
     async def serve(self) -> None:
         """Ends when the connection does; errors of the peer are logged, not raised."""
@@ -124,8 +124,8 @@ class Connection:
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError) as error:
             _log.debug("connection from %s ended: %s", self._host, error)
         except Exception:
-            # The store being away is told to clients by closing: they reconnect and try again,
-            # which is what they do when a broker goes.
+            # Closing shows clients that the store is away: they reconnect and try again, as they do
+            # when a broker goes.
             _log.exception("connection from %s closed", self._host)
         finally:
             for half in halves:

@@ -59,7 +59,7 @@ class GatewayContext:
         )
 
     def may(self, peer: Peer, kind: Kind, name: str, operation: Operation) -> bool:
-        """Whether an ACL lets whoever sent a request do that."""
+        """Whether an ACL lets the peer do that."""
         return self.security.may(peer.principal, kind, name, operation)
 
     def topic_refused(self, peer: Peer, topic: Topic | None, operation: Operation) -> bool:
@@ -107,9 +107,8 @@ class GatewayContext:
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Who sent a request. ``listener``: the name of the one that it came in through, which decides
-    the addresses that it is told; ``connection``: the number of the connection, which no other one
-    of this gateway ever has; ``asked_s``: when the request was read, as ``time.monotonic`` tells
-    it."""
+    the addresses in answers; ``connection``: the number of the connection, which no other one of
+    this gateway ever has; ``asked_s``: when the request was read, by ``time.monotonic``."""
 
     client_id: str
     host: str

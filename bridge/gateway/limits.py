@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 CONNECTIONS_MAX: Final = 4_000
-"""Open connections. A client opens one to three; past the limit a new one is closed at once, those
-there go on."""
+"""Open connections. A client opens one to three; past the limit a new one is closed at once, and
+the open ones stay."""
 
 FRAME_BYTES_MAX: Final = 4 << 20
 """One request. Fetches of thousands of partitions and refused Produce requests fit; more costs the
@@ -131,14 +131,14 @@ twice at most."""
 
 COORDINATION_THREADS: Final = 4
 """Threads for commits and looks at offsets, apart from those that read cells: with the coordination
-away they wait for their time-outs, and fetches go on."""
+away they wait for their time-outs, and fetches continue."""
 
 CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
 """Open connections from one address: a host full of consumers fits, and leaves room for others."""
 
 AUTHENTICATION_TIMEOUT_S: Final = 10.0
-"""From a connection's beginning to its authentication, TLS and SASL each: who is not known by then
-is let go, however slowly it talks."""
+"""From a connection's beginning to its authentication, TLS and SASL each: a peer that takes longer
+is disconnected, however slowly it talks."""
 
 AUTHENTICATION_FRAME_BYTES_MAX: Final = 16 << 10
 """One request before authentication. Tokens have some hundred bytes; nobody unknown makes the
@@ -153,8 +153,8 @@ AUTHENTICATION_FAILED_DELAY_S: Final = 0.2
 nothing."""
 
 SCRAM_ITERATIONS: Final = 8_192
-"""Of a new credential; Kafka's default is 4,096, the least that RFC 7677 allows. Some 5 ms for
-whoever knows the password, and for each guess."""
+"""Of a new credential; Kafka's default is 4,096, the least that RFC 7677 allows. Some 5 ms for a
+client that knows the password, and for each guess."""
 
 PASSWORD_BYTES_MAX: Final = 1_024
 PRINCIPAL_BYTES_MAX: Final = 255

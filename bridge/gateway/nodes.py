@@ -5,8 +5,8 @@
     gateways/next_node_id       the next id to give out
 
 A node id is given to a gateway's name once and is kept for ever: clients cache addresses by it, so
-it must never come to mean another gateway. Who is alive is told by the membership
-(:mod:`cellfeed.bridge.gateway.groups.slot_claims`), not here.
+it must never come to mean another gateway. The membership
+(:mod:`cellfeed.bridge.gateway.groups.slot_claims`) says which are alive, not this table.
 
 Crash points: an id and the counter behind it are one commit, so an id is given out or is not. A
 gateway that dies before it joins leaves an entry that nobody looks at.
@@ -33,8 +33,8 @@ Address = tuple[str, int]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A gateway. ``listeners``: the address that clients are told, by the name of the listener that
-    they came in through."""
+    """A gateway. ``listeners``: the address that clients get, by the name of the listener that they
+    came in through."""
 
     node_id: int
     listeners: dict[str, Address]

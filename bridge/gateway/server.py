@@ -430,8 +430,8 @@ def run_gateway(
     stop: threading.Event,
     on_started: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Serves until ``stop`` is set; blocks. ``on_started`` is told both ports. Raises ProtectData
-    for an address beyond loopback, StaleWriter when another process has taken this gateway's name.
+    """Serves until ``stop`` is set; blocks. ``on_started`` gets both ports. Raises ProtectData for
+    an address beyond loopback, StaleWriter when another process has taken this gateway's name.
     """
 
     async def serve() -> None:

@@ -2,18 +2,18 @@
 
 Long poll: answers when ``min_bytes`` are there, when a partition has an error, or after
 ``max_wait``. Batches may begin before the asked-for offset (blocks lie on fixed boundaries; clients
-skip). At the end of the log it waits; beyond it, or before its start (what was trimmed, also while
-it was being read), the partition's answer is OFFSET_OUT_OF_RANGE. A topic with zstd is
+skip). At the end of the log it waits. Beyond it, or before its start (trimmed cells, also while
+they were being read), the partition's answer is OFFSET_OUT_OF_RANGE. A topic with zstd is
 UNSUPPORTED_COMPRESSION_TYPE before version 10, as at a broker. At least one batch is sent however
 small ``max_bytes`` is. The session id in the answer is always 0 ("no session"), which every client
 accepts; incremental fetch sessions are left out because a full request for a few dozen partitions
-costs less than keeping them. A request that goes on with a session (another broker's, at this
-address before) is told that there is none, and comes again whole. From version 13 on topics are
-named by id.
+costs less than keeping them. A request that continues a session (another broker's, at this address
+before) is answered that there is none, and the client sends a full one. From version 13 on topics
+are named by id.
 
-After ``FETCH_WORK_S`` of reading it answers with what there is: a view may leave out any number of
-cells. Of a topic ``@latest`` a read that begins is shown what is newest up to now, then every cell
-(:mod:`cellfeed.bridge.gateway.log.newest`).
+After ``FETCH_WORK_S`` of reading it answers with the records so far: a view may leave out any
+number of cells. A read that begins in a topic ``@latest`` is shown the newest cells up to now, then
+every cell (:mod:`cellfeed.bridge.gateway.log.newest`).
 
 The response is written by hand: record bytes never pass through the schema library.
 """
@@ -108,8 +108,8 @@ async def handle(
         for wanted in all_wanted
         if wanted.partition in shards
     ):
-        # Another gateway may have shown more than this one has looked at yet; nobody is told "out
-        # of range" on what was true a moment ago.
+        # Another gateway may have shown more than this one has looked at yet; no client gets
+        # "out of range" by a watermark of a moment ago.
         await context.heads.refresh()
     lives = await _live_from(context, all_wanted, peer)
     while True:
@@ -199,8 +199,8 @@ async def _read(
     lives: Mapping[tuple[str, int], int],
 ) -> tuple[list[_Answer], int, bool]:
     """Reads up to the watermarks that were ``seen``, so that all partitions with new cells are read
-    together. What comes meanwhile is the next fetch's: whoever went on to newer and newer ends
-    would read those again, partition by partition, while more comes."""
+    together. Cells that arrive meanwhile are the next fetch's: following newer and newer ends would
+    read those again, partition by partition, while more arrive."""
     until_s = monotonic() + FETCH_WORK_S
     errors = [_error(context, each) for each in all_wanted]
     readable = [
@@ -248,14 +248,14 @@ async def _read(
                             context, wanted.topic, wanted, head, live_from, bytes_max, until_s
                         )
             except (Unavailable, Trimmed) as away:
-                # Its cluster is away: the others' partitions go on. Every client knows this error
-                # as one to try again after.
+                # Its cluster is away: other clusters' partitions are read. Every client knows
+                # this error as one to try again after.
                 _log.warning("partition %d cannot be read just now: %s", wanted.partition, away)
                 answers.append(_Answer(ErrorCode.not_leader_or_follower, -1, -1, ()))
                 failed = True
                 continue
-        # As the log is by now: it may have been trimmed since, and what is kept for all readers may
-        # go on beyond what was seen.
+        # As the log is now: it may have been trimmed since, and blocks kept for all readers may
+        # reach beyond the watermark that was seen.
         head = context.heads[wanted.partition]
         if wanted.offset < head.log_start:
             answers.append(_Answer(ErrorCode.offset_out_of_range, -1, -1, ()))
@@ -369,8 +369,8 @@ def _partition(
     out = struct.pack(">ihqq", partition, error, answer.watermark, answer.watermark)
     if version >= 5:
         out += struct.pack(">q", answer.log_start)
-    # No transaction was aborted; who reads what is not committed as well is told nothing of them.
-    # Of what is not there brokers say "none" to everybody.
+    # No transaction was aborted. Readers of uncommitted records get no list of them. For a topic
+    # that is not there brokers say "none" to everybody.
     out += _count(
         0 if committed or answer.error is ErrorCode.unknown_topic_or_partition else -1, flexible
     )

@@ -4,10 +4,10 @@ shard.
 Addresses are those of the listener that the client came in through. Every gateway can serve every
 partition: leaders only spread the clients, and all gateways are replicas in sync.
 
-A list of all topics has none ``@latest``; who asks by name is told. Topic ids follow from the
-names. Unknown names are UNKNOWN_TOPIC_OR_PARTITION (nothing is ever created by asking), illegal
-ones INVALID_TOPIC_EXCEPTION, unknown ids UNKNOWN_TOPIC_ID. Authorised operations are not computed:
-the field says "not asked for" (-2**31).
+A list of all topics leaves out those ``@latest``; a request by name gets them. Topic ids follow
+from the names. Unknown names are UNKNOWN_TOPIC_OR_PARTITION (nothing is ever created by asking),
+illegal ones INVALID_TOPIC_EXCEPTION, unknown ids UNKNOWN_TOPIC_ID. Authorised operations are not
+computed: the field says "not asked for" (-2**31).
 """
 
 from __future__ import annotations

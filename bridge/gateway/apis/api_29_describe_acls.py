@@ -1,9 +1,9 @@
-"""DescribeAcls (key 29), versions 1–3: what whoever asks is allowed, in Kafka's terms. ACLs are
+"""DescribeAcls (key 29), versions 1–3: the rights of the user that asks, in Kafka's terms. ACLs are
 made and taken back with ``cellfeed users``, not from here.
 
 With neither users nor ACLs the answer is SECURITY_DISABLED, as that of a broker without an
 authorizer: tools then leave their page of ACLs out. Otherwise a broker shows all ACLs to those who
-may describe the cluster; here nobody may, and each is shown its own: what others may see stays
+may describe the cluster; here nobody may, and each is shown its own: the rights of others stay
 unnamed.
 
 A pattern ``tri*`` is a prefixed one, ``tri``; a single ``*`` is Kafka's wildcard; every other one

@@ -1,11 +1,11 @@
-"""DescribeConfigs (key 32), versions 1–4: what is true of a topic here, in Kafka's own names; and
-the broker's advertised address. Groups have no settings here: of each the list is empty.
+"""DescribeConfigs (key 32), versions 1–4: the settings that hold for a topic here, in Kafka's own
+names; and the broker's advertised address. Groups have no settings here: of each the list is empty.
 
 A topic's log is never deleted or compacted and takes no writes, whatever a broker's defaults would
 be. A topic that shows only the newest cell of each row and column at first says ``compact``: a tool
-must not take it for all that was ever written. It differs from Kafka's compaction in what is the
-newest (the highest ref key, not the last in the log) and of what (a row and column, where the
-record's key is the row alone).
+must not take it for all that was ever written. It differs from Kafka's compaction in two ways. The
+newest cell has the highest ref key; it need not be the last in the log. It is the newest of a row
+and column, where the record's key is the row alone.
 
 What differs from Kafka's own defaults is said to be set for the topic, the rest to be a default:
 tools show what was set (``kafka-configs.sh``, Kafdrop), or mark it.

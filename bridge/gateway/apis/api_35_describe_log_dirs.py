@@ -1,16 +1,16 @@
 """DescribeLogDirs (key 35), versions 1–4: how many bytes of each partition this gateway keeps
 encoded, in memory and in files. Clients ask each broker.
 
-A broker tells the size of its copy of the log. A gateway has no copy: the log is the store's, and
-what it costs there is the store's to say. So the two "directories" are ``memory`` and, where blocks
-are kept there too, ``files``: no path of the host, which no peer need know. Their totals are the
-budgets, and what is usable of them is what they have left (what is there beyond it goes when it is
-needed). Topics with the same records share their blocks, and each of them is told with all of it. A
-partition that this gateway leads is told even when nothing of it is kept; one that another leads,
-when something of it is.
+A broker reports the size of its copy of the log. A gateway has no copy: the log is the store's, and
+the store reports its size there. So the two "directories" are ``memory`` and, where blocks are kept
+there too, ``files``: no path of the host, which no peer need know. Their totals are the budgets,
+and the usable bytes are the rest of a budget. Blocks beyond a budget go when room is needed. Topics
+with the same records share their blocks, and each of them is listed with all of it. A partition
+that this gateway leads is listed even when nothing of it is kept; one that another leads, when
+something of it is.
 
-Tools that only list (kafka-ui among them) take a cluster that does not know this request for one
-that is down, or show none of its topics' sizes.
+Tools that only list (kafka-ui among them) need this request. A cluster that does not know it looks
+down to them, or they show none of its topics' sizes.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _directory(
     total: int,
     used: int,
 ) -> dict[str, Any]:
-    """``kept``: bytes by what a topic's records are, and by partition. ``always``: partitions that
-    are told even with nothing."""
+    """``kept``: bytes by a topic's content, and by partition. ``always``: partitions that are
+    listed even with nothing."""
     topics = []
     for topic, asked in wanted:
         sizes = kept[topic.content]

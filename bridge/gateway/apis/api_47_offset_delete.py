@@ -1,9 +1,9 @@
-"""OffsetDelete (key 47), version 0: forgets what a group has committed in some partitions, so that
-it has committed nothing there (a partition without a commit is no error). GROUP_SUBSCRIBED_TO_TOPIC
-for topics that a member reads, NON_EMPTY_GROUP for a group that is not one of consumers and has
-members, GROUP_ID_NOT_FOUND for one that has neither members nor offsets.
+"""OffsetDelete (key 47), version 0: forgets a group's commits in some partitions, so that it has
+committed nothing there (a partition without a commit is no error). GROUP_SUBSCRIBED_TO_TOPIC for
+topics that a member reads; NON_EMPTY_GROUP for a group that is not one of consumers and has
+members; GROUP_ID_NOT_FOUND for one that has neither members nor offsets.
 
-Order of checks: the right to delete in the group, the group itself, then topic by topic the right
+Order of checks: the right to delete in the group; the group itself; then topic by topic the right
 to read, whether it is there, and whether a member reads it. As a commit, it carries the fence of
 the group's coordinator.
 """

@@ -1,4 +1,4 @@
-"""ListTransactions (key 66), versions 0–2: none: whoever begins one is refused
+"""ListTransactions (key 66), versions 0–2: none: a request to begin one is refused
 (:mod:`cellfeed.bridge.gateway.apis.api_22_init_producer_id`).
 
 Names of states that Kafka does not have are given back, as a broker does. A pattern of

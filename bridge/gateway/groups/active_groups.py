@@ -1,18 +1,18 @@
 """Which groups have members, kept where the next coordinator finds it.
 
-A commit without a generation is an admin's, who sets offsets of a group that nobody is in, or that
-of a consumer without group management. While a group changes hands its members are in none: their
-new coordinator does not know them yet. Without a note of them it would take a late commit without a
-generation (a client that had to put it off and has lost its membership sends it so) for an admin's,
-and a group's offset would fall (I20). So:
+A commit without a generation comes from an admin who sets offsets of an empty group, or from a
+consumer without group management. While a group changes hands its members are in none: their new
+coordinator does not know them yet. A client that put a commit off and has lost its membership sends
+that without a generation, too. Without a note of the members the coordinator would take that for an
+admin's, and a group's offset would fall (I20). So:
 
     gateways/groups/<slot>/<digest of the name>     {"group_id", "session_timeout_s"}: the longest
                                                     of its members; from before its first generation
                                                     until it
                                                     is empty
 
-Whoever takes the slot over treats such a group as one with members until they have come back or
-their sessions would have ended, as a broker does, which keeps its members in the log.
+A gateway that takes the slot over treats such a group as one with members until they have rejoined
+or their sessions would have ended. A broker does the same, by the members that it keeps in the log.
 
 Crash points: the note is written, under the fence of the claim, before a member is let in; it is
 deleted when the last one has gone. A gateway that dies between leaves a note too many: the group

@@ -1,15 +1,15 @@
-"""This gateway among the others: who is there, who leads which partition, who coordinates which
-group. Seen from the event loop; the work is done in a thread of its own
+"""This gateway among the others: which gateways there are, which leads which partition, which
+coordinates which group. Seen from the event loop; the work is done in a thread of its own
 (:mod:`cellfeed.bridge.gateway.groups.slot_claims`).
 
 Any gateway can serve any partition, so the leader of a partition is only where clients are sent: it
-spreads the load, and a fetch that comes to another gateway is answered all the same. The
-coordinator of a group is one gateway at a time, and the others refuse.
+spreads the load. Any other gateway still answers a fetch. The coordinator of a group is one gateway
+at a time, and the others refuse.
 
-**While the coordination is away** gateways and leaders stay as they were last seen and fetches go
-on. So do the heartbeats of members, as long as the state table tells that nobody else has
-coordinated their slot; what would change a group (a join, a commit) is answered
-COORDINATOR_NOT_AVAILABLE once somebody else could have it, and clients try again.
+**While the coordination is away** gateways and leaders stay as they were last seen and fetches
+continue. So do the heartbeats of members, as long as the state table shows that no other gateway
+has coordinated their slot. A request that would change a group (a join, a commit) is answered
+COORDINATOR_NOT_AVAILABLE once another gateway could have it, and clients try again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger("cellfeed.gateway")
 
 
 class Broker(NamedTuple):
-    """A gateway as clients of one listener are told of it."""
+    """A gateway, with the address that clients of one listener get."""
 
     node_id: int
     host: str
@@ -83,7 +83,7 @@ class GatewayCluster:
         self._spread()
 
     async def start(self) -> None:
-        """Joins and claims before the first client comes; with the coordination away it goes on
+        """Joins and claims before the first client connects; with the coordination away it keeps
         trying."""
         await self._step()
         self._task = asyncio.create_task(keep_running("gateway-cluster", self._run))
@@ -105,7 +105,7 @@ class GatewayCluster:
             )
         self._executor.shutdown(wait=True)
 
-    # --- what clients are told --------------------------------------------------------------------
+    # --- answers to clients -----------------------------------------------------------------------
 
     @property
     def controller_id(self) -> int:
@@ -135,15 +135,15 @@ class GatewayCluster:
         if slot in self._slots:
             return self.node_id
         owner = self._coordinators[slot] if self._is_member else None
-        # Ours by right and not claimed yet: whoever had it has not given it back, or its session
-        # has not ended.
+        # Ours by right and not claimed yet: its holder has not given it back, or the holder's
+        # session has not ended.
         return owner if owner != self.node_id else None
 
     # --- what this gateway may do -----------------------------------------------------------------
 
     def group_error(self, group_id: str) -> ErrorCode:
-        """``none`` when this gateway may change the group or say where it stands; otherwise what
-        the client is told, and tries again after."""
+        """``none`` when this gateway may change the group or report its state; otherwise the error
+        that the client gets, after which it tries again."""
         held = self._slots.get(slot_of(group_id))
         if held is None:
             return (

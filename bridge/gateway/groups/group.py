@@ -1,8 +1,8 @@
 """One consumer group of the classic protocol as a state machine: Empty → PreparingRebalance →
 CompletingRebalance → Stable.
 
-Pure: time comes in as ``now`` (seconds, any monotonic clock), answers go out through the ``reply``
-functions given with Join and Sync, which may be called at once or later. Whoever drives it calls
+Pure: time comes in as ``now`` (seconds, any monotonic clock). Answers go out through the ``reply``
+functions given with Join and Sync, which may be called at once or later. The caller runs
 :meth:`Group.tick` at :meth:`Group.next_deadline`. The rules are those of Apache Kafka's classic
 coordinator (KIP-62, KIP-345, KIP-394).
 """
@@ -240,7 +240,8 @@ class Group:
             self._try_complete(now)
 
     def abandon(self) -> None:
-        """Another coordinator has the group: whoever waits here is told to look for it."""
+        """Another coordinator has the group: members that wait here are answered NOT_COORDINATOR,
+        and look for it."""
         for member in self.members.values():
             for parked in (member.parked_join, member.parked_sync):
                 if parked is not None:
@@ -323,7 +324,7 @@ class Group:
             self.leader = new.member_id
         if self.state is State.STABLE and old.request.protocols == request.protocols:
             # No rebalance: the place and its assignment are kept. Clients below version 9 would, as
-            # leader, assign anew: they are not told that they lead.
+            # leader, assign again: the answer does not say that they lead.
             answer = {**self._joined(new), "skip_assignment": was_leader}
             if was_leader and request.version < 9:
                 answer = {**answer, "leader": old.member_id, "members": []}

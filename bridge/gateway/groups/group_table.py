@@ -3,8 +3,8 @@ clock.
 
 Groups live in slots (:mod:`cellfeed.bridge.gateway.groups.slot_claims`). One that this gateway
 takes over begins empty, above every generation that the group ever had: its members find that they
-are unknown, and join again. One that it loses is forgotten, and whoever waits for an answer is told
-to look for the coordinator.
+are unknown, and join again. One that it loses is forgotten. Members that wait for an answer get
+NOT_COORDINATOR, and look for the coordinator.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class GroupTable:
         return error
 
     def offsets_lock(self, group_id: str) -> asyncio.Lock:
-        """Held over the check of a commit and the commit itself, and over reading offsets: a commit
-        that was allowed in one generation is done before a member of the next one reads where to go
-        on, and cannot land on top of its commits (I20)."""
+        """Held over the check of a commit and the commit itself, and over reading offsets. So a
+        commit that was allowed in one generation is done before a member of the next one reads its
+        offsets. It cannot land on top of that member's commits (I20)."""
         lock = self._offsets_locks.get(group_id)
         if lock is None:
             lock = self._offsets_locks[group_id] = asyncio.Lock()

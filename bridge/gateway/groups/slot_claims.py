@@ -2,32 +2,32 @@
 fence.
 
 Groups hash to :data:`cellfeed.bridge.gateway.groups.spread.SLOTS` slots. Every gateway is a member
-of one group of the coordination and works out by itself who should have which slot
-(:func:`cellfeed.bridge.gateway.groups.spread.spread`); it gives back what should be another's and
-claims what should be its own. A claim can be had when it was given back or when its holder's
-session has ended, so at any moment at most one gateway holds a slot, and everything that is saved
-carries the claim (C4, C5): a gateway that was paused and has lost a slot moves no offset when it
-wakes up (I20).
+of one group of the coordination and works out by itself which gateway should have which slot
+(:func:`cellfeed.bridge.gateway.groups.spread.spread`). It gives back slots that should be another's
+and claims those that should be its own. A claim can be had when it was given back or when its
+holder's session has ended. So at any moment at most one gateway holds a slot. Every save carries
+the claim (C4, C5): a gateway that was paused and has lost a slot moves no offset when it wakes up
+(I20).
 
-**Generations never go back across a move.** Before a slot is used, so many generations are reserved
-in the state table, above all that were ever reserved for it, in a commit that carries the claim:
+**Generations never go back across a move.** Before it uses a slot, a gateway reserves generations
+in the state table, above all earlier ones. The commit carries the claim:
 
     gateways/slots/<slot>       the end of the generations that were given to its coordinators so
                                 far
 
-Whoever takes a slot over begins at that end. Since nobody coordinates a slot without having moved
-the end, a gateway whose session has ended finds out there, even when it cannot reach the
-coordination: as long as the end is the one that it wrote, nobody else has coordinated the slot
+A gateway that takes a slot over begins at that end. No gateway coordinates a slot without having
+moved the end. So one whose session has ended looks there, even when it cannot reach the
+coordination. As long as the end is the one that it wrote, no other gateway has coordinated the slot
 meanwhile, and its groups stand.
 
-**A coordination that went back in time**, or came back empty, has older offsets of consumer groups.
-So gateways refuse all that groups ask, but for heartbeats, until somebody accepts these offsets
-(``cellfeed offsets accept``). Claims of before are void then. Generations are in the state table,
-and never go back.
+**A coordination that went back in time**, or returned empty, has older offsets of consumer groups.
+So gateways refuse all requests of groups, but for heartbeats, until an operator accepts these
+offsets (``cellfeed offsets accept``). Claims of before are void then. Generations are in the state
+table, and never go back.
 
 Crash points: after the claim, before the reservation: the next claim of the session, or of another
 one, reserves. After the reservation: some numbers are never used. After giving back, before
-leaving: the slots are free, which is what was meant.
+leaving: the slots are free, as intended.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class SlotClaims:
         self._renew()
         known = all_nodes(self._state)
         nodes = {name: known[name] for name in self._coordinator.members(GROUP) if name in known}
-        # The own entry is as this process wrote it; one that the coordination does not show yet is
-        # there all the same.
+        # The own entry is as this process wrote it; it counts even where the coordination does
+        # not show it yet.
         nodes[self._name] = self._node
         owners = spread("slot", SLOTS, sorted(node.node_id for node in nodes.values()))
         mine = {slot for slot, owner in enumerate(owners) if owner == self._node.node_id}
@@ -282,7 +282,7 @@ def why_stopped(state: StateTable, coordinator: Coordinator) -> str | None:
 
 
 def slots_by_gateway(coordinator: Coordinator) -> dict[str, list[int]]:
-    """Which slots each living gateway holds, by name; for whoever looks from outside. Raises
+    """Which slots each living gateway holds, by name; for commands and metrics. Raises
     Unavailable."""
     living = coordinator.members(GROUP)
     found: dict[str, list[int]] = {name: [] for name in living}

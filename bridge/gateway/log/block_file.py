@@ -1,20 +1,20 @@
-"""One kept block as a file: its name, its bytes, and what both say of where the block comes from.
-Values only; the files are those of :mod:`cellfeed.bridge.gateway.log.block_files`.
+"""One kept block as a file: its name, its bytes, and the block's origin as both state it. Values
+only; the files are those of :mod:`cellfeed.bridge.gateway.log.block_files`.
 
     CONTENTS/SHARD/START-END-KNOWN.block
 
 CONTENTS is a fingerprint of everything that decides how cells of a shard become bytes: datastore,
-history, shards, the topic's view, format and compression, the version of this file's form, and a
-batch that this very program makes of a cell that never changes, so that a program that encodes
+history, shards; the topic's view, format and compression; the version of this file's form; a sample
+batch. This very program makes the sample of a cell that never changes, so a program that encodes
 otherwise finds other names. KNOWN is the shard's watermark when the block was encoded. In the file,
 big-endian: magic, fingerprint, shard, start, end, KNOWN, leader epoch, witness, the count of
 batches, of each its end and its length; then the batches; last a CRC-32C of all before. A file
-counts only if all of it fits, the name too: one that was torn by a power cut, shortened, filled
-with something else or given another name is found out, wherever a bit of it differs.
+counts only if all of it fits, the name too. So a file that was torn by a power cut, shortened,
+overwritten or renamed is detected, whichever bit differs.
 
-**The witness** is what lets a kept block be believed after a restart, however the store came to
-where it is: a hash of the row key, column, ref key and moment of the cell ``KNOWN - 1``, the last
-one that the log showed then. See ``block_files.py``.
+**The witness** proves a kept block after a restart, whatever was done to the store meanwhile. It is
+a hash of the cell ``KNOWN - 1``, the last one that the log showed then: its row key, column, ref
+key and moment. See ``block_files.py``.
 """
 
 from __future__ import annotations

@@ -1,38 +1,43 @@
-"""Kept blocks on disk: what a gateway encoded once, it need not encode again after a restart, nor
-when memory has no room for it.
+"""Kept blocks on disk: a gateway need not encode a block again after a restart, nor when memory has
+no room for it.
 
-A folder of its own for each gateway (``DIRECTORY/DATASTORE-NAME``), held by a lock: two gateways
-that are configured with one directory do not meet, and of two processes with one name the second
-goes without files until the first has ended. One thread of its own does all that changes files, off
-every fetch's way; fetches only read.
+A folder of its own for each gateway (``DIRECTORY/DATASTORE-NAME``), held by a lock. Two gateways
+that are configured with one directory do not meet. Of two processes with one name the second works
+without files until the first has ended. One thread makes all changes of files, and no fetch waits
+for it; fetches only read.
 
-**Why a block that is read is the right one.** Its key and its bytes are proved by name and CRC
-(``block_file.py``). That the *store* is still the one that it comes from is proved by its witness:
-the store must have that very cell at the id ``KNOWN - 1``. That is one look at one cell, and files
-that were written while the log was as long share it. Two histories of one shard have a common
-beginning and differ in every cell behind it: ids are given out in order, and a cell that was put
-again has another moment. So a store that has the witness has all that the log showed below KNOWN
-when the block was encoded, the block among it. A store that was restored from a backup, replaced by
-another one or made anew under the same name does not have that cell: while there is none the file
-is not read, when there is another one it is dropped.
+**Why a block that is read is the right one.** Name and CRC prove its key and its bytes
+(``block_file.py``). Its witness proves that the *store* is still the one that it comes from: the
+store must have that very cell at the id ``KNOWN - 1``. That is one look at one cell, and files that
+were written while the log was as long share it. Two histories of one shard have a common beginning
+and differ in every cell behind it: ids are given out in order, and a cell that was put again has
+another moment. So a store that has the witness has all that the log showed below KNOWN when the
+block was encoded, the block among it. A store that was restored from a backup, replaced by another
+one or made again under the same name lacks that cell. While no cell has that id the file is not
+read; when another cell has it the file is dropped.
 
-**What changes nothing.** A promotion: KNOWN was a watermark, and what lies below a watermark is
-never taken back (E7). It raises the leader epoch; a block carries the epoch of its encoding, as one
-in memory does, and a block of an epoch that the shard has not come to is not taken. A cell that is
-put: blocks are full.
+**What changes nothing.** A promotion: KNOWN was a watermark, and cells below a watermark are never
+taken back (E7). It raises the leader epoch. A block carries the epoch of its encoding, as one in
+memory does; a block of an epoch that the shard has not reached is not used. A cell that is put:
+blocks are full.
 
-**What does.** A trim: blocks from below the log's start are dropped; none of them is asked for,
+**What does.** A trim: blocks from below the log's start are dropped. None of them is asked for,
 since the first block of the log is asked for from the start on. Erasing: :meth:`BlockFiles.forget`.
 
-| the process dies, or the power fails | what is there afterwards |
-| --- | --- |
-| while a file is written | a file ``….tmp``, removed at the next start |
-| between writing and renaming, or right after it | nothing, or a file whose bytes did not all come to the disk: dropped when it is read, by its CRC |
-| while files are dropped | some of them; those that the budget has no room for go next time, those below the log's start are not asked for |
-| between :meth:`BlockFiles.forget` and the removal of the file | the file: whoever tells of what was erased tells it again after every start |
+The process dies, or the power fails:
+
+    while a file is written                 a file ``….tmp`` is left, removed at the next start
+    between writing and renaming,           nothing is left, or a file of which not all bytes
+    or right after it                       reached the disk; it is dropped when it is read,
+                                            by its CRC
+    while files are dropped                 some of them are left; those that the budget has no
+                                            room for go next time; those below the log's start are
+                                            not asked for
+    between :meth:`BlockFiles.forget`       the file is left; the caller of ``forget`` repeats its
+    and the removal of the file             calls after every start
 
 Nothing is synced: a lost file costs one encoding.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -204,15 +209,15 @@ class BlockFiles:
             self._add_work(lambda: self._write(key, block, known, leader_epoch), size)
 
     def trim(self, shard: int, log_start: int) -> None:
-        """The shard's log starts there: what is kept from below is dropped, soon."""
+        """The shard's log starts there: blocks from below are dropped, soon."""
         with self._lock:
             self._add_work(lambda: self._drop_below(shard, log_start))
 
     def forget(self, shard: int, start: int, end: int, known: int) -> None:
-        """Blocks of any topic that hold one of the offsets from ``start`` up to, not including,
-        ``end`` and were encoded when the log was known up to less than ``known`` are not read any
-        more from here on, and soon removed. A start looks at all that was told before it; it may be
-        told of the same again and again."""
+        """Stops reading blocks of any topic with an offset from ``start`` up to, not including,
+        ``end``, and removes them soon. Blocks that were encoded when the log was known up to
+        ``known`` or more stay. Calls from before the files are listed are applied then, too. The
+        same call may be repeated."""
         with self._lock:
             self._told[shard] = max(known, self._told.get(shard, 0))
             if not self._loaded:

@@ -2,28 +2,28 @@
 sent for ever.
 
 A full block covers ``BLOCK_CELLS`` offsets on a fixed boundary and is kept, least recently used out
-first. The open end of the log is kept as segments: what has come since the last fetch is encoded
-alone, so a cell is encoded at most twice, once when it is new and once in its full block, however
+first. The open end of the log is kept as segments: the cells since the last fetch are encoded
+alone. So a cell is encoded at most twice, once when it is new and once in its full block, however
 many consumers follow.
 
 A block, or a segment, is one or more batches, each small enough to be sent alone. Its batches cover
-all of its offsets, also where the topic's view shows no cell, so every reader comes to the end of
-the log. Where bodies are large it ends early (``BLOCK_BYTES_MAX``): what lies behind it is encoded
-for each reader from where it is, and not kept. Topics whose records are the same
+all of its offsets, also where the topic's view shows no cell, so every reader reaches the end of
+the log. Where bodies are large the block ends early (``BLOCK_BYTES_MAX``): the cells behind it are
+encoded for each reader from its position, and not kept. Topics whose records are the same
 (``Topic.content``) have their blocks together.
 
-What memory has no room for, or a process before this one has encoded, may be in files
-(:mod:`cellfeed.bridge.gateway.log.block_files`): full blocks are looked for there before the store
+Blocks that memory has no room for, or that an earlier process encoded, may be in files
+(:mod:`cellfeed.bridge.gateway.log.block_files`). Full blocks are looked for there before the store
 is read.
 
-When a log was trimmed, what is kept from below its new start is dropped (:meth:`Blocks.trim`), and
-the block in which it starts is encoded from there on. What was being read at that moment may fail
-with Trimmed: whoever wanted it looks at the log's start again.
+When a log was trimmed, blocks from below its new start are dropped (:meth:`Blocks.trim`). The block
+in which it starts is encoded from there on. Reads under way at that moment may fail with Trimmed:
+their caller looks at the log's start again.
 
-When bodies of a log were erased, all that is kept of it is dropped (:meth:`Blocks.erased`), and
-what was being read or encoded at that moment is read again. The sign for it is the count of
-erasures in the heads, which differs once more for every node that comes to the erasure: what was
-read of a node before it had come to it is dropped when it has.
+When bodies of a log were erased, all its blocks are dropped (:meth:`Blocks.erased`), and reads and
+encodings under way are done again. The count of erasures in the heads shows it. It changes again
+for every node that reaches the erasure. So blocks that were read from a node before it had reached
+the erasure are dropped when it has.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ class Blocks:
         bytes_max: int,
         until_s: float = inf,
     ) -> list[Batch]:
-        """Batches from the one that holds ``offset`` on, up to the watermark, until ``bytes_max``
-        would be exceeded or the moment ``until_s`` of the monotonic clock has come; at least one.
+        """Batches from the one that holds ``offset`` on, up to the watermark; at least one. They
+        end early where ``bytes_max`` would be exceeded, or at the moment ``until_s`` of the
+        monotonic clock.
         """
         taken: list[Batch] = []
         taken_bytes = 0
@@ -144,7 +145,7 @@ class Blocks:
         return kept
 
     def trim(self, shard: int, log_start: int) -> None:
-        """The shard's log starts there: what is kept from below is dropped."""
+        """The shard's log starts there: blocks from below are dropped."""
         self._starts[shard] = log_start
         for key in [
             key
@@ -162,21 +163,20 @@ class Blocks:
             self.files.trim(shard, log_start)
 
     def erased(self, shard: int) -> None:
-        """Bodies of the shard were erased, now or before this process began: all that is kept of it
-        is dropped, and nothing of it is kept in files any more. What the heads count is the
-        process's own, so of a file that another one wrote nobody could say which erasures it has
-        seen."""
+        """Bodies of the shard were erased, now or before this process began: all its blocks are
+        dropped, and none is kept in files any more. The count in the heads is the process's own. So
+        nobody could say which erasures another process's file has seen."""
         self.forget(shard, 0, ADDED_ID_MAX + 1, ADDED_ID_MAX + 1)
 
     def forget(self, shard: int, start: int, end: int, known: int) -> None:
-        """Cells with offsets from ``start`` up to, not including, ``end`` are no longer what they
-        were when the shard's log was known up to less than ``known`` (they were erased; ``known``
-        is the first watermark that shows it). When this returns, no read that begins gives them as
-        they were, from memory or from files.
+        """Cells with offsets from ``start`` up to, not including, ``end`` were erased. ``known`` is
+        the first watermark that shows it: blocks from when the log was known up to less have the
+        old cells. When this returns, no read that begins gives the cells as they were, from memory
+        or from files.
 
-        Files outlive the process, and one that was not running was told nothing: so whoever calls
-        this tells all of it again at each start, before the first read. Files that were written
-        since are not lost by it.
+        Files outlive the process, and a process that was not running missed the call. So the caller
+        repeats all its calls at each start, before the first read. Files that were written since
+        are not lost by it.
         """
         self._forgets[shard] += 1
         for key in [
@@ -196,7 +196,7 @@ class Blocks:
             for piece in self._under_way
             if piece[1] == shard and piece[2] < end and start < piece[3]
         ]:
-            del self._under_way[piece]  # who comes now has it read anew
+            del self._under_way[piece]  # the next reader has it read again
         if self.files is not None:
             self.files.forget(shard, start, end, known)
 
@@ -224,7 +224,7 @@ class Blocks:
             begun.add_done_callback(self._begun_ahead.discard)
             begun.add_done_callback(
                 lambda done: done.cancelled() or done.exception()
-            )  # whoever comes for it meets the error anew
+            )  # the next reader gets the error again
 
     async def _full_block(
         self, topic: Topic, shard: int, number: int, watermark: int, leader_epoch: int
@@ -273,8 +273,8 @@ class Blocks:
         return segments
 
     def _keep_end(self, key: tuple[str, int], segments: Block) -> None:
-        """Keeps them unless what is kept of the same open block begins earlier, or goes on further,
-        or they are large."""
+        """Keeps them, unless they are large, or the kept segments of the same open block begin
+        earlier or end later."""
         if block_bytes(segments) > BLOCK_BYTES_MAX:
             return
         kept = self._ends.get(key)
@@ -286,8 +286,8 @@ class Blocks:
             self._ends[key] = segments
 
     def _kept_end(self, key: tuple[str, int], offset: int, watermark: int) -> tuple[Block, int]:
-        """The kept segments that go on to the watermark from ``offset`` or before it, and where
-        they end: from there on it is to be encoded."""
+        """The kept segments of the open block that begin at ``offset`` or before it, and where they
+        end: cells from there up to the watermark are to be encoded."""
         segments = self._ends.get(key, [])
         if segments and segments[0].start < self._starts.get(key[1], 0):
             segments = []  # they were being encoded while the log was trimmed
@@ -325,9 +325,9 @@ class Blocks:
                 )
 
     def _encode_together(self, pieces: Sequence[_Piece], before: Sequence[Block]) -> None:
-        """All pieces are done at the same moment, and whoever wants them comes for one after the
-        other: so they are kept at once, each behind the segments that were there ``before``, but
-        for those of a shard of which something was forgotten meanwhile."""
+        """All pieces are done at the same moment, and fetches ask for one after the other. So all
+        are kept at once, each behind the segments that were there ``before``. Pieces of a shard of
+        which something was forgotten meanwhile are not kept."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
         forgets = [self._forgets[piece.shard] for piece in pieces]
@@ -553,7 +553,8 @@ class _Batches:
 
 
 def _below(end: int, found: Sequence[StoredCell]) -> Sequence[StoredCell]:
-    """Where ids are missing, as many cells as ids go on beyond the range."""
+    """Drops cells beyond the range: where ids are missing, a scan of as many cells as ids reaches
+    there."""
     return (
         [cell for cell in found if cell.added_id < end]
         if found and found[-1].added_id >= end

@@ -23,8 +23,9 @@ from cellfeed.store.limits import ADDED_ID_MAX
 
 class LogHeads:
     """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in
-    (I9). ``on_trim`` is told a shard's log start when it has risen, ``on_erasure`` a shard of which
-    bodies were erased: since, or before the first look."""
+    (I9). Calls ``on_trim(shard, log_start)`` when a log's start has risen. Calls
+    ``on_erasure(shard)`` when bodies of the shard were erased: since the last look, or before the
+    first one."""
 
     def __init__(
         self,
@@ -115,9 +116,9 @@ class LogHeads:
     async def _follow(self) -> None:
         """One look after the other, with a pause between them while committed cells are not shown.
 
-        A wake-up during a look may tell of a commit that it came too early for, so another look
-        follows; nothing else runs between the last question whether there was one and the end. One
-        during a pause waits for its rest, 10 ms at most.
+        A wake-up during a look may be for a commit that the look missed, so another look follows.
+        Nothing else runs between the last check for a wake-up and the end. A wake-up during a pause
+        waits for the pause's rest, 10 ms at most.
         """
         waits = iter(FOLLOW_UP_S)
         while True:

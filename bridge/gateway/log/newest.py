@@ -4,36 +4,36 @@ consumer has a table as it stands without reading its history.
 The newest cell of a row and column is the one with the highest ref key, wherever in the log it
 lies.
 
-**What holds whoever asks, from whatever offset, as often as they like, through any gateway** (the
-rule): of the log from its start up to the watermark, a cell is left out only if a newer one of the
-same row and column lies in that part of the log. Offsets are those of the full log; batches cover
-what is left out, so a reader goes on over it as over what compaction took from a log.
+**The rule**, for every reader, from any offset, as often as it likes, through any gateway: consider
+the log from its start up to the watermark. A cell of it is left out only if a newer one of the same
+row and column is in it. Offsets are those of the full log. Batches cover the cells left out, so a
+reader passes these as it passes records that compaction removed.
 
 So nobody who reads from an offset s on misses a row and column whose newest cell lies at s or
-behind it. Let N be the newest cell of its row and column among those from s up to where the reader
-is, and let the log have no newer one in front of s. When the reader passed N, either N was shown,
+behind it. Let N be the newest cell of its row and column among those from s up to the reader's
+position. Let the log have no newer one in front of s. When the reader passed N, either N was shown,
 or a newer cell M was in the log already. M does not lie between s and the reader, where N is the
-newest, nor in front of s: so it is still to come, and what was said of N is true of it. At the end
-of the log there is nothing left to come, so the newest cell was shown. Nothing is remembered in
-this argument: each fetch is judged by itself, with whatever watermark its gateway knows, since an
-older watermark only leaves out less; and what is below a watermark once stays there (E7), so no
-newer cell on which this relies is taken back by a promotion. A cell that comes late with a lower
-ref key is never the newest: whoever began behind the newer one sees neither, as whoever begins in
-the middle of any log does not see what was before. A newer cell that is trimmed away counts no
-longer, for reads that begin afterwards.
+newest, nor in front of s. So the reader has yet to reach M, and the same argument holds for M. At
+the end of the log no cell is left to reach, so the newest cell was shown. The argument needs no
+memory: each fetch is judged by itself, with whatever watermark its gateway knows. An older
+watermark only leaves out less. A cell that is below a watermark once stays there (E7), so no
+promotion takes back a newer cell on which this relies. A cell that is put late with a lower ref key
+is never the newest. A reader that began behind the newer one sees neither: beginning in the middle
+of any log leaves out the cells before. A newer cell that is trimmed away no longer counts, for
+reads that begin afterwards.
 
-**When a read goes live.** By the rule alone a reader at the end would be given the newer of two
-cells that came together, and not the older. So a gateway remembers of each connection where "now"
-was: the watermark when it began to read a partition. Below it only what is newest is shown, from
-there on every cell. A read goes on with a fetch from where the last answer ended, or from within
-it; a fetch from elsewhere, another connection, another gateway begin a read of their own, with a
-"now" of their own. What is remembered may be forgotten at any moment (``LATEST_READS_MAX``): then a
-read begins anew, and is shown the newest of what it had not come to. It decides how much more than
-the rule asks for is shown, never less.
+**When a read goes live.** By the rule alone, a reader at the end would get only the newer of two
+cells that arrived together. So a gateway remembers of each connection where "now" was: the
+watermark when it began to read a partition. Below it only the newest cells are shown, from there on
+every cell. A fetch from where the last answer ended, or from within that answer, continues the
+read. A fetch from elsewhere, another connection or another gateway begins a read of its own, with a
+"now" of its own. The memory of a read may be dropped at any moment (``LATEST_READS_MAX``). Then a
+read begins again, and is shown the newest of the cells that it had not reached. The memory decides
+how many more cells than the rule asks for are shown, never fewer.
 
 **What it costs.** Per ``NEWEST_CELLS`` offsets below "now" one scan, and one query that searches
-the index by key once for each of those cells; nothing of it is kept, since what is newest changes
-with the log. From "now" on it costs nothing: those are the kept blocks of the topic with all cells.
+the index by key once for each of those cells; nothing of it is kept, since the newest cells change
+with the log. From "now" on it costs nothing: the kept blocks of the topic with all cells are sent.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class _Read(NamedTuple):
 
 
 class LatestReads:
-    """Where "now" was for each read that goes on; the least recently used is forgotten first. A
-    value of the event loop: no clock, no store."""
+    """Where "now" was for each read that may continue; the least recently used is forgotten first.
+    A value of the event loop: no clock, no store."""
 
     def __init__(self, reads_max: int = LATEST_READS_MAX) -> None:
         self._reads: OrderedDict[Reader, _Read] = OrderedDict()
         self._reads_max = reads_max
 
     def goes_on(self, reader: Reader, offset: int) -> bool:
-        """Whether a fetch from ``offset`` goes on with the reader's last one."""
+        """Whether a fetch from ``offset`` continues the reader's last one."""
         read = self._reads.get(reader)
         return read is not None and read.offset <= offset <= read.end
 
@@ -94,7 +94,7 @@ class LatestReads:
         return self._reads[reader].live_from
 
     def answered(self, reader: Reader, offset: int, end: int) -> None:
-        """A fetch from ``offset`` was given what lies before ``end``."""
+        """A fetch from ``offset`` was given the cells before ``end``."""
         read = self._reads.get(reader)
         if read is not None:
             self._reads[reader] = _Read(offset, end, read.live_from)
@@ -104,7 +104,7 @@ class LatestReads:
 
 
 class Newest:
-    """Reads what lies below the "now" of reads. Used on the event loop; scans and encoding run on
+    """Reads the cells below the "now" of reads. Used on the event loop; scans and encoding run on
     ``executor``."""
 
     def __init__(self, engine: Engine, executor: Executor) -> None:

@@ -1,8 +1,8 @@
 """Who is at the other end of a connection: SASL PLAIN and SCRAM, message by message. No socket
-here; what a password costs runs in a thread.
+here; the costly check of a password runs in a thread.
 
-Whatever the reason, a peer whose authentication failed is told the same, after the same work, and a
-little later: it learns nothing of which names exist.
+Whatever the reason, a peer whose authentication failed gets the same answer, after the same work,
+and a little later. So it learns nothing of which names exist.
 """
 
 from __future__ import annotations

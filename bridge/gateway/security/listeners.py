@@ -14,15 +14,15 @@ from cellfeed.store.errors import InvalidRequest, ProtectData
 Protection = Literal["plaintext", "tls", "sasl_plaintext", "sasl_tls"]
 DEFAULT_NAME: Final = "default"
 """Name of the listener that a gateway has when none are configured. Listeners of the same name are
-one to clients: they are told the addresses of all gateways that have it."""
+one to clients, which get the addresses of all gateways that have it."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """``advertised``: the address that clients which come in here are told, where it is not what is
-    bound. ``certificate`` and ``key``: PEM files, with TLS. ``client_ca``: clients need a
-    certificate of it. ``mechanisms``: with SASL; PLAIN sends the password, so without TLS it has to
-    be asked for."""
+    """``advertised``: the address that clients of this listener get, where it is not the bound one.
+    ``certificate`` and ``key``: PEM files, with TLS. ``client_ca``: clients need a certificate of
+    it. ``mechanisms``: with SASL; PLAIN sends the password, so without TLS it has to be asked
+    for."""
 
     name: str = DEFAULT_NAME
     host: str = "127.0.0.1"

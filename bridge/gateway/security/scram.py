@@ -1,9 +1,9 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the server's side. Pure: no socket, no
 clock, nonces are given.
 
-What is kept of a password is its salt, its iterations and two keys, from which it cannot be told;
-the same keys verify a password that comes as such (PLAIN). A user who does not exist is answered as
-one who does, with a salt that is always the same for that name, and fails at the proof.
+Of a password its salt, its iterations and two keys are kept, from which it cannot be derived; the
+same keys verify a password that is sent as such (PLAIN). A user who does not exist is answered as
+one who does, with a salt that is always the same for that name. The proof then fails.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 class AuthenticationFailed(Exception):
-    """The reason is for the log; the peer is told the same whatever it was."""
+    """The reason is for the log; the peer gets the same answer for every reason."""
 
 
 def make_credential(

@@ -95,7 +95,7 @@ def check_topics(
     compressions: Container[str] = (),
 ) -> None:
     """Checks each of them, and all together. ``formats``, ``compressions``: topics for which a
-    gateway is told one. Raises InvalidRequest."""
+    gateway's configuration has one. Raises InvalidRequest."""
     if len(topics) > DECLARED_TOPICS_MAX:
         raise InvalidRequest(
             f"{len(topics)} topics are declared; at most {DECLARED_TOPICS_MAX} are possible, take"

@@ -1,14 +1,15 @@
 """Topics as views of a datastore's logs: ``trips`` has every cell, ``trips.BASE`` only column BASE,
-declared ones what their view shows, and ``…@latest`` at first only what is newest
+declared ones the cells of their view, and ``…@latest`` at first only the newest cells
 (:mod:`cellfeed.bridge.gateway.log.newest`): all with the same offsets. Nothing is copied.
 
 A column whose name is not a legal topic name (Kafka allows letters, digits, ``.``, ``_`` and ``-``)
 has no topic of its own; its cells are in the full topic.
 
-The topic of all cells, and that of each column, has one more behind it, ``@latest``. It is there
-for whoever asks for it by its name, and not listed: who follows all topics of a pattern gets no
-cell twice through it, and tools are not shown a name that Kafka's own rules do not allow. Clients
-that keep to those rules can be given a declared topic with ``latest`` under a legal name.
+The topic of all cells, and that of each column, has one more behind it, ``@latest``. A client that
+asks for it by its name gets it, but it is not listed. So a client that follows all topics of a
+pattern gets no cell twice through it. Tools are not shown a name that Kafka's own rules do not
+allow. Clients that keep to those rules can be given a declared topic with ``latest`` under a legal
+name.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ LATEST: Final = "@latest"
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_IDS: Final = UUID("0f9a5b8e-5a55-5d0c-8d3a-3f2a6b1d7c40")
 """Namespace of topic ids: they follow from the name, so every gateway gives the same one, for ever.
-The id of a declared topic follows from its name and its definition: one that is declared anew and
-shows other records is another topic to clients that go by ids, as one that was deleted and made
+The id of a declared topic follows from its name and its definition: one that is declared again with
+other records is another topic to clients that go by ids, like a deleted topic that was made
 again."""
 
 
@@ -95,9 +96,10 @@ class Topics:
                     self._add_with_latest(name, View(column))
 
     def type_column(self, column: str, event_format: EventFormat) -> None:
-        """The bodies of a column are typed from now on, or anew: its topic, ``@latest`` of it, and
-        views of it that are declared as typed. Topics whose records are others then are others to
-        whoever keeps their blocks."""
+        """Makes the bodies of a column typed, or typed by more versions: in its topic, in
+        ``@latest`` of it, and in views of it that are declared as typed. Topics whose records
+        change with it get another ``content``, so that kept blocks of the old one do not count for
+        them."""
         name = f"{self._datastore}.{column}"
         with self._changing:
             if self._formats["*"].name == "avro" and name not in self._formats:

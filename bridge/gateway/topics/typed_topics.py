@@ -1,11 +1,11 @@
-"""Topics whose bodies are typed: that of each column with a registered schema, and views of one
-that are declared so. They follow what the datastore says.
+"""Topics whose bodies are typed: the topic of each column with a registered schema, and views of
+one that are declared so. They follow the datastore's registered versions.
 
 A gateway looks once a second, and before it shows a body as fitting no version
 (:mod:`cellfeed.bridge.typed.typed_column`). The topic of all cells is never typed. Its type would
-be a union over the columns, and a column that gets a schema would add a branch which no reader with
-the union of yesterday can read: readers of the full topic would stop at the first cell of a column
-that they may not even want. So it stays an envelope with JSON, which every reader reads for ever.
+be a union over the columns. A column that gets a schema would add a branch which no reader with the
+union of yesterday can read. Readers of the full topic would stop at the first cell of a column that
+they may not even want. So it stays an envelope with JSON, which every reader reads for ever.
 """
 
 from __future__ import annotations

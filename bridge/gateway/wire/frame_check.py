@@ -1,8 +1,8 @@
 """A look at the shape of a request before anything is allocated for it.
 
 kio reserves room for as many array elements as a frame claims, so four hostile bytes could end the
-process. The walk here goes through the same schema (kio's dataclasses), counts the bytes of every
-field against those that are there, and lets only frames through whose every length and count is
+process. The walk here follows the same schema (kio's dataclasses) and counts the bytes of every
+field against those that are there. It lets only frames through whose every length and count is
 true.
 """
 

@@ -87,8 +87,8 @@ def _common(export: Export) -> dict[str, Any]:
         "socket.nagle.disable": True,
         "socket.timeout.ms": int(4 * KAFKA_CALL_S * 1000),
         "log.connection.close": False,
-        # What keeps an export waiting is told where people look (lag, the process's own log): the
-        # client's lines about each attempt say nothing more.
+        # Lag and the process's own log say why an export waits: the client's lines about each
+        # attempt say nothing more.
         "log_level": 2,
         # Without it the Python client raises a fatal error out of whatever call comes next; each
         # call that concerns it has it from the library anyway.

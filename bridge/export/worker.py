@@ -66,7 +66,7 @@ def run_exporter(
                 heads = datastore.heads()
                 look_s = time.monotonic() - began_s
                 # A cell that waits for a minion is shown in a millisecond or two, and no wake-up
-                # tells of it.
+                # reports it.
                 busy = any(
                     head.watermark < head.next_added_id < ADDED_ID_MAX for head in heads.values()
                 )

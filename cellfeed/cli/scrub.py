@@ -37,7 +37,7 @@ def scrub(
     if settings.datastore.clusters:
         _scrub_clusters(settings, as_json)
         return
-    with errors.status("writing the files anew"):
+    with errors.status("writing the files again"):
         scrubbed = scrub_files(
             RunDir(run_dir).inside(settings.datastore.directory) / settings.datastore.name
         )
@@ -45,7 +45,7 @@ def scrub(
         print_json({"scrubbed": [str(path) for path in scrubbed]})
     else:
         for path in scrubbed:
-            console.print(f"{path} is written anew", highlight=False)
+            console.print(f"{path} is written again", highlight=False)
 
 
 def _scrub_clusters(settings: Config, as_json: bool) -> None:
@@ -59,7 +59,7 @@ def _scrub_clusters(settings: Config, as_json: bool) -> None:
             print_json(asdict(server))
             continue
         console.print(
-            f"{server.node}: {server.tables} tables and the logs are written anew,"
+            f"{server.node}: {server.tables} tables and the logs are written again,"
             f" {server.checksums} cells have got a checksum",
             highlight=False,
         )

@@ -243,7 +243,7 @@ class Move:
                 target,
                 lambda each: _arrived(each) == first,
                 AGAIN_S,
-                f"no node of {name} but its master has begun the copy anew",
+                f"no node of {name} but its master has begun the copy again",
             )
             source.mark_copied(name)
         deadline_s = time.monotonic() + AGAIN_S

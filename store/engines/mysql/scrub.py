@@ -194,13 +194,13 @@ class ServerScrub:
                     lambda wanted=wanted: (  # type: ignore[misc]
                         self._rows("SELECT @@GLOBAL.innodb_log_file_size") == ((str(wanted),),)
                     ),
-                    "the redo log to be written anew",
+                    "the redo log to be written again",
                 )
                 failpoint("mysql.scrub.between_sizes")
         except StorageUnavailable as error:
             return (
                 f"redo log: {error}; it has them until {size} bytes more were written, or the"
-                " server is started anew with another innodb_log_file_size"
+                " server is started again with another innodb_log_file_size"
             )
         return None
 

@@ -147,7 +147,7 @@ def test_a_copy_that_is_begun_anew_because_rows_were_erased_is_so_on_a_minion_be
     assert engine.erase(victim.row_key).cells == 1
     with behind(clusters["c2"].servers["b"], monkeypatch):
         with pytest.raises(
-            StorageUnavailable, match="no node of c2 but its master has begun the copy anew"
+            StorageUnavailable, match="no node of c2 but its master has begun the copy again"
         ):
             mover.move_shard(admins(clusters), SHARD, "c2", engine.dictionaries.complete, again_s=0)
         assert mark(clusters) == ""

@@ -34,6 +34,7 @@ PLAIN = (
     "cellfeed",
     "consumers",
     "schemas",
+    "store",
     "bridge/groups",
     "bridge/coordination",
     "bridge/triggers",

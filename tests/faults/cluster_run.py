@@ -29,7 +29,13 @@ from cellfeed.store.limits import ADDED_ID_MAX
 from tests.faults.backup_faults import BACKUP_FAULTS
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
 from tests.faults.cluster_readers import CLIENT_PATHS, Exported, Followed, exporting, following
-from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, Work, cluster_system
+from tests.faults.cluster_system import (
+    ClusterSystem,
+    DirectWriters,
+    Tailer,
+    Work,
+    cluster_system,
+)
 from tests.faults.identity_faults import IDENTITY_FAULTS
 from tests.faults.invariants import (
     Violations,
@@ -105,18 +111,21 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
             supervised=supervised,
             with_small_disk=kind == "disk-full",
         ) as system,
+        ExitStack() as closing,
     ):
         copies = 1 if len(system.admin) > 1 else 0
-        datastore = Datastore(writing := system.engine(copies))
+        # What breaks off from here on, a broker that does not start among it, ends all threads.
+        datastore = closing.enter_context(Datastore(writing := system.engine(copies)))
         writing.drain.start()
         # Only connections of several processes can have commits under way at once: each process has
         # one group commit.
         others = [
-            Datastore(system.engine(copies))
+            closing.enter_context(Datastore(system.engine(copies)))
             for _ in range(OTHER_PROCESSES if kind == "commits-held" else 0)
         ]
-        tailers = [Tailer(system.engine(0)) for _ in range(2)]
-        closing = ExitStack()
+        tailers: list[Tailer] = []  # a fault may add some
+        closing.callback(_end, tailers)
+        tailers += [Tailer(system.engine(0)), Tailer(system.engine(0))]
         indexed = closing.enter_context(Datastore(system.engine(0)))
         coordinating = closing.enter_context(Datastore(system.engine(0)))
         closing.enter_context(index_worker(indexed))
@@ -222,16 +231,17 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
             state.stop()
             looking.close()
             closing.close()
-            for tailer in tailers:
-                tailer.stop()
-                tailer.engine.close()
-            for each in (datastore, *others):
-                each.close()
     left = threading.active_count() - threads_before
     result.violations = merge(
         result.violations, {"I22": [f"{left} threads were left behind"] if left > 0 else []}
     )
     return result
+
+
+def _end(tailers: Sequence[Tailer]) -> None:
+    for tailer in tailers:
+        tailer.stop()
+        tailer.engine.close()
 
 
 def _in_index(put: Put) -> IndexQuestion:

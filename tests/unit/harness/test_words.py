@@ -30,17 +30,6 @@ INSTEAD = {
     r"by then": "until then",
     r"seldomer": "less often",
 }
-PLAIN = (
-    "cellfeed",
-    "consumers",
-    "schemas",
-    "store",
-    "bridge/groups",
-    "bridge/coordination",
-    "bridge/triggers",
-)
-"""Folders and files whose docstrings are in plain words, too."""
-
 _LOGS = ("debug", "info", "warning", "error", "exception", "critical")
 
 
@@ -121,12 +110,11 @@ def _parts_of(docstring: str) -> Iterator[str]:
             yield from re.split(r"\s{2,}", row.strip())
 
 
-@pytest.mark.parametrize("place", PLAIN)
+@pytest.mark.parametrize("place", [*FOLDERS, "schemas"])
 def test_docstrings_are_in_plain_words(place: str) -> None:
-    root = ROOT / place
     paths = [
         path
-        for path in ([root] if root.is_file() else sorted(root.rglob("*.py")))
+        for path in sorted((ROOT / place).rglob("*.py"))
         if not any(parent.is_symlink() for parent in path.parents)
     ]
     assert paths

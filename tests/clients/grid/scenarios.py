@@ -145,7 +145,7 @@ class Grid:
 
 SCENARIOS: Final[dict[str, Callable[[Grid, Client], Outcome]]] = {
     "by assignment": Grid.by_assignment,
-    "in a group, goes on after a restart": Grid.restarted,
+    "in a group, resumes after a restart": Grid.restarted,
     "one of two gateways dies": Grid.gateway_dies,
     "a write": Grid.write,
     "a transaction": Grid.transaction,

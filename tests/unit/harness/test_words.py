@@ -1,5 +1,5 @@
-"""Errors, log lines, command help, docstrings and the operators' pages are in plain words: short
-sentences, the field's terms."""
+"""Errors, log lines, command help, docstrings and pages are in plain words: short sentences, the
+field's terms."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ FOLDERS = ("store", "bridge", "consumers", "cellfeed")
 WORDS_MAX = 25
 PAGE_WORDS_MAX = 1_500
 """An operators' page is one task, read while something is wrong."""
+
+OPERATE = sorted((ROOT / "docs" / "operate").glob("*.md"))
+PAGES = (
+    *sorted((ROOT / "docs").glob("*.md")),
+    *OPERATE,
+    *sorted((ROOT / "docs" / "inside").glob("*.md")),
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
+    ROOT / "tests" / "README.md",
+)
+"""Pages that are in plain words."""
 
 INSTEAD = {
     r"anew": "again",
@@ -128,8 +138,9 @@ def test_a_docstring_is_read_part_by_part() -> None:
 
 
 def _sentences_of(page: Path) -> Iterator[str]:
-    """A guide's paragraphs, items and places of tables, without code."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    """A page's paragraphs, items and places of tables, without code and HTML comments."""
+    hidden = r"^```.*?^```$|^<!--.*?-->\n"
+    text = re.sub(hidden, "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for block in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text):
         places = (
             block.replace("\n", " | ").split(" | ") if block.lstrip().startswith("|") else [block]
@@ -139,12 +150,14 @@ def _sentences_of(page: Path) -> Iterator[str]:
             yield re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain).replace("**", "").lstrip("#-| ")
 
 
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs" / "operate").glob("*.md")), ids=lambda page: page.name
-)
-def test_the_operators_pages_are_short_and_in_plain_words(page: Path) -> None:
-    assert len(page.read_text().split()) <= PAGE_WORDS_MAX
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_in_plain_words(page: Path) -> None:
     assert [fault for text in _sentences_of(page) for fault in _faults(text)] == []
+
+
+@pytest.mark.parametrize("page", OPERATE, ids=lambda page: page.name)
+def test_the_operators_pages_are_short(page: Path) -> None:
+    assert len(page.read_text().split()) <= PAGE_WORDS_MAX
 
 
 def test_a_page_is_read_place_by_place(tmp_path: Path) -> None:
@@ -152,6 +165,13 @@ def test_a_page_is_read_place_by_place(tmp_path: Path) -> None:
     page.write_text(
         "# A\n\n- an `it goes on` item\n- it goes on\n\n| a | read anew |\n| --- | --- |\n"
     )
+    assert len([fault for text in _sentences_of(page) for fault in _faults(text)]) == 2
+
+
+def test_a_table_behind_a_comment_is_read_place_by_place(tmp_path: Path) -> None:
+    rows = [f"| {'a ' * 20}| it goes on |" for _ in range(2)]
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(["<!-- it goes on -->", *rows, "<!-- the end -->", ""]))
     assert len([fault for text in _sentences_of(page) for fault in _faults(text)]) == 2
 
 

@@ -149,9 +149,13 @@ def _plant(
     return Plant(what, (owner, name), wrap, frozenset(finds))
 
 
-_UNGUARDED: Final = _plant(
-    "no guard", Guard, "condition", _instead(lambda *_: "1 = 1"), "I1", "I20", "E11"
-)
+def _unguarded(guard: Guard, _terms: object) -> str:
+    """Neither the condition before the COMMIT nor the one behind it."""
+    guard.after_commit = lambda _: []  # type: ignore[method-assign, assignment]
+    return "1 = 1"
+
+
+_UNGUARDED: Final = _plant("no guard", Guard, "condition", _instead(_unguarded), "I1", "I20", "E11")
 _FALSE_LOG: Final = _plant(
     "a false body in the log", ClusteredEngine, "scan", _every(20, _false_log), "I3"
 )

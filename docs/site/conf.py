@@ -25,11 +25,16 @@ extensions = [
 ]
 root_doc = "README"
 _PAGES = ("inside", "operate", "reference")
-include_patterns = ["*.md", "docs/**.md", "tests/README.md"]
+include_patterns = ["*.md", "docs/**.md", "examples/README.md", "tests/README.md"]
 # Other folders are not walked: there are links, environments and files of tests.
 exclude_patterns = [
     path.relative_to(ROOT).as_posix()
-    for parent, kept in ((ROOT, ("docs", "tests")), (ROOT / "tests", ()), (ROOT / "docs", _PAGES))
+    for parent, kept in (
+        (ROOT, ("docs", "examples", "tests")),
+        (ROOT / "docs", _PAGES),
+        (ROOT / "examples", ()),
+        (ROOT / "tests", ()),
+    )
     for path in parent.iterdir()
     if path.is_dir() and path.name not in kept
 ]

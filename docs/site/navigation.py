@@ -16,7 +16,14 @@ PARTS: Final = {
 }
 """Heading to pages of ``docs/``; ``*`` is every page that is not named elsewhere, by its name."""
 
-_OF_THE_ROOT: Final = ["ARCHITECTURE", "CONTRIBUTING", "tests/README", "CHANGELOG", "SECURITY"]
+_OF_THE_ROOT: Final = [
+    "examples/README",
+    "ARCHITECTURE",
+    "CONTRIBUTING",
+    "tests/README",
+    "CHANGELOG",
+    "SECURITY",
+]
 _FIRST: Final = [
     "run",
     "watch",

@@ -106,7 +106,12 @@ PLANTED = {
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every page with its heading alone: a site that is built without a warning."""
     directory = tmp_path_factory.mktemp("pages")
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"]:
+    folders = [
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("examples/*.md"),
+        *ROOT.glob("tests/*.md"),
+    ]
+    for path in [*ROOT.glob("*.md"), *folders]:
         page = directory / path.relative_to(ROOT)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("# A page\n")

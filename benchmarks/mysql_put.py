@@ -246,7 +246,7 @@ def _coroutine_run(
             started = time.perf_counter()
             if started > ends:
                 break
-            [result] = await commits.commit([new_cell(*cell)])
+            [result] = await commits.put([new_cell(*cell)])
             result.or_raise()
             latencies.append(time.perf_counter() - started)
 

@@ -31,7 +31,7 @@ class LoopCommits:
         self._answered: deque[Told] = deque()
         self._woken = False
 
-    def commit(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
+    def put(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
         """Queues one call's cells; what is returned is to be awaited, and waits for their commit
         without ever giving one up that is under way.
 

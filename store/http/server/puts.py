@@ -110,7 +110,7 @@ class PutRoutes:
     def _submit(self, cells: Sequence[NewCell]) -> Results:
         if self._commits is None:
             self._commits = LoopCommits(self._datastore)
-        return self._commits.commit(cells)
+        return self._commits.put(cells)
 
     async def _written(self, cells: Sequence[NewCell]) -> list[PutResult]:
         try:

@@ -47,7 +47,7 @@ def test_all_puts_of_a_commit_are_answered_with_one_wake_up_of_the_loop() -> Non
         loop, held = asyncio.get_running_loop(), commits_over(datastore)
         wake = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda *args: (wake_ups.append(1), wake(*args))[1]  # type: ignore[method-assign]
-        tasks = [asyncio.ensure_future(held.commit([CELL])) for _ in range(100)]
+        tasks = [asyncio.ensure_future(held.put([CELL])) for _ in range(100)]
         await asyncio.sleep(0)  # each has begun to wait
         thread = threading.Thread(target=answer_all, args=(datastore.answers, [STORED] * 100))
         thread.start()
@@ -69,7 +69,7 @@ def test_puts_that_are_answered_while_the_loop_runs_are_all_told() -> None:
         held = commits_over(datastore)
         found: list[list[PutResult]] = []
         for _ in range(20):
-            tasks = [asyncio.ensure_future(held.commit([CELL])) for _ in range(50)]
+            tasks = [asyncio.ensure_future(held.put([CELL])) for _ in range(50)]
             thread = threading.Thread(target=answer_one_by_one)
             thread.start()
             found += await asyncio.gather(*tasks)
@@ -84,7 +84,7 @@ def test_an_answer_that_was_there_before_anybody_waited_is_given() -> None:
     datastore = HeldDatastore()
 
     async def put() -> list[PutResult]:
-        waiting = commits_over(datastore).commit([CELL])
+        waiting = commits_over(datastore).put([CELL])
         answer_all(datastore.answers, [STORED])
         return await waiting
 
@@ -101,7 +101,7 @@ def test_a_put_whose_time_is_over_failed_only_when_it_could_be_taken_back(
     datastore = HeldDatastore(taken_back=taken_back)
 
     async def put() -> None:
-        await commits_over(datastore).commit([CELL])
+        await commits_over(datastore).put([CELL])
 
     with pytest.raises(error):
         asyncio.run(put())
@@ -113,7 +113,7 @@ def test_a_refusal_comes_at_once() -> None:
     datastore.refuse = Overloaded("full")
 
     async def put() -> None:
-        commits_over(datastore).commit([CELL])
+        commits_over(datastore).put([CELL])
 
     with pytest.raises(Overloaded):
         asyncio.run(put())
@@ -125,7 +125,7 @@ def test_a_wake_up_that_fails_once_delays_no_later_answer(monkeypatch: pytest.Mo
 
     async def put_two() -> list[list[PutResult]]:
         loop, held = asyncio.get_running_loop(), commits_over(datastore)
-        tasks = [asyncio.ensure_future(held.commit([CELL])) for _ in range(2)]
+        tasks = [asyncio.ensure_future(held.put([CELL])) for _ in range(2)]
         await asyncio.sleep(0)  # each has begun to wait
         wake = loop.call_soon_threadsafe
 

@@ -45,7 +45,7 @@ from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.shard.run import ShardRun
 from cellfeed.bridge.triggers.shard.sweep import Sweep
-from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, StaleWriter, Trimmed, Unavailable
 from cellfeed.store.repeated_warnings import RepeatedWarning
@@ -99,7 +99,7 @@ class TriggerGroup:
         """Shards whose parked cells are to be tried again: all of them, or (False) only those asked
         for by hand."""
         self._stopped_because: str | None = None
-        self._taking = Taking(
+        self._take_over = TakeOver(
             trigger, datastore, coordinator, self._parked, self.membership, deadlines
         )
         self._lost_because: str | None = None
@@ -257,15 +257,14 @@ class TriggerGroup:
         ):
             self._stand_still(reason)
             return
-        self._runs |= self._taking.take(session, shards)
+        self._runs |= self._take_over.take(session, shards)
 
     def _work(self, run: ShardRun, retry_all: bool | None) -> None:
         if retry_all is not None:
             run.retry_parked(only_asked=not retry_all)
         for _ in range(_CHUNKS_IN_A_TURN):
-            run.too_many_parked = False
             more = run.run_chunk()
-            if run.too_many_parked:
+            if run.stopped_trigger:
                 self._stopped_because = self._parked.stopped_because(self._trigger.group)
             if not more or run.stop.is_set() or self._stopped_because is not None:
                 return

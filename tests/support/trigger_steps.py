@@ -13,7 +13,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.shard.run import ShardRun
-from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.datastore import Datastore
 
 NAMESPACE = UUID("7a0c3f1e-9f5e-5d3b-8a55-0d8b1a9d2c11")
@@ -40,7 +40,7 @@ class Worker:
         self.coordinator = StoreCoordinator(datastore.state)
         self.parked = ParkedCells(datastore.state)
         self.membership = Membership(self.coordinator, self.trigger.group, name, 600)
-        taking = Taking(
+        taking = TakeOver(
             self.trigger, datastore, self.coordinator, self.parked, self.membership, deadlines
         )
         self.runs: dict[int, ShardRun] = taking.take(

@@ -8,18 +8,14 @@ they run again.
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cellfeed.bridge.groups.progress_records import Progress
-from cellfeed.bridge.triggers.process_death.deadlines import Call, Deadlines
-from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardTries
-from cellfeed.bridge.triggers.program import Trigger
-from cellfeed.bridge.triggers.shard.position import Place
-from cellfeed.store.api import CellStore
+from cellfeed.bridge.triggers.process_death.deadlines import Call
+from cellfeed.bridge.triggers.shard.context import ShardContext
+from cellfeed.bridge.triggers.shard.position import Position
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -60,25 +56,15 @@ class _Raised:
 class Attempts:
     """Of one shard's run. Used by one thread at a time."""
 
-    def __init__(
-        self,
-        trigger: Trigger,
-        store: CellStore,
-        shard: int,
-        tries: ShardTries,
-        place: Place,
-        progress: Progress,
-        stop: threading.Event,
-        deadlines: Deadlines,
-    ) -> None:
-        self._trigger = trigger
-        self._call = trigger.caller(store, shard)
-        self._shard = shard
-        self._tries = tries
-        self._place = place
-        self._progress = progress
-        self._stop = stop
-        self._deadlines = deadlines
+    def __init__(self, context: ShardContext, position: Position) -> None:
+        self._trigger = context.trigger
+        self._shard = context.shard
+        self._call = self._trigger.caller(context.of_trigger.store, self._shard)
+        self._tries = context.tries
+        self._position = position
+        self._progress = context.progress
+        self._stop = context.stop
+        self._deadlines = context.of_trigger.deadlines
         self.overdue = False
         """Whether a call has timed out: it may be at it still."""
 
@@ -104,12 +90,12 @@ class Attempts:
             return Failed(left.told(), ended, ended)
         if left:
             # should this be the end of the process again, only this cell runs again
-            self._place.save()
+            self._position.save()
         suspect = suspect or left is not None
         with self._deadlines.quarantine.on_record(suspect, self._stop) as may_run:
             if not may_run:
                 return STOPPED
-            self._place.make_sure()
+            self._position.make_sure()
             result = self._run(cells, ended, tries_max, counted=False)
             if suspect and isinstance(result, Done):
                 self._tries.end()  # at once: it must not count for what the next suspect does
@@ -130,7 +116,7 @@ class Attempts:
                 self._progress.because = f"cell {first} waits for the store: {away}"
                 if self._stop.wait(self._trigger.policy_for(type(away)).wait_s(waits)):
                     return STOPPED
-                self._place.make_sure()
+                self._position.make_sure()
                 continue
             if raised is None:
                 return DONE
@@ -146,7 +132,7 @@ class Attempts:
             )
             if self._stop.wait(policy.wait_s(attempts)):
                 return STOPPED
-            self._place.make_sure()
+            self._position.make_sure()
 
     def _try(self, cells: Sequence[StoredCell]) -> _Raised | Stopped | None:
         failpoint("trigger.before_run")

@@ -29,7 +29,7 @@ LIVE_CELLS_MAX: Final = CHUNK_CELLS
 """Cells up to which a shard keeps up with its log: they are few enough to be run with those of
 other shards."""
 
-Part = tuple[list[StoredCell], int]
+Batch = tuple[list[StoredCell], int]
 """The cells of one call (none, when what was read is not for this trigger) and the location behind
 them."""
 
@@ -45,7 +45,7 @@ class _Waiting:
     lacks: int
 
 
-class Parts:
+class Batches:
     """Of one shard's run. Used by one thread at a time. ``scan(location, limit)`` reads the shard's
     log; ``alone(added_id)`` says which cells come alone."""
 
@@ -81,22 +81,22 @@ class Parts:
         """How many cells a log that has come to ``location`` has to go, for all that is known."""
         return max(0, self.log_end - location)
 
-    def next_chunk(self, location: int) -> Iterator[Part]:
-        """Some parts from ``location`` on; none at the end of the log, or when a batch waits."""
+    def next_chunk(self, location: int) -> Iterator[Batch]:
+        """Some batches from ``location`` on; none at the end of the log, or when a batch waits."""
         return (
             self._cells(location)
             if self._trigger.batch is None
             else self._batches(location, self._trigger.batch)
         )
 
-    def _cells(self, location: int) -> Iterator[Part]:
+    def _cells(self, location: int) -> Iterator[Batch]:
         if location >= self.log_end:
             return
         takes = self._trigger.takes
         for cell in self._scan(location, CHUNK_CELLS):
             yield ([cell] if takes(cell) else [], cell.added_id + 1)
 
-    def _batches(self, location: int, full: int) -> Iterator[Part]:
+    def _batches(self, location: int, full: int) -> Iterator[Batch]:
         waited, self._waiting = self._waiting, None
         takes = self._trigger.takes
         cells: list[StoredCell] = []
@@ -130,7 +130,7 @@ class Parts:
 
     def _last(
         self, cells: list[StoredCell], location: int, full: int, waited: _Waiting | None
-    ) -> Iterator[Part]:
+    ) -> Iterator[Batch]:
         if not cells:
             return
         now_s = time.monotonic()

@@ -15,19 +15,16 @@ policy allows is not tried again by itself, only when asked for by hand. Crash p
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells, fronts
-from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardTries
-from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, fronts
 from cellfeed.bridge.triggers.retry import ProcessEnded
 from cellfeed.bridge.triggers.shard.attempts import DONE, Attempts, Failed, Stopped
+from cellfeed.bridge.triggers.shard.context import ShardContext
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import StoredCell
-from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Trimmed
 
 _ONE_TRY: Final = 1
@@ -36,27 +33,20 @@ _ONE_TRY: Final = 1
 class ParkedRetry:
     """Of one shard. Used by one thread at a time."""
 
-    def __init__(
-        self,
-        trigger: Trigger,
-        store: Datastore,
-        parked: ParkedCells,
-        place: tuple[str, int],
-        tries: ShardTries,
-        attempts: Attempts,
-        stop: threading.Event,
-    ) -> None:
-        self._trigger = trigger
-        self._store = store
-        self._parked = parked
-        self._topic, self._shard = place
-        self._tries = tries
+    def __init__(self, context: ShardContext, attempts: Attempts) -> None:
+        self._trigger = context.trigger
+        self._store = context.of_trigger.store
+        self._parked = context.of_trigger.parked
+        self._claim = context.claim
+        self._tries = context.tries
         self._attempts = attempts
-        self._stop = stop
+        self._stop = context.stop
 
     def parked(self) -> list[ParkedCell]:
         """The shard's parked cells, by added_id."""
-        return self._parked.of_partition(self._trigger.group, self._topic, self._shard)
+        return self._parked.of_partition(
+            self._trigger.group, self._claim.topic, self._claim.partition
+        )
 
     def drop_erased(self, cells: Iterable[ParkedCell]) -> None:
         """Takes those off the queue whose row was erased while they ran: their errors may quote it,

@@ -6,14 +6,15 @@ Saving is fenced: an owner that was overtaken is refused (StaleWriter). Crash po
     in the save                 one commit: the old offset or the new one
     with entries (parking)      one commit holds the parked cell and the offset past it: both or
                                 neither (I14)
-    paused and overtaken        :meth:`Place.make_sure` asks the coordinator before the next cell
+    paused and overtaken        :meth:`Position.make_sure` asks the coordinator before the next cell
                                 once the lease may have run out; a save on its way is refused
     coordination away           what would be saved is kept in the datastore, in one commit again,
                                 and saved when coordination is back, see ``kept_offsets.py``
     entries without an answer   they are kept here, and may come from the coordination once more
                                 when it is back: at the latest when the shard is claimed again.
                                 Until then parked cells must not be taken off their queue
-                                (:attr:`Place.may_park_again`): they would be parked again
+                                (:attr:`Position.parking_is_unanswered`): they would be parked
+                                again
     the datastore away too      it raises; nothing more is run before the save has succeeded, so a
                                 death costs what was run since the last save, no more
 """
@@ -25,11 +26,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
-from cellfeed.bridge.groups.membership import Membership
-from cellfeed.bridge.groups.progress_records import Progress
-from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
-from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.triggers.shard.context import ShardContext
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StaleWriter, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
@@ -42,38 +40,27 @@ _SAVE_AGAIN_S: Final = 0.5
 """How soon an idle shard tries again to save what could not be saved."""
 
 
-class Place:
-    """See the module. Used by one thread at a time. ``saved``: the offset as read under the claim.
-    ``foothold`` is for coordination elsewhere."""
+class Position:
+    """See the module. Used by one thread at a time."""
 
-    def __init__(
-        self,
-        group: str,
-        offsets: OffsetCommits,
-        claim: Claim,
-        membership: Membership,
-        epoch: int,
-        saved: int,
-        foothold: Foothold | None,
-        progress: Progress,
-    ) -> None:
-        self._group = group
-        self._offsets = offsets
-        self._claim = claim
-        self._membership = membership
-        self._epoch = epoch
-        self._saved = saved
-        self._foothold = foothold
-        self._progress = progress
+    def __init__(self, context: ShardContext) -> None:
+        self._group = context.trigger.group
+        self._offsets = context.of_trigger.offsets
+        self._claim = context.claim
+        self._membership = context.of_trigger.membership
+        self._epoch = context.epoch
+        self._saved = context.saved
+        self._foothold = context.foothold
+        self._progress = context.progress
         self._failed = False
         self._saved_at_s = time.monotonic()
         self._save_again_at_s = 0.0
         self.is_away = False
         """Whether the coordination was away at the last try to save."""
-        self.may_park_again = False
+        self.parking_is_unanswered = False
         """Whether entries may be on their way that were kept here already. Over when the shard is
         claimed again."""
-        progress.location = foothold.start if foothold else max(0, saved)
+        self._progress.location = self._foothold.start if self._foothold else max(0, self._saved)
 
     @property
     def is_saved(self) -> bool:
@@ -170,7 +157,7 @@ class Place:
         if self._foothold is None:
             raise error
         self._foothold.keep(location, entries, failed=error)
-        self.may_park_again |= bool(entries) and isinstance(error, OutcomeUnknown)
+        self.parking_is_unanswered |= bool(entries) and isinstance(error, OutcomeUnknown)
         self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
         self._progress.because = (
             f"came to {location}, which is kept here until it can be saved: {error}"

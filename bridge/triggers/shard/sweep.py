@@ -112,9 +112,9 @@ class Sweep:
     def _save(self, runs: Sequence[ShardRun]) -> None:
         """Of all runs together when one of them is due: a commit costs the same whatever it
         carries."""
-        if not any(run.place.is_due(lazily=True) for run in runs):
+        if not any(run.position.is_due(lazily=True) for run in runs):
             return
-        moved = [run for run in runs if not run.place.is_saved]
+        moved = [run for run in runs if not run.position.is_saved]
         for start in range(0, len(moved), OFFSETS_IN_A_COMMIT_MAX):
             self._save_together(moved[start : start + OFFSETS_IN_A_COMMIT_MAX])
 
@@ -133,8 +133,8 @@ class Sweep:
                 with suppress(CellfeedError):
                     # whatever it is, the run meets it again when it saves by itself, before
                     # anything else
-                    run.place.not_saved(run.progress.location, {}, error)
+                    run.position.not_saved(run.progress.location, {}, error)
             raise
         for run in moved:
-            run.place.saved(run.progress.location)
+            run.position.saved(run.progress.location)
         failpoint("trigger.after_save")

@@ -35,6 +35,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.process_death.recorded_attempts import GroupTries
 from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.shard.context import ShardContext, TriggerContext
 from cellfeed.bridge.triggers.shard.run import ShardRun
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StaleWriter
@@ -43,7 +44,7 @@ from cellfeed.store.failpoints import declare, failpoint
 declare("start.before_first_offsets", "start.after_first_offsets")
 
 
-class Taking:
+class TakeOver:
     """What a worker needs to begin on shards of one trigger. Raises InvalidRequest for a start that
     this datastore cannot have."""
 
@@ -59,12 +60,12 @@ class Taking:
         self._trigger = trigger
         self._datastore = datastore
         self._coordinator = coordinator
-        self._saves: OffsetCommits = (
+        saves: OffsetCommits = (
             GatheredSaves(coordinator, trigger.group) if trigger.saves_lazily else coordinator
         )
-        self._parked = parked
-        self._membership = membership
-        self._deadlines = deadlines or Deadlines()
+        self._context = TriggerContext(
+            trigger, datastore, saves, parked, membership, deadlines or Deadlines()
+        )
         self._start = StartOfGroup(datastore, coordinator, trigger.group, trigger.start)
         self._tries = GroupTries(datastore.state, trigger.group, datastore.name)
         self._footholds = (
@@ -97,18 +98,15 @@ class Taking:
             if self._footholds is not None and shard not in footholds:
                 continue  # overtaken since the claim
             runs[shard] = ShardRun(
-                self._trigger,
-                self._datastore,
-                self._saves,
-                self._parked,
-                claim,
-                self._membership,
-                session.epoch,
-                saved[shard],
-                footholds.get(shard),
-                tries=tries[shard],
-                careful_before=heads[shard].watermark if shard in heads else 0,
-                deadlines=self._deadlines,
+                ShardContext(
+                    self._context,
+                    claim,
+                    session.epoch,
+                    saved[shard],
+                    footholds.get(shard),
+                    tries[shard],
+                    careful_before=heads[shard].watermark if shard in heads else 0,
+                )
             )
         return runs
 

@@ -12,7 +12,7 @@ import pytest
 
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.retry import RetryPolicy
-from cellfeed.bridge.triggers.shard.batches import BACKLOG_CELLS, CHUNK_CELLS, Parts
+from cellfeed.bridge.triggers.shard.batches import BACKLOG_CELLS, CHUNK_CELLS, Batches
 from cellfeed.store.cells.cell import Cell, StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable
@@ -211,15 +211,15 @@ class Log:
         return self.cells[location : location + limit]
 
 
-def parts_of(log: Log, size: int, wait_s: float = 0.0, alone: Collection[int] = ()) -> Parts:
+def parts_of(log: Log, size: int, wait_s: float = 0.0, alone: Collection[int] = ()) -> Batches:
     @trigger(column="BASE", group=GROUP, batch=size, batch_wait_s=wait_s)
     def work(cells: Sequence[Cell]) -> None:
         del cells
 
-    return Parts(work.__cellfeed_trigger__, log.scan, lambda added_id: added_id in alone)  # type: ignore[attr-defined]
+    return Batches(work.__cellfeed_trigger__, log.scan, lambda added_id: added_id in alone)  # type: ignore[attr-defined]
 
 
-def chunk(parts: Parts, location: int) -> tuple[list[int], int]:
+def chunk(parts: Batches, location: int) -> tuple[list[int], int]:
     """The sizes of a chunk's batches and the location behind them."""
     sizes = []
     for cells, behind in parts.next_chunk(location):

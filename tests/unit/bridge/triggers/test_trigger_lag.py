@@ -21,7 +21,7 @@ from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller, wo
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.datastore import Datastore
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.trigger_workers import (
@@ -168,9 +168,9 @@ def test_a_shard_that_no_worker_has_says_so_and_since_when(
     assert (lag.without_worker, lag.workers) == (4, [])
     # One that died without a word.
     membership = Membership(coordinator, GROUP, "dead", 0.3)
-    Taking(recorder.trigger, datastore, coordinator, ParkedCells(datastore.state), membership).take(
-        membership.session, range(3)
-    )
+    TakeOver(
+        recorder.trigger, datastore, coordinator, ParkedCells(datastore.state), membership
+    ).take(membership.session, range(3))
     teller = ProgressTeller(datastore.state, GROUP, "dead", "BASE", "record")
     teller.tell(None, {0: Progress(location=3, because="came to 2")})
     wait_until(lambda: coordinator.members(GROUP) == [], "its lease runs out")
@@ -306,7 +306,7 @@ def test_a_live_worker_that_says_nothing_is_a_reason(
 ) -> None:
     coordinator = StoreCoordinator(datastore.state)
     membership = Membership(coordinator, GROUP, "mute", 600)
-    Taking(
+    TakeOver(
         Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
     ).take(membership.session, range(4))
     assert reasons(read(datastore, coordinator)) == {"mute has it and has not told of it yet"}
@@ -389,7 +389,7 @@ def test_a_look_takes_the_same_few_reads_for_any_number_of_shards(
     with Datastore.open_embedded(tmp_path / "many", shards=shards) as datastore:
         coordinator = StoreCoordinator(datastore.state)
         membership = Membership(coordinator, GROUP, "w", 600)
-        runs = Taking(
+        runs = TakeOver(
             Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
         ).take(membership.session, range(shards))
         teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")

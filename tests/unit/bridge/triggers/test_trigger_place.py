@@ -15,7 +15,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.retry import RetryPolicy
 from cellfeed.bridge.triggers.shard.run import ShardRun
-from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
@@ -78,7 +78,7 @@ def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(
 
     def taken(name: str) -> tuple[Membership, ShardRun]:
         membership = Membership(coordinator, GROUP, name, 600)
-        taking = Taking(
+        taking = TakeOver(
             work.__cellfeed_trigger__,
             datastore,
             coordinator,
@@ -121,7 +121,7 @@ def test_a_cell_whose_parking_was_not_answered_is_not_taken_off_the_queue_before
 
     def taken(name: str) -> ShardRun:
         membership = Membership(coordinator, GROUP, name, 600)
-        taking = Taking(
+        taking = TakeOver(
             work.__cellfeed_trigger__,
             datastore,
             coordinator,

@@ -19,7 +19,7 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
 from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidLocation, NotFound, Refused, StaleWriter
 from cellfeed.store.failpoints import FailpointReached, set_failpoint, watch_failpoint
@@ -114,7 +114,7 @@ def test_a_worker_that_slept_through_a_reset_cannot_undo_it_by_a_late_save(
     put(datastore, range(60))
     # As a process that is paused: nobody renews its lease, and its run is in the middle of a cell.
     membership = Membership(workers_coordinator, GROUP, "zombie", LEASE_S / 2)
-    runs = Taking(
+    runs = TakeOver(
         recorder.trigger, datastore, workers_coordinator, ParkedCells(datastore.state), membership
     ).take(membership.session, range(4))
     assert len(runs) == 4

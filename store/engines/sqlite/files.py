@@ -12,12 +12,9 @@ transaction is lost. Python brings whatever SQLite it was built with, so no conn
 by itself. A writer does it from time to time, on a second connection, while it holds the write
 lock.
 
-**Open files stay the same files.** A path may lead elsewhere while a process has the file open:
-somebody deletes it, replaces it, or moves its folder. Writes to the open file are then lost with
-the process. So every commit compares device and inode of the file, its WAL and its shared memory
-with those that were opened. A difference before the commit means that nothing is written; one after
-it, that the outcome is unknown. Reads compare them ``_LOOKS_PER_S`` times a second. An inode cannot
-be used again while the file is open.
+**Open files stay the same files** (:mod:`.same_files`). Every commit asks before and after. A
+difference before the commit means that nothing is written; one after it, that the outcome is
+unknown. Reads ask some times a second.
 
 **Nothing behind a commit makes it fail.** A checkpoint needs descriptors and room; one that fails
 is logged, and is tried again after the next commit.
@@ -37,6 +34,7 @@ from random import uniform
 from typing import Final
 
 from cellfeed.store import forks
+from cellfeed.store.engines.sqlite.same_files import SameFiles
 from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
@@ -58,14 +56,6 @@ counter."""
 _READERS_KEPT_MAX: Final = 16
 """Idle reader connections kept open; each holds a few file handles and its page cache."""
 
-
-_LOOKS_PER_S: Final = 20
-"""How often readers look whether the files are still those that were opened: a look takes some
-three microseconds."""
-
-_PARTS: Final = ("", "-wal", "-shm")
-"""What SQLite has open of a database in WAL mode. Processes that share the file without sharing one
-of these do not see each other's locks and commits."""
 
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
@@ -231,10 +221,10 @@ class SqliteFile:
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
-        self._parts = [f"{path.absolute()}{suffix}" for suffix in _PARTS]
         if create:
             _make_folder(path.parent)
-        before = self._inodes(self._parts[:1])
+        self._same = SameFiles(path)
+        self.check, self.look = self._same.check, self._same.look
         self._writer = connect(path, create=create)
         try:
             # BEGIN IMMEDIATE must return at once when the lock is taken: _retry_busy does the
@@ -248,9 +238,7 @@ class SqliteFile:
             self._writer.close()
             raise sqlite_error(path, "", error) from error
         # The read opened WAL and shared memory, which stay until the last connection is closed.
-        self._opened = self._inodes(self._parts)
-        self._looked_at_s = 0.0
-        if self._opened is None or (before is not None and before[0] != self._opened[0]):
+        if not self._same.opened():
             self._writer.close()
             raise StorageUnavailable(f"{path} was replaced while it was opened: try again")
         self._writer_lock = threading.Lock()
@@ -261,31 +249,6 @@ class SqliteFile:
         self._in_use = 0
         self._closed = False
         self._generation = forks.generation
-
-    @staticmethod
-    def _inodes(parts: list[str]) -> list[tuple[int, int]] | None:
-        """Device and inode of each; None when one is not there."""
-        try:
-            return [(found.st_dev, found.st_ino) for found in map(os.stat, parts)]
-        except OSError:
-            return None
-
-    def check(self) -> None:
-        """Raises StorageUnavailable when the path leads to another file than the one that is open,
-        or to none."""
-        if self._inodes(self._parts) != self._opened:
-            raise StorageUnavailable(
-                f"{self.path} is not the file any more that this process has open: it was deleted,"
-                " replaced or moved away, or its -wal or -shm was. End every process of the"
-                " datastore, put the files back (or restore a backup), and start them again"
-            )
-
-    def look(self) -> None:
-        """:meth:`check`, at most ``_LOOKS_PER_S`` times a second."""
-        now_s = time.monotonic()
-        if now_s >= self._looked_at_s + 1 / _LOOKS_PER_S:
-            self.check()
-            self._looked_at_s = now_s
 
     def another(self) -> sqlite3.Connection:
         """One more connection to the file that is open. Raises StorageUnavailable."""

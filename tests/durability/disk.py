@@ -3,7 +3,8 @@ leaves at any of them.
 
 What survives a cut (``fsync(2)``, ``rename(2)``):
 
-- of a file, its content at its last sync; of later writes none, all, or some of them, each whole;
+- of a file, its content at its last sync; of later writes none, all, some of them, or parts of them
+  (:mod:`tests.durability.torn`);
 - of names, those of the folders that were synced since; of later changes none, all, or the first
   few: a file system with a journal keeps their order, and a rename is there in both folders or in
   neither.
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from tests.durability.recorded import Named, Opened, Said, Step, Synced, Truncated, Written
+from tests.durability.torn import tears, torn_by_chance
 
 
 class Unsynced(StrEnum):
@@ -26,6 +29,7 @@ class Unsynced(StrEnum):
     LOST = "lost"
     KEPT = "kept"
     SOME = "some"
+    TORN = "torn"
 
 
 @dataclass
@@ -105,6 +109,7 @@ class Disk:
             Unsynced.LOST: 0,
             Unsynced.KEPT: len(late),
             Unsynced.SOME: chance.randint(0, len(late)),
+            Unsynced.TORN: chance.randint(0, len(late)),
         }[unsynced]
         gone = {id(change) for change in late[kept_late:]}
         for change in self._changes:
@@ -119,12 +124,35 @@ class Disk:
                 place.mkdir()
             else:
                 since = self._files[file].since
-                kept = {
-                    Unsynced.LOST: [],
-                    Unsynced.KEPT: since,
-                    Unsynced.SOME: [each for each in since if chance.random() < 0.5],
-                }[unsynced]
-                place.write_bytes(self._files[file].content(kept))
+                place.write_bytes(self._files[file].content(_left(since, unsynced, chance)))
+
+    @contextmanager
+    def torn(self, units: Sequence[Written]) -> Iterator[None]:
+        """While these parts of one more write have reached the disk."""
+        since = self._files[units[0].file].since
+        since.extend(units)
+        yield
+        del since[-len(units) :]
+
+    @property
+    def has_unsynced_writes(self) -> bool:
+        return any(
+            isinstance(write, Written) for file in self._files.values() for write in file.since
+        )
+
+
+def _left(
+    since: Sequence[Written | Truncated], unsynced: Unsynced, chance: random.Random
+) -> Sequence[Written | Truncated]:
+    match unsynced:
+        case Unsynced.LOST:
+            return []
+        case Unsynced.KEPT:
+            return since
+        case Unsynced.SOME:
+            return [each for each in since if chance.random() < 0.5]
+        case Unsynced.TORN:
+            return torn_by_chance(since, chance)
 
 
 def _rename(names: dict[str, int | None], change: _Change) -> None:
@@ -161,13 +189,31 @@ class Cut:
 
 def power_cuts(steps: Sequence[Step], folder: Path, scratch: Path, seed: int) -> Iterator[Cut]:
     """A cut behind each step that changes what survives: with nothing of what was not synced, with
-    all of it, with some."""
+    all of it, with some, and with writes that are torn."""
     disk, said, chance = Disk(folder), list[str](), random.Random(seed)
     for number, step in enumerate(steps):
         disk.apply(step)
         if isinstance(step, Said):
             said.append(step.line)
         for unsynced in Unsynced:
+            if unsynced is Unsynced.TORN and not disk.has_unsynced_writes:
+                continue
             place = scratch / f"cut-{number}-{unsynced}"
             disk.write_out(place, unsynced, chance)
             yield Cut(place, list(said), unsynced, number)
+
+
+def torn_cuts(steps: Sequence[Step], folder: Path, scratch: Path) -> Iterator[Cut]:
+    """A cut in the middle of each write behind the first spoken line, with each of
+    :func:`tests.durability.torn.tears`, and all that came before it."""
+    disk, said, no_chance = Disk(folder), list[str](), random.Random(0)
+    for number, step in enumerate(steps):
+        if isinstance(step, Written) and said:
+            for which, units in enumerate(tears(step)):
+                place = scratch / f"torn-{number}-{which}"
+                with disk.torn(units):
+                    disk.write_out(place, Unsynced.KEPT, no_chance)
+                yield Cut(place, list(said), Unsynced.TORN, number)
+        elif isinstance(step, Said):
+            said.append(step.line)
+        disk.apply(step)

@@ -33,13 +33,14 @@ from cellfeed.store.engines.sqlite import files as sqlite_files
 from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from tests.support.rides import ride, rides
+from tests.support.rides import ride, rides, row_of
 from tests.support.warehouse_log import SHARD, Log
 
-CELLS = 24
+CELLS, FEW_CELLS = 24, 4
 ROWS = range(40)
 BLOCK_ROWS, BLOCK_STEP = 40, 10
 ALL_CELLS: Final = make_topic("trips", View(), JsonFormat())
+ERASED_ROWS: Final = (row_of(3), row_of(50))
 INDEX_ROWS = 8
 OFFSETS = 6
 INDEX: Final = parse_definition(
@@ -70,6 +71,15 @@ def store(directory: Path) -> None:
                 say(f"entry {number}")
 
 
+def few(directory: Path) -> None:
+    """A few cells in one shard, and the WAL is moved into the file between them."""
+    mock.patch.object(sqlite_files, "_CHECKPOINT_BYTES", 10_000).start()
+    with Datastore.open_embedded(directory / "run", "trips", 1) as opened:
+        for number in range(FEW_CELLS):
+            [result] = opened.put_new_cells([ride(number)])
+            say(f"cell {number} {result.shard} {result.added_id}")
+
+
 def warehouse(directory: Path) -> None:
     """Loads a shard in a few commits."""
     make_table(directory / "table", "trips")
@@ -82,14 +92,17 @@ def warehouse(directory: Path) -> None:
 
 
 def backup(directory: Path) -> None:
-    """Takes a full backup and an increment of a store that lies elsewhere."""
+    """Takes a full backup and an increment of a store that lies elsewhere, each behind an
+    erasure."""
     source = directory.with_name("source")
     folder = BackupFolder(directory / "backups")
     with Datastore.open_embedded(source, "trips", 4) as opened:
         opened.put_new_cells(rides(0, 40))
+        opened.erase_row(ERASED_ROWS[0])
         full = create(folder, Source(opened.engine, belongs))
         say(f"backup {full.name}")
         opened.put_new_cells(rides(40, 60))
+        opened.erase_row(ERASED_ROWS[1])
         say(f"backup {create(folder, Source(opened.engine, belongs), onto=full).name}")
 
 
@@ -159,6 +172,7 @@ def zookeeper_of(tree: ZooKeeperTree, state: StateTable) -> ZooKeeperCoordinator
 
 PROGRAMS: Final = {
     "store": store,
+    "few": few,
     "warehouse": warehouse,
     "backup": backup,
     "blocks": blocks,

@@ -14,13 +14,13 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cellfeed.assembly.storage import open_datastore
+from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.export_group import ExportGroup
 from cellfeed.bridge.export.topics import wanted_settings
 from cellfeed.bridge.export.worker import run_exporter
-from cellfeed.config.model import load_config
+from cellfeed.instance.config_file import load_config
 from cellfeed.store.datastore import Datastore
 
 TOPIC = "trips"

@@ -18,6 +18,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -81,6 +82,12 @@ class RunDir:
     def inside(self, directory: str) -> Path:
         """A configured folder: a relative one lies in the run directory."""
         return self.path / directory
+
+    def unique_name(self, name: str) -> str:
+        """A name for a process of this run directory that no other one has, the same at every
+        start. A loader that was killed and started again so takes its own place at once, without a
+        rebalance."""
+        return f"{name}-{sha256(str(self.path.resolve()).encode()).hexdigest()[:8]}"
 
     def log(self, name: str) -> Path:
         return self.path / "logs" / f"{name}.log"

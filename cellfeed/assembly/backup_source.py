@@ -4,15 +4,14 @@ coordination."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.datastore import opened, shard_owners
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.bridge.backups.readers import group_readers
-from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.config.model import Config
 from cellfeed.store.backups.create import Source
 
@@ -24,13 +23,10 @@ def backup_source(config: Config, directory: Path) -> Iterator[Callable[[], Sour
     minions_first = msgspec.structs.replace(
         config, datastore=msgspec.structs.replace(config.datastore, log_reads="minion")
     )
-    with (
-        storage.open_datastore(minions_first, directory) as opened,
-        closing(open_coordinator(config.coordination, opened.state, opened.history)) as coordinator,
-    ):
+    with opened(minions_first, directory) as (_, datastore, coordinator):
         yield lambda: Source(
-            opened.engine,
+            datastore.engine,
             belongs,
-            group_readers(coordinator, opened.shards),
-            storage.shard_owners(opened),
+            group_readers(coordinator, datastore.shards),
+            shard_owners(datastore),
         )

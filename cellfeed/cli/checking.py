@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.clusters import cluster_servers
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.cli.instance import opened
 from cellfeed.config.model import Config, DatastoreConfig
@@ -46,7 +46,7 @@ def cells_to_check(config: Config, run_dir: Path) -> int:
         return last_ids(directory_of(config, run_dir))
     with ExitStack() as held:
         return sum(
-            cells_of(held.enter_context(closing(storage.cluster_servers(config, each.name))))
+            cells_of(held.enter_context(closing(cluster_servers(config, each.name))))
             for each in config.datastore.clusters
         )
 
@@ -59,7 +59,7 @@ def check_storage(
     if not given.clusters:
         check_files(directory_of(config, run_dir), given.name, given.shards, into, on_cells)
     for each in given.clusters:
-        with closing(storage.cluster_servers(config, each.name)) as servers:
+        with closing(cluster_servers(config, each.name)) as servers:
             check_cluster(servers, into, on_cells)
 
 
@@ -159,7 +159,7 @@ def _repair_clusters(
     menders: dict[str, Mender] = {}
     sources: dict[str, list[Source]] = {}
     for each in given.clusters:
-        servers = held.enter_context(closing(storage.cluster_servers(config, each.name)))
+        servers = held.enter_context(closing(cluster_servers(config, each.name)))
         try:
             role, silent = cluster_role(servers)
         except CellfeedError:

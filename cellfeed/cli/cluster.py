@@ -13,10 +13,18 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.clusters import (
+    cluster_servers,
+    clusters_status,
+    engine_of,
+    identify_clusters,
+    init_clusters,
+)
+from cellfeed.assembly.datastore import open_datastore
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json, progress_bar
-from cellfeed.config.model import Config, load_config
+from cellfeed.config.model import Config
+from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.cells.cell import NewCell, Outcome
 from cellfeed.store.clusters.model.servers import ClusterServers
@@ -50,9 +58,7 @@ def init(
     """Make clusters of the bare servers that the configuration names. One that is there gets the
     mode of replication of the configuration."""
     checked = checked_config(config, run_dir)
-    for done in storage.init_clusters(
-        checked, [cluster.name for cluster in checked.datastore.clusters]
-    ):
+    for done in init_clusters(checked, [cluster.name for cluster in checked.datastore.clusters]):
         told = {
             "cluster": done.cluster,
             "master": done.master,
@@ -80,7 +86,7 @@ def migrate(
     changes nothing."""
     checked = checked_config(config, run_dir)
     for cluster in checked.datastore.clusters:
-        done = migrate_cluster(storage.cluster_servers(checked, cluster.name))
+        done = migrate_cluster(cluster_servers(checked, cluster.name))
         steps = [{"version": step.version, "title": step.title} for step in done.steps]
         titles = "".join(f"\n  version {step.version}: {step.title}" for step in done.steps)
         _done(
@@ -93,7 +99,7 @@ def migrate(
             },
             f"{cluster.name}: version {done.version}{titles}",
         )
-    history_id = storage.identify_clusters(checked)
+    history_id = identify_clusters(checked)
     _done(as_json, {"history_id": history_id}, f"history {history_id}")
 
 
@@ -106,7 +112,7 @@ def status(
     """Show each cluster's master, minions, epochs, watermarks and buffers."""
     checked = checked_config(config, run_dir)
     with _opened(checked) as datastore:
-        clusters = storage.clusters_status(datastore)
+        clusters = clusters_status(datastore)
     asked_for = {cluster.name: cluster.semi_sync for cluster in checked.datastore.clusters}
     if as_json:
         print_json({"clusters": clusters})
@@ -168,9 +174,7 @@ def promote_minion(
     as_json: JsonOption = False,
 ) -> None:
     """Make a minion master: fence the old one, raise the leader epoch, point the others to it."""
-    done = promote(
-        storage.cluster_servers(checked_config(config, run_dir), cluster), to, give_up or []
-    )
+    done = promote(cluster_servers(checked_config(config, run_dir), cluster), to, give_up or [])
     fenced = "fenced" if done.fenced else "not reached: keep it away until it has rejoined"
     old = f"; the old master {done.old_master} was {fenced}" if done.old_master else ""
     _done(as_json, asdict(done), f"{cluster}: {done.master} is master in epoch {done.epoch}{old}")
@@ -205,7 +209,7 @@ def rejoin(
     a copy of the master.
     """
     checked = checked_config(config, run_dir)
-    servers = storage.cluster_servers(checked, cluster)
+    servers = cluster_servers(checked, cluster)
     role, _ = cluster_role(servers)
     if copy or is_half_copied(servers, node):
         _copy(servers, node, as_json)
@@ -249,7 +253,7 @@ def buffer(
     """Show what is buffered where, for whom, since when: the ledger of cells that wait for their
     own cluster."""
     with _opened(checked_config(config, run_dir)) as datastore:
-        counts = storage.engine_of(datastore).drain.counts()
+        counts = engine_of(datastore).drain.counts()
     table = Table(
         "on cluster", "for cluster", "cells", "answered for", "in conflict", "oldest", box=None
     )
@@ -282,7 +286,7 @@ def checked_config(config: Path | None, run_dir: Path) -> Config:
 
 
 def _opened(config: Config) -> Datastore:
-    return storage.open_datastore(config, Path())
+    return open_datastore(config, Path())
 
 
 def _copy(

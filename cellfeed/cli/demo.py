@@ -11,7 +11,7 @@ import typer
 
 from cellfeed.cli.instance import gateway_address, worker_urls
 from cellfeed.cli.output import console
-from cellfeed.config.model import check_config
+from cellfeed.instance.config_file import check_config
 from cellfeed.instance.supervisor import start_all, stop_all
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import end_at_signals

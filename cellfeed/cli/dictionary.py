@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from rich.table import Table
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.datastore import dictionary_places, rewritable_engine
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
@@ -269,7 +269,7 @@ def retire(
             " dictionary list` shows them"
         )
     with opened(run_dir, config) as instance:
-        engine = storage.rewritable_engine(instance.datastore)
+        engine = rewritable_engine(instance.datastore)
         with progress_bar() as bar:
             task = bar.add_task("rewriting bodies (cells)", total=None)
             done = retire_dictionary(
@@ -291,7 +291,7 @@ def retire(
 
 @contextmanager
 def _places(config: Path | None, run_dir: Path) -> Iterator[list[Place]]:
-    with storage.dictionary_places(config_of(run_dir, config), RunDir(run_dir).path) as (
+    with dictionary_places(config_of(run_dir, config), RunDir(run_dir).path) as (
         places,
         silent,
     ):

@@ -11,12 +11,13 @@ from confluent_kafka import KafkaException
 from rich.table import Table
 from rich.text import Text
 
+from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.groups.control import EXPORTS, Control, when
 from cellfeed.bridge.groups.history import operator
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.cli.export import NameArgument, app, chosen
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.store.errors import NotFound, Unavailable
 

@@ -14,13 +14,13 @@ import msgspec
 import typer
 from rich.table import Table
 
+from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.indexes.status import VersionStatus, drop_versions, version_status
 from cellfeed.bridge.indexes.worker import IndexWorker
 from cellfeed.cli.instance import (
     DEFAULT_RUN_DIR,
     ConfigOption,
     DatastoreOption,
-    Opened,
     RunDirOption,
     UrlOption,
     client_of,

@@ -7,20 +7,20 @@ Only a command that opens the datastore itself imports the store: most speak HTT
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cellfeed.config.model import Config, load_config
+from cellfeed.config.model import Config
+from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
 from cellfeed.store.http.client import Client
 
 if TYPE_CHECKING:
-    from cellfeed.bridge.coordination.contract import Coordinator
-    from cellfeed.store.datastore import Datastore
+    from cellfeed.assembly.datastore import Opened
 
 DEFAULT_RUN_DIR = Path("run")
 
@@ -97,15 +97,6 @@ def gateway_address(run_dir: Path) -> str:
     raise NotFound(f"no gateway runs in {run_dir}")
 
 
-class Opened(NamedTuple):
-    """An instance's datastore and coordination, opened by this process itself: its other processes
-    need not run."""
-
-    config: Config
-    datastore: Datastore
-    coordinator: Coordinator
-
-
 def config_of(run_dir: Path, file: Path | None) -> Config:
     """The configuration of ``file``, or the run directory's own. Raises NotFound when the instance
     has never run: nothing is made here by mistake."""
@@ -128,14 +119,7 @@ def config_of(run_dir: Path, file: Path | None) -> Config:
 def opened(run_dir: Path, file: Path | None = None) -> Iterator[Opened]:
     """Opens the instance of a run directory or of a configuration. Raises NotFound,
     StorageUnavailable."""
-    from cellfeed.assembly import storage
-    from cellfeed.bridge.coordination.open import open_coordinator
+    from cellfeed.assembly import datastore
 
-    config = config_of(run_dir, file)
-    with (
-        storage.open_datastore(config, RunDir(run_dir).path) as datastore,
-        closing(
-            open_coordinator(config.coordination, datastore.state, datastore.history)
-        ) as coordinator,
-    ):
-        yield Opened(config, datastore, coordinator)
+    with datastore.opened(config_of(run_dir, file), RunDir(run_dir).path) as instance:
+        yield instance

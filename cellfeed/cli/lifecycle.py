@@ -15,7 +15,7 @@ import typer
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.config.model import load_config
+from cellfeed.instance.config_file import load_config
 from cellfeed.instance.supervisor import (
     START_TIMEOUT_S,
     start_again,
@@ -108,7 +108,7 @@ def run(
 ) -> None:
     """Run one process of an instance in the foreground (what `up` starts; for other
     supervisors)."""
-    from cellfeed.assembly.processes import run_process  # up and down open no store
+    from cellfeed.instance.process import run_process  # up and down open no store
 
     run_process(run_dir, name)
 

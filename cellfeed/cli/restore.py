@@ -12,7 +12,7 @@ from uuid import UUID
 
 import typer
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.datastore import restore_target
 from cellfeed.bridge.backups.kept_state import restored, trigger_groups
 from cellfeed.bridge.backups.readers import export_readers, group_readers, set_back
 from cellfeed.bridge.coordination.open import open_offsets_elsewhere
@@ -22,8 +22,9 @@ from cellfeed.cli.instance import IdentityOption
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.cli.restore_part import part_of, put_part
 from cellfeed.cli.restore_point import Choice, Chosen
-from cellfeed.config.model import Config, load_config
+from cellfeed.config.model import Config
 from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import identities_of
@@ -220,7 +221,7 @@ def restore(
         entries_back = restored(
             entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys]
         )
-        target = opened.enter_context(storage.restore_target(checked, run_dir.path, told.owners))
+        target = opened.enter_context(restore_target(checked, run_dir.path, told.owners))
         planned = plan(
             chain,
             entries_back,

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import typer
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.datastore import open_datastore
 from cellfeed.cli.output import console, errors, print_json, progress_bar
 from cellfeed.config.model import Config
 from cellfeed.run_dir import RunDir
@@ -36,7 +36,7 @@ def put_part(
             f"nothing restored: there is no datastore in {place}. A part is put into one that is"
             " there; without --row-key and --shard all of the backup is restored"
         )
-    with storage.open_datastore(config, run_dir.path) as store, progress_bar() as bar:
+    with open_datastore(config, run_dir.path) as store, progress_bar() as bar:
         check_history(store.history(), chain[-1], from_history)
         task = bar.add_task(
             "comparing (cells)" if dry_run else "comparing and putting (cells)", total=None

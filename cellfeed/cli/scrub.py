@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import typer
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.clusters import cluster_servers
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.config.model import Config
@@ -52,7 +52,7 @@ def _scrub_clusters(settings: Config, as_json: bool) -> None:
     done: list[ScrubbedServer] = []
     with errors.status("scrubbing") as status:
         for cluster in settings.datastore.clusters:
-            with closing(storage.cluster_servers(settings, cluster.name)) as servers:
+            with closing(cluster_servers(settings, cluster.name)) as servers:
                 done += scrub_cluster(servers, status.update)
     for server in done:
         if as_json:

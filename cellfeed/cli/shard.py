@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.clusters import cluster_servers, open_clusters
 from cellfeed.cli.cluster import ConfigOption, checked_config
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
@@ -285,8 +285,7 @@ def rebalance(
 def _opened(config: Any, run_dir: Any) -> Iterator[_Moving]:
     checked = checked_config(config, run_dir)
     clusters = {
-        each.name: storage.cluster_servers(checked, each.name)
-        for each in checked.datastore.clusters
+        each.name: cluster_servers(checked, each.name) for each in checked.datastore.clusters
     }
     with ExitStack() as opened:
         for servers in clusters.values():
@@ -295,9 +294,7 @@ def _opened(config: Any, run_dir: Any) -> Iterator[_Moving]:
 
         def complete() -> None:
             if not engines:
-                engines.append(
-                    opened.enter_context(closing(storage.open_clusters(checked.datastore)))
-                )
+                engines.append(opened.enter_context(closing(open_clusters(checked.datastore))))
             engines[0].dictionaries.complete()
 
         yield _Moving(clusters, checked.datastore.shards, complete)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,10 +13,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cellfeed.assembly.processes import open_datastore, trigger_settings
-from cellfeed.assembly.storage import clusters_status
+from cellfeed.assembly.clusters import clusters_status
+from cellfeed.assembly.datastore import opened
 from cellfeed.bridge.coordination.contract import Coordinator, Offsets
-from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway, why_stopped
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.nodes import all_nodes
@@ -29,7 +27,10 @@ from cellfeed.bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
 from cellfeed.cli.triggers import lag_cells, summary
-from cellfeed.config.model import Config, TriggersConfig, load_config, process_names
+from cellfeed.config.model import Config, TriggersConfig
+from cellfeed.instance.config_file import load_config
+from cellfeed.kinds.known import process_names
+from cellfeed.kinds.triggers import trigger_settings
 from cellfeed.run_dir import RunDir
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.datastore import Datastore
@@ -142,12 +143,7 @@ def _told(directory: RunDir, config: Config) -> _Told:
         backups=_backups(directory, config),
     )
     try:
-        with (
-            open_datastore(directory, config) as datastore,
-            closing(
-                open_coordinator(config.coordination, datastore.state, datastore.history)
-            ) as coordinator,
-        ):
+        with opened(config, directory.path) as (_, datastore, coordinator):
             told.clusters = clusters_status(datastore)
             told.heads = dict(sorted(datastore.heads().items()))
             told.erasures = datastore.unended_erasures.all()

@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.groups import control
 from cellfeed.bridge.groups.control import Control, when
 from cellfeed.bridge.groups.definition import let_change
@@ -17,7 +18,7 @@ from cellfeed.bridge.groups.history import Deed, history, operator
 from cellfeed.bridge.triggers.operate.locations import FORMS, wanted_locations
 from cellfeed.bridge.triggers.operate.rename import rename, renamed
 from cellfeed.bridge.triggers.operate.reset import WAIT_S, Reset
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.cli.triggers import GroupArgument, app

@@ -17,7 +17,8 @@ from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader, ShardLag
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
 from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.config.model import TRIGGERS_PROCESS, Config, TriggersConfig
+from cellfeed.config.model import Config, TriggersConfig
+from cellfeed.kinds.triggers import UNNAMED
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import InvalidRequest
 
@@ -267,7 +268,7 @@ def _chosen(
 ) -> TriggersConfig:
     """What to run: an entry of the configuration by its name, or a program."""
     for entry in config.triggers:
-        if (entry.name or TRIGGERS_PROCESS) == program:
+        if (entry.name or UNNAMED) == program:
             if name is not None:
                 raise InvalidRequest(f"--name {name}: PROGRAM {program} is an entry with a name")
             return msgspec.structs.replace(entry, settings={**entry.settings, **settings})

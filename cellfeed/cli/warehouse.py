@@ -10,8 +10,8 @@ from rich.table import Table
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.config.model import load_config
 from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
 

@@ -1,48 +1,32 @@
-"""The configuration file: what ``cellfeed up`` starts, and where everything listens.
+"""The types of the configuration file: what ``cellfeed up`` starts, and where everything listens.
 
-YAML, checked strictly: an unknown key or a wrong value is refused with its path. Every field has a
+An unknown key or a wrong value is refused with its path. Every field has a
 default, so an empty file (or none) is an embedded store with one HTTP worker and one gateway. Port
 0 means a free port, chosen at the first start and kept for restarts within the run directory.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from ipaddress import ip_address
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 
-from cellfeed.bridge.coordination.open import IN_STORE, check_coordination
+from cellfeed.bridge.coordination.open import IN_STORE
 from cellfeed.bridge.events.compression import CompressionName
 from cellfeed.bridge.events.named_formats import FormatName
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.gateway.limits import BLOCKS_BYTES_MAX
-from cellfeed.bridge.gateway.security.listeners import Listener, check_listener
-from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
-from cellfeed.bridge.typed.declaration import ColumnSchema, check_schemas
-from cellfeed.store.arguments import check_datastore_name
-from cellfeed.store.backups.due import INCREMENTS_MAX, Policy
+from cellfeed.bridge.gateway.security.listeners import Listener
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.bridge.typed.declaration import ColumnSchema
+from cellfeed.store.backups.due import Policy
 from cellfeed.store.backups.encryption import recipients_of
-from cellfeed.store.engines.mysql.connections import parse_mysql_url
-from cellfeed.store.errors import InvalidRequest, ProtectData
 from cellfeed.store.limits import SHARDS_MAX
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 ListenPort = Annotated[int, Meta(ge=1, le=65_535)]
 ProcessName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
-
-
-TRIGGERS_PROCESS = "triggers"
-"""The process of an entry under ``triggers:`` that has no name."""
-
-EXPORT_PROCESS = "export"
-"""The process that runs the exports of an instance."""
-
-DAY_S = 86_400
 
 
 class MariaDbServerConfig(
@@ -292,213 +276,6 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     """Whether ``cellfeed up`` starts a process again that has died."""
 
 
-def load_config(path: Path | None) -> Config:
-    """The configuration of a file, or the defaults. Raises InvalidRequest (what, where),
-    ProtectData for an address beyond loopback."""
-    if path is None:
-        return check_config(Config())
-    try:
-        raw = yaml.safe_load(path.read_bytes())
-        return check_config(msgspec.convert({} if raw is None else raw, Config))
-    except OSError as error:
-        raise InvalidRequest(f"config file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidRequest(
-            f"config file {path} is not YAML: {' '.join(str(error).split())}"
-        ) from error
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"config file {path}: {error}") from error
-
-
-def check_config(config: Config) -> Config:
-    """What no type says: names are unique, hosts are loopback."""
-    check_datastore_name(config.datastore.name)
-    check_coordination(config.coordination)
-    nodes = Counter(node.name for cluster in config.datastore.clusters for node in cluster.nodes)
-    clusters = Counter(cluster.name for cluster in config.datastore.clusters)
-    if repeated := [name for name, count in (clusters + nodes).items() if count > 1]:
-        raise InvalidRequest(
-            f"config: the name {repeated[0]!r} is given twice among clusters and nodes"
-        )
-    for cluster in config.datastore.clusters:
-        for node in cluster.nodes:
-            try:
-                parse_mysql_url(node.url, node.replication)
-            except InvalidRequest as error:
-                raise InvalidRequest(f"config: node {node.name}: {error}") from None
-    _check_servers(config)
-    if len(config.triggers) > 1 and (unnamed := [e.app for e in config.triggers if not e.name]):
-        raise InvalidRequest(
-            f"config: triggers: {unnamed[0]} has no name: of several entries each needs one"
-        )
-    counts = Counter(name for name, _ in process_names(config))
-    if repeated := [name for name, count in counts.items() if count > 1]:
-        raise InvalidRequest(f"config: the process name {repeated[0]!r} is given twice")
-    if repeated := [
-        name
-        for name, count in Counter(export.name for export in config.exports).items()
-        if count > 1
-    ]:
-        raise InvalidRequest(f"config: the export name {repeated[0]!r} is given twice")
-    for export in config.exports:
-        export.check()
-    for worker in config.workers:
-        check_loopback(worker.name, worker.host)
-    for gateway in config.gateways:
-        check_loopback(gateway.name, gateway.host)
-        _check_listeners(gateway)
-    _check_topics(config)
-    _check_backups(config)
-    return config
-
-
-def _check_topics(config: Config) -> None:
-    formats = {topic for gateway in config.gateways for topic in gateway.formats}
-    compressions = {topic for gateway in config.gateways for topic in gateway.compression}
-    try:
-        check_topics(config.datastore.name, config.datastore.topics, formats, compressions)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"config: datastore.topics: {error}") from None
-    try:
-        check_schemas(config.datastore.schemas)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"config: datastore.schemas: {error}") from None
-
-
-def _check_backups(config: Config) -> None:
-    folders = Counter(each.directory for each in config.backups)
-    if repeated := [folder for folder, count in folders.items() if count > 1]:
-        raise InvalidRequest(
-            f"config: backups: two processes take backups into {repeated[0]}: one of them is enough"
-        )
-    for each in config.backups:
-        try:
-            recipients_of(each.recipients, ())
-        except InvalidRequest as error:
-            raise InvalidRequest(f"config: {each.name}: recipients: {error}") from None
-        if each.full_every_s > INCREMENTS_MAX * each.every_s:
-            raise InvalidRequest(
-                f"config: {each.name} takes {each.full_every_s / each.every_s:.0f} increments onto"
-                f" one full backup, at most {INCREMENTS_MAX} are possible: raise every_s"
-                f" ({each.every_s:g}) or lower full_every_s ({each.full_every_s:g})"
-            )
-        if each.keep_days is not None and each.full_every_s >= each.keep_days * DAY_S:
-            raise InvalidRequest(
-                f"config: {each.name} keeps backups for {each.keep_days:g} days, and takes a full"
-                f" one every {each.full_every_s / DAY_S:g}: a full one goes only when a newer one"
-                " is there, so lower full_every_s below keep_days"
-            )
-
-
-def _check_listeners(gateway: GatewayProcessConfig) -> None:
-    if repeated := [
-        name
-        for name, count in Counter(each.name for each in gateway.listeners).items()
-        if count > 1
-    ]:
-        raise InvalidRequest(f"config: {gateway.name} has two listeners {repeated[0]!r}")
-    if gateway.listeners and (
-        gateway.port != 9092 or gateway.advertised_host or gateway.advertised_port
-    ):
-        raise InvalidRequest(
-            f"config: {gateway.name} has listeners: port and advertised_* are said for each of them"
-        )
-    for each in gateway.listeners:
-        try:
-            check_listener(each.listener())
-        except (InvalidRequest, ProtectData) as error:
-            raise type(error)(f"config: {gateway.name}: {error}") from None
-
-
-def process_names(config: Config) -> list[tuple[str, str]]:
-    """``(name, kind)`` of every process that the configuration names, in the order in which they
-    start."""
-    names = [(server.name, server_kind(server)) for server in config.servers]
-    names += [(worker.name, "worker") for worker in config.workers]
-    names += [(gateway.name, "gateway") for gateway in config.gateways]
-    for each in config.triggers:
-        names += [(name, "triggers") for name in trigger_process_names(each)]
-    for workers in config.indexes:
-        names += [(name, "index") for name in trigger_process_names(workers)]
-    if config.exports:
-        names.append((EXPORT_PROCESS, "export"))
-    names += [(warehouse.name, "warehouse") for warehouse in config.warehouses]
-    names += [(backups.name, "backups") for backups in config.backups]
-    if any(cluster.failover == "automatic" for cluster in config.datastore.clusters):
-        names.append(("failover", "failover"))
-    return names
-
-
 def server_kind(server: ServerConfig) -> str:
     """``mariadb``, ``zookeeper`` or ``kafka``."""
     return str(server.__struct_config__.tag)
-
-
-def nodes_at(config: Config, server: MariaDbServerConfig) -> list[NodeConfig]:
-    """The storage nodes whose address is the server's: one, in a configuration that was checked."""
-    addresses = [
-        (node, parse_mysql_url(node.url, node.replication))
-        for cluster in config.datastore.clusters
-        for node in cluster.nodes
-    ]
-    return [
-        node
-        for node, address in addresses
-        if address.port == server.port and is_loopback(address.host)
-    ]
-
-
-def trigger_process_names(config: TriggersConfig | IndexWorkersConfig) -> list[str]:
-    """``triggers``, or ``triggers-1`` … where there are several."""
-    name = config.name or TRIGGERS_PROCESS
-    return (
-        [name]
-        if config.processes == 1
-        else [f"{name}-{number}" for number in range(1, config.processes + 1)]
-    )
-
-
-def check_loopback(name: str, host: str) -> None:
-    """Raises ProtectData unless ``host`` is this machine's loopback."""
-    if not is_loopback(host):
-        raise ProtectData(
-            f"{name}: host {host!r} is not loopback; without TLS and authentication nothing listens"
-            " wider"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine's loopback, told without asking a name server."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _check_servers(config: Config) -> None:
-    mariadb = [server for server in config.servers if isinstance(server, MariaDbServerConfig)]
-    ports = Counter(server.port for server in config.servers)
-    ports.update(
-        server.controller_port for server in config.servers if isinstance(server, KafkaServerConfig)
-    )
-    for what, counts in (
-        ("port", ports),
-        ("server_id", Counter(server.server_id for server in mariadb)),
-    ):
-        if repeated := [value for value, count in counts.items() if count > 1]:
-            raise InvalidRequest(f"config: {what} {repeated[0]} is given to two servers")
-    for server in mariadb:
-        count = len(nodes_at(config, server))
-        if count != 1:
-            raise InvalidRequest(
-                f"config: server {server.name} on port {server.port}: one storage node of"
-                f" datastore.clusters must be there, and {count} are"
-            )
-
-
-def write_config(config: Config, path: Path) -> None:
-    """Writes the configuration in force, defaults included."""
-    path.touch(mode=0o600)  # it may hold passwords
-    path.write_text(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False))

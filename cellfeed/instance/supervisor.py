@@ -19,7 +19,9 @@ from typing import Final
 
 import psutil
 
-from cellfeed.config.model import Config, load_config, process_names, write_config
+from cellfeed.config.model import Config
+from cellfeed.instance.config_file import load_config, write_config
+from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
 from cellfeed.servers.configured import SERVER_KINDS, configured_server, own_clusters
 from cellfeed.servers.life import start_server
@@ -83,10 +85,12 @@ def start_all(directory: RunDir, config: Config, say: Say) -> None:
 def _init_clusters(directory: RunDir, config: Config, say: Say) -> None:
     if not (clusters := own_clusters(config)):
         return
-    from cellfeed.assembly import storage  # a supervisor of an embedded store opens none itself
+    from cellfeed.assembly.clusters import (
+        init_clusters,  # a supervisor of an embedded store opens none itself
+    )
 
     try:
-        for done in storage.init_clusters(config, clusters):
+        for done in init_clusters(config, clusters):
             say(
                 f"{done.cluster}: {done.master} is master{' (as before)' if done.was_there else ''}"
             )

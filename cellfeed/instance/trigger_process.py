@@ -21,8 +21,9 @@ from pathlib import Path
 
 import msgspec
 
-from cellfeed.assembly.processes import run_triggers
-from cellfeed.config.model import TriggersConfig, load_config
+from cellfeed.config.model import TriggersConfig
+from cellfeed.instance.config_file import load_config
+from cellfeed.kinds.triggers import run_triggers
 from cellfeed.run_dir import RunDir
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.errors import CellfeedError

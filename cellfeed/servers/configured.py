@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from cellfeed.config.checks import nodes_at
 from cellfeed.config.model import (
     Config,
     KafkaServerConfig,
     MariaDbServerConfig,
     ZooKeeperServerConfig,
-    nodes_at,
 )
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.kafka import KafkaServer

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final
 from uuid import uuid5
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.clusters import init_clusters
 from cellfeed.config.model import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from cellfeed.store.cells.cell import NewCell, new_cell
 from cellfeed.store.clusters.model.servers import ClusterServers
@@ -176,7 +176,7 @@ def _init(system: ClusterSystem, staging: Staging, place: str) -> None:
             name=DATASTORE, shards=SHARDS, clusters=[ClusterConfig("a", nodes)]
         )
     )
-    list(storage.init_clusters(config, ["a"]))
+    list(init_clusters(config, ["a"]))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from cellfeed.assembly.processes import open_datastore
+from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.contract import Offsets
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.store.errors import Unavailable
@@ -55,7 +55,7 @@ class OffsetWatch:
 def watching_offsets(system: System) -> Iterator[OffsetWatch]:
     """A watch that looks several times a second, over a connection of its own."""
     stop = threading.Event()
-    with open_datastore(system.run_dir, system.config) as datastore:
+    with open_datastore(system.config, system.run_dir.path) as datastore:
         watch = OffsetWatch(StoreCoordinator(datastore.state))
 
         def run() -> None:

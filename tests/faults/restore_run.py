@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid5
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.clusters import init_clusters
 from cellfeed.config.model import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
@@ -187,7 +187,7 @@ def _init(urls: dict[str, str]) -> None:
             name=DATASTORE, shards=SHARDS, clusters=[ClusterConfig(CLUSTER, nodes)]
         )
     )
-    list(storage.init_clusters(config, [CLUSTER]))
+    list(init_clusters(config, [CLUSTER]))
 
 
 def _increments_joined(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cellfeed.assembly.processes import open_datastore
+from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
@@ -133,7 +133,7 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
     reader: KafkaReader | None = None
     try:
         system.up()
-        with open_datastore(system.run_dir, system.config) as datastore:
+        with open_datastore(system.config, system.run_dir.path) as datastore:
             version = datastore.indexes.version(datastore.indexes.catalog.create(INDEX))
         reader = KafkaReader(system.bootstrap(), "trips", SHARDS)
         writers = Writers(system.urls(), ledger, seed, put_pause_s)
@@ -341,7 +341,7 @@ def _check_billing(system: System, log: Log) -> Violations:
         f"{cell.triple} belongs to no trip" for cell in statuses if str(cell.row_key) not in trips
     ]
     settled = [trips[str(cell.row_key)] for cell in statuses if str(cell.row_key) in trips]
-    with open_datastore(system.run_dir, system.config) as datastore:
+    with open_datastore(system.config, system.run_dir.path) as datastore:
         origin = datastore.origin_id
         parked = [
             f"{GROUP}-{cell.partition}-{cell.added_id}"
@@ -361,7 +361,7 @@ def _check_billing(system: System, log: Log) -> Violations:
 
 
 def _index_differences(system: System, version: IndexVersion) -> list[str]:
-    with open_datastore(system.run_dir, system.config) as datastore:
+    with open_datastore(system.config, system.run_dir.path) as datastore:
         datastore.indexes.positions = index_positions(
             StoreCoordinator(datastore.state), datastore.name
         )
@@ -369,7 +369,7 @@ def _index_differences(system: System, version: IndexVersion) -> list[str]:
 
 
 def _billing_done(system: System) -> bool:
-    with open_datastore(system.run_dir, system.config) as datastore:
+    with open_datastore(system.config, system.run_dir.path) as datastore:
         offsets = StoreCoordinator(datastore.state).fetch_offsets(GROUP)
         return all(
             ("trips", shard) in offsets and offsets[("trips", shard)].offset >= head.watermark

@@ -20,9 +20,9 @@ from cellfeed.config.model import (
     TriggersConfig,
     WarehouseConfig,
     WorkerConfig,
-    process_names,
-    write_config,
 )
+from cellfeed.instance.config_file import write_config
+from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import RunDir
 
 ROOT = Path(__file__).parents[2]

@@ -28,10 +28,10 @@ from cellfeed.config.model import (
     GatewayProcessConfig,
     WarehouseConfig,
     WorkerConfig,
-    write_config,
 )
 from cellfeed.consumers.warehouse.loader import run_warehouse_loader
 from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.instance.config_file import write_config
 from cellfeed.run_dir import ProcessEntry, RunDir
 from cellfeed.store.background import LoopTrouble
 from cellfeed.store.datastore import Datastore

@@ -67,7 +67,7 @@ def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_wh
 
 def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cellfeed.bridge.typed.versions import register_declared
-    from cellfeed.config.model import load_config
+    from cellfeed.instance.config_file import load_config
 
     monkeypatch.setattr(verbs, "HEARD_S", 0.0)
     file = str(write_schema(run_dir, FARE))

@@ -17,10 +17,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cellfeed.assembly import storage
-from cellfeed.assembly.processes import moves_healed
+from cellfeed.assembly.background import moves_healed
+from cellfeed.assembly.clusters import open_clusters
 from cellfeed.cli.main import command_line
-from cellfeed.config.model import load_config
+from cellfeed.instance.config_file import load_config
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.moves import heal, steps
@@ -58,7 +58,7 @@ def config(
     }
     path.write_text(yaml.safe_dump(told))
     run("cluster init", path)
-    with Datastore(storage.open_clusters(load_config(path).datastore)) as datastore:
+    with Datastore(open_clusters(load_config(path).datastore)) as datastore:
         datastore.put_new_cells(
             [new_cell(uuid5(NAMESPACE, str(n)), "BASE", 1, {"n": n}) for n in range(200)]
         )
@@ -114,7 +114,7 @@ def test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other(con
     assert run("shard moves", config) == "no move is under way, and nothing is kept of one\n"
     run(wanted[7], config)
     assert held(config) == {"c1": [], "c2": [0, 1, 2, 3]}
-    with closing(storage.open_clusters(load_config(config).datastore)) as engine:
+    with closing(open_clusters(load_config(config).datastore)) as engine:
         assert sum(head.next_added_id for head in engine.heads().values()) == 200
     # A move back that is cut off: gone on with; another one, taken back.
     set_failpoint("move.after_fence", "raise")
@@ -161,7 +161,7 @@ def test_a_row_is_erased_although_a_dead_mover_has_left_a_copy_of_its_shard(
     row_key = next(
         key for n in range(200) if shard_of((key := uuid5(NAMESPACE, str(n))).bytes, SHARDS) == 3
     )
-    with Datastore(storage.open_clusters(load_config(config).datastore)) as datastore:
+    with Datastore(open_clusters(load_config(config).datastore)) as datastore:
         assert datastore.erase_row(row_key).cells == 1
     assert run("shard moves", config) == "no move is under way, and nothing is kept of one\n"
     run("shard move --shard 3 --to c2", config)

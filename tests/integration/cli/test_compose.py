@@ -12,13 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cellfeed.config.model import (
-    Config,
-    MariaDbServerConfig,
-    ZooKeeperServerConfig,
-    load_config,
-    process_names,
-)
+from cellfeed.config.model import Config, MariaDbServerConfig, ZooKeeperServerConfig
+from cellfeed.instance.config_file import load_config
+from cellfeed.kinds.known import process_names
 from cellfeed.servers.configured import SERVER_KINDS, SHIPPED_SETTINGS
 from cellfeed.servers.kafka_jars import KAFKA_VERSION
 from cellfeed.store.engines.mysql.connections import parse_mysql_url

@@ -17,7 +17,8 @@ import yaml
 from typer.core import TyperGroup
 
 import cellfeed
-from cellfeed.config.model import Config, load_config
+from cellfeed.config.model import Config
+from cellfeed.instance.config_file import load_config
 from tests.support.command_tree import cli, verbs
 
 ROOT = Path(__file__).parents[3]

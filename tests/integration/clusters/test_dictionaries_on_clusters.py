@@ -324,9 +324,9 @@ def test_another_process_reads_what_it_has_never_seen(pair: Pair, tmp_path: Path
         put(engine, rides(0, 40))
         wait_until(lambda: len(shown(engine)) == 40, "all cells are shown")
     program = (
-        "import sys; from pathlib import Path; from cellfeed.assembly import storage; from"
-        " cellfeed.config.model import load_config\nwith"
-        " storage.open_datastore(load_config(Path(sys.argv[1])), Path()) as store:\n   "
+        "import sys; from pathlib import Path; from cellfeed.assembly.datastore import"
+        " open_datastore; from cellfeed.instance.config_file import load_config\nwith"
+        " open_datastore(load_config(Path(sys.argv[1])), Path()) as store:\n   "
         " print(sum(len(store.get_cells_for_shard(shard).cells) for shard in range(store.shards)))"
     )
     done = subprocess.run(

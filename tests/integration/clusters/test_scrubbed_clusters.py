@@ -12,7 +12,7 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from cellfeed.assembly.storage import engine_of
+from cellfeed.assembly.clusters import engine_of
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.cell import NewCell, StoredCell, new_cell
 from cellfeed.store.cells.sharding import shard_of

@@ -18,9 +18,9 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from cellfeed.assembly import storage
+from cellfeed.assembly.clusters import open_clusters
 from cellfeed.cli import schemas as verbs
-from cellfeed.config.model import load_config
+from cellfeed.instance.config_file import load_config
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.datastore import Datastore
@@ -63,9 +63,7 @@ def run_dir(cluster: TestCluster, tmp_path: Path) -> Path:
         yaml.safe_dump({"datastore": datastore, "gateways": gateways})
     )
     write_schema(tmp_path, FARE)
-    with Datastore(
-        storage.open_clusters(load_config(tmp_path / "config.yaml").datastore)
-    ) as opened:
+    with Datastore(open_clusters(load_config(tmp_path / "config.yaml").datastore)) as opened:
         opened.put_new_cells(
             [
                 new_cell(uuid5(NAMESPACE, str(number)), "BASE", 1, body)

@@ -22,7 +22,7 @@ import yaml
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub does not say that it exports it
 
-from cellfeed.config.model import load_config
+from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.configured import configured_server
 from cellfeed.servers.kafka import KafkaServer

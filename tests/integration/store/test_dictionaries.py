@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from cellfeed.cli.main import main
-from cellfeed.config.model import Config, DatastoreConfig, write_config
+from cellfeed.config.model import Config, DatastoreConfig
+from cellfeed.instance.config_file import write_config
 from cellfeed.store.cells.body_codec import forget_dictionaries
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.trainer import SAMPLES_WANTED

@@ -10,11 +10,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from cellfeed.assembly.storage import open_datastore
+from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.definition import Definition, check_definition
-from cellfeed.config.model import Config, DatastoreConfig, write_config
+from cellfeed.config.model import Config, DatastoreConfig
+from cellfeed.instance.config_file import write_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.http.client import Client
 from tests.support.cli_instance import cellfeed, processes, running

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 from kazoo.client import KazooClient
 
-from cellfeed.assembly.processes import open_datastore
+from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.open import open_coordinator
@@ -28,8 +28,8 @@ from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_z
 from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
 from cellfeed.cli import offsets
 from cellfeed.cli.status import status
-from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, write_config
-from cellfeed.run_dir import RunDir
+from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig
+from cellfeed.instance.config_file import write_config
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import (
     DataDamaged,
@@ -354,7 +354,7 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
     url = f"{zookeeper_server.url}{chroot}"
     config = Config(datastore=DatastoreConfig(shards=2), coordination=url)
     write_config(config, tmp_path / "config.yaml")
-    with open_datastore(RunDir(tmp_path), config) as datastore:
+    with open_datastore(config, tmp_path) as datastore:
         datastore.put_cells([(uuid4(), "BASE", 1, {"n": n}) for n in range(20)])
         ends = {str(shard): head.watermark for shard, head in datastore.heads().items()}
         # The group worked while coordination was in the store.
@@ -393,7 +393,7 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
         with pytest.raises(InvalidLocation if wrong != "7:0" else NotFound):
             offsets.set_offsets("billing", wrong, run_dir=tmp_path, as_json=True)
     with (
-        open_datastore(RunDir(tmp_path), config) as datastore,
+        open_datastore(config, tmp_path) as datastore,
         closing(open_coordinator(url, datastore.state)) as coordinator,
     ):
         coordinator.join("billing", "a", 10)
@@ -428,7 +428,7 @@ def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_c
         return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 
     with (
-        open_datastore(RunDir(tmp_path), config) as datastore,
+        open_datastore(config, tmp_path) as datastore,
         closing(open_coordinator(url, datastore.state)) as coordinator,
     ):
         assert why_stopped(datastore.state, coordinator) is None

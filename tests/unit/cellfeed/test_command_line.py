@@ -65,7 +65,7 @@ def loaded_by(code: str) -> set[str]:
 def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_need() -> None:
     loaded = loaded_by(
         "from cellfeed.cli.main import command_line; command_line('run')\n"
-        "import cellfeed.assembly.processes"
+        "import cellfeed.instance.process, cellfeed.kinds.known"
     )
     assert not loaded & set(OF_OTHERS)
 

@@ -10,18 +10,11 @@ import msgspec
 import pytest
 import yaml
 
+from cellfeed.config.checks import nodes_at
 from cellfeed.config.json_schema import config_schema
-from cellfeed.config.model import (
-    Config,
-    MariaDbServerConfig,
-    TriggersConfig,
-    WarehouseConfig,
-    check_config,
-    load_config,
-    nodes_at,
-    process_names,
-    write_config,
-)
+from cellfeed.config.model import Config, MariaDbServerConfig, TriggersConfig, WarehouseConfig
+from cellfeed.instance.config_file import check_config, load_config, write_config
+from cellfeed.kinds.known import process_names
 from cellfeed.schemas import load_json_schema
 from cellfeed.servers.configured import own_clusters
 from cellfeed.store.errors import InvalidRequest, ProtectData

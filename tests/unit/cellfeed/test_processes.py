@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from cellfeed.assembly import processes
 from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.triggers.program import Trigger
@@ -22,8 +21,11 @@ from cellfeed.config.model import (
     TriggersConfig,
     WarehouseConfig,
     WorkerConfig,
-    write_config,
 )
+from cellfeed.instance.config_file import write_config
+from cellfeed.instance.process import run_process
+from cellfeed.kinds.registry import KINDS, process_kind
+from cellfeed.kinds.triggers import trigger_settings
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
 
@@ -104,7 +106,7 @@ def run(
     def run_with(name: str, what: str) -> Started:
         started = Started()
         monkeypatch.setattr(HOMES[what], started)
-        processes.run_process(directory.path, name)
+        run_process(directory.path, name)
         return started
 
     return run_with
@@ -203,8 +205,16 @@ def test_a_setting_of_triggers_may_name_the_run_directory(directory: RunDir) -> 
         app="somewhere:program",
         settings={"books": "{run_dir}/books", "count": 3, "plain": "{other}"},
     )
-    assert processes.trigger_settings(directory, triggers) == {
+    assert trigger_settings(directory, triggers) == {
         "books": f"{directory.path}/books",
         "count": 3,
         "plain": "{other}",
     }
+
+
+@pytest.mark.parametrize(("name", "position"), [("worker", 99), ("other", 10)])
+def test_a_second_kind_of_a_name_or_a_position_is_refused(name: str, position: int) -> None:
+    before = dict(KINDS)
+    with pytest.raises(ValueError, match=r"'worker' of cellfeed\.kinds\.worker has position 10"):
+        process_kind(name, position, lambda _: [])(lambda _: None)
+    assert before == KINDS

@@ -13,14 +13,9 @@ from typing import cast
 import psutil
 import pytest
 
-from cellfeed.config.model import (
-    Config,
-    TriggersConfig,
-    WorkerConfig,
-    ZooKeeperServerConfig,
-    write_config,
-)
+from cellfeed.config.model import Config, TriggersConfig, WorkerConfig, ZooKeeperServerConfig
 from cellfeed.instance import supervisor
+from cellfeed.instance.config_file import write_config
 from cellfeed.instance.supervisor import (
     RESTART_DELAY_MAX_S,
     RESTART_DELAY_MIN_S,

@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cellfeed.assembly.recovery_metrics import RecoveryMetrics
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.config.model import BackupsConfig, Config, check_config
+from cellfeed.config.model import BackupsConfig, Config
+from cellfeed.instance.config_file import check_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.create import Source
 from cellfeed.store.backups.due import (

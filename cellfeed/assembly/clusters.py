@@ -1,21 +1,14 @@
-"""The datastore that a configuration names: SQLite files in the run directory, or clusters of
-MariaDB servers."""
+"""The clusters of MariaDB servers that a configuration names: opened, made, and described."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.bridge.typed import rejected_cells
 from cellfeed.config.model import ClusterConfig, Config, DatastoreConfig, NodeConfig
-from cellfeed.store.backups.into_clusters import ClusterTarget
-from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.restore import Target
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, first_map, merged, read_map
 from cellfeed.store.clusters.operating.create import Initialised, init_cluster
@@ -24,8 +17,6 @@ from cellfeed.store.clusters.operating.promote import master_state
 from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.dictionaries.recovery import Place
-from cellfeed.store.engines.contract.engine import RewritableEngine
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.engines.mysql.connections import (
     MySqlAddress,
@@ -33,28 +24,8 @@ from cellfeed.store.engines.mysql.connections import (
     has_database,
     parse_mysql_url,
 )
-from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.migrations import Layout, check_schema
-from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
-from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.engines.sqlite.instance_lock import SharedLock
-from cellfeed.store.engines.sqlite.open import CELLS_FILE, open_cells
 from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
-
-
-def open_datastore(config: Config, directory: Path) -> Datastore:
-    """The datastore, in process; SQLite files lie below ``directory``. Raises StorageUnavailable,
-    ProtectData."""
-    if not config.datastore.clusters:
-        datastore = Datastore.open_embedded(
-            directory / config.datastore.directory, config.datastore.name, config.datastore.shards
-        )
-    else:
-        datastore = Datastore(open_clusters(config.datastore))
-    datastore.when_erased(ParkedCells(datastore.state).forget_row)
-    datastore.when_erased(partial(rejected_cells.forget_row, datastore.state))
-    return datastore
 
 
 def open_clusters(config: DatastoreConfig) -> ClusteredEngine:
@@ -139,6 +110,29 @@ def identify_clusters(config: Config) -> str:
         return identify(servers)
 
 
+def engine_of(datastore: Datastore) -> ClusteredEngine:
+    """The clusters below a datastore. Raises InvalidRequest for an embedded one."""
+    if not isinstance(datastore.engine, ClusteredEngine):
+        raise InvalidRequest("an embedded datastore has no clusters")
+    return datastore.engine
+
+
+def clusters_status(datastore: Datastore) -> list[dict[str, Any]]:
+    """Every cluster's standing (:class:`~cellfeed.store.clusters.serving.status.ClusterStanding`),
+    and what it buffers for others; empty for an embedded datastore."""
+    if not isinstance(datastore.engine, ClusteredEngine):
+        return []
+    counts = datastore.engine.drain.counts()
+    found = []
+    for each in datastore.engine.standing():
+        buffered = counts[each.name]
+        told = asdict(each)
+        told["buffered"] = [] if isinstance(buffered, str) else [asdict(line) for line in buffered]
+        told["error"] = each.error or (buffered if isinstance(buffered, str) else None)
+        found.append(told)
+    return found
+
+
 def _is_bare(config: Config, name: str) -> bool:
     """Whether all servers of the cluster answer, and none holds anything of the datastore."""
     servers = cluster_servers(config, name)
@@ -167,65 +161,6 @@ def _present_map(config: Config) -> ShardMap | None:
     return merged(found) if found else None
 
 
-@contextmanager
-def dictionary_places(
-    config: Config, directory: Path
-) -> Iterator[tuple[list[Place], dict[str, str]]]:
-    """The dictionaries of every storage node, without opening the datastore, which may be refused
-    for them; and why the other nodes do not answer. Raises ProtectData for storage of another shape
-    or schema version."""
-    places: list[Place] = []
-    silent: dict[str, str] = {}
-    with ExitStack() as opened:
-        if not config.datastore.clusters:
-            place = directory / config.datastore.directory / config.datastore.name
-            opened.callback(SharedLock(place).close)
-            file = open_cells(place, config.datastore.name, config.datastore.shards)
-            opened.callback(file.close)
-            places.append(Place("", CELLS_FILE, SqliteDictionaries(file)))
-        for cluster in config.datastore.clusters:
-            servers = cluster_servers(config, cluster.name)
-            opened.callback(servers.close)
-            for node, server in servers.servers.items():
-                try:
-                    if not has_database(server, servers.meta):
-                        silent[node] = "it holds nothing of the datastore"
-                        continue
-                except StorageUnavailable as error:
-                    silent[node] = str(error)
-                    continue
-                check_schema(server, Layout(config.datastore.name, config.datastore.shards))
-                places.append(Place(cluster.name, node, MySqlDictionaries(server, servers.meta)))
-        yield places, silent
-
-
-def shard_owners(datastore: Datastore) -> dict[str, list[tuple[int, int]]]:
-    """Which cluster has which shards, for a backup; empty for an embedded datastore."""
-    found = read_map(datastore.state) if isinstance(datastore.engine, ClusteredEngine) else None
-    return found.owners if found is not None else {}
-
-
-def restore_target(
-    config: Config, directory: Path, owners: Mapping[str, Sequence[tuple[int, int]]]
-) -> AbstractContextManager[Target]:
-    """Where a backup is restored into, to be used as a context. ``owners``: the backup's shard map,
-    which the clusters get where the configuration names the same ones and does not divide the
-    shards otherwise. Raises InvalidRequest."""
-    given = config.datastore
-    if not given.clusters:
-        return SqliteTarget(directory / given.directory / given.name, given.name, given.shards)
-    divided = shard_map(config)
-    if all(cluster.shards is None for cluster in given.clusters) and set(owners) == {
-        cluster.name for cluster in given.clusters
-    }:
-        divided = first_map(
-            given.name, given.shards, {name: list(ranges) for name, ranges in owners.items()}
-        )
-    return ClusterTarget(
-        [cluster_servers(config, cluster.name) for cluster in given.clusters], divided
-    )
-
-
 def _ranges(text: str) -> list[tuple[int, int]]:
     found = []
     for part in text.split(","):
@@ -249,33 +184,3 @@ def _addresses(cluster: ClusterConfig) -> list[tuple[NodeConfig, MySqlAddress]]:
 
 def _open_node(config: DatastoreConfig, address: MySqlAddress, timeout_s: float) -> MySqlEngine:
     return MySqlEngine(MySqlServer(address, timeout_s), config.name, config.shards)
-
-
-def engine_of(datastore: Datastore) -> ClusteredEngine:
-    """The clusters below a datastore. Raises InvalidRequest for an embedded one."""
-    if not isinstance(datastore.engine, ClusteredEngine):
-        raise InvalidRequest("an embedded datastore has no clusters")
-    return datastore.engine
-
-
-def rewritable_engine(datastore: Datastore) -> RewritableEngine:
-    """The engine of a datastore that a configuration names, to store bodies in another encoding."""
-    if not isinstance(datastore.engine, SqliteEngine | ClusteredEngine):
-        raise TypeError(f"{type(datastore.engine).__name__} is opened by no configuration")
-    return datastore.engine
-
-
-def clusters_status(datastore: Datastore) -> list[dict[str, Any]]:
-    """Every cluster's standing (:class:`~cellfeed.store.clusters.serving.status.ClusterStanding`),
-    and what it buffers for others; empty for an embedded datastore."""
-    if not isinstance(datastore.engine, ClusteredEngine):
-        return []
-    counts = datastore.engine.drain.counts()
-    found = []
-    for each in datastore.engine.standing():
-        buffered = counts[each.name]
-        told = asdict(each)
-        told["buffered"] = [] if isinstance(buffered, str) else [asdict(line) for line in buffered]
-        told["error"] = each.error or (buffered if isinstance(buffered, str) else None)
-        found.append(told)
-    return found

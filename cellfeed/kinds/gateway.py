@@ -1,0 +1,69 @@
+"""Kafka gateways with their schema registry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cellfeed.config.model import Config, GatewayProcessConfig
+from cellfeed.kinds.registry import Process, process_kind
+from cellfeed.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from cellfeed.bridge.gateway.server import GatewayConfig
+
+
+def names(config: Config) -> list[str]:
+    return [each.name for each in config.gateways]
+
+
+@process_kind("gateway", 20, names)
+def run(process: Process) -> None:
+    from cellfeed.assembly.column_schemas import register_schemas
+    from cellfeed.assembly.datastore import opened
+    from cellfeed.bridge.gateway.server import run_gateway
+
+    directory, config, name, stop = process
+    gateway = next(each for each in config.gateways if each.name == name)
+    settings = _settings(directory, config, gateway)
+    with opened(config, directory.path) as (_, datastore, coordinator):
+        register_schemas(config, directory.path, datastore)
+        run_gateway(
+            datastore,
+            coordinator,
+            settings,
+            stop,
+            lambda kafka, registry: process.say_ready(kafka=kafka, registry=registry),
+        )
+
+
+def _settings(directory: RunDir, config: Config, gateway: GatewayProcessConfig) -> GatewayConfig:
+    from cellfeed.bridge.gateway.server import GatewayConfig
+
+    return GatewayConfig(
+        host=gateway.host,
+        port=gateway.port
+        if gateway.listeners
+        else directory.kept_port(gateway.name, "kafka", gateway.port),
+        listeners=tuple(
+            replace(
+                each.listener(),
+                port=directory.kept_port(
+                    gateway.name, "kafka" if not number else f"kafka-{each.name}", each.port
+                ),
+            )
+            for number, each in enumerate(gateway.listeners)
+        ),
+        registry_port=directory.kept_port(gateway.name, "registry", gateway.registry_port),
+        name=gateway.name,
+        advertised_host=gateway.advertised_host,
+        advertised_port=gateway.advertised_port,
+        formats=gateway.formats,
+        topics=tuple(config.datastore.topics),
+        compressions=gateway.compression,
+        blocks_bytes_max=gateway.blocks.memory_bytes,
+        blocks_directory=directory.inside(gateway.blocks.directory),
+        block_files_bytes_max=gateway.blocks.disk_bytes,
+        group_initial_delay_s=gateway.group_initial_delay_s,
+        session_timeout_s=gateway.session_timeout_s,
+    )

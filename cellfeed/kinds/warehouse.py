@@ -1,0 +1,63 @@
+"""Warehouse loaders: Kafka consumers that write Parquet."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from cellfeed.config.model import Config
+from cellfeed.kinds.registry import Process, process_kind
+from cellfeed.run_dir import RunDir
+from cellfeed.store.errors import NotFound
+
+if TYPE_CHECKING:
+    from cellfeed.consumers.warehouse.loader import LoaderProgress
+
+SESSION_TIMEOUT_MS: Final = 10_000
+"""After how long the partitions of a loader that does not come back go to others."""
+
+
+def names(config: Config) -> list[str]:
+    return [each.name for each in config.warehouses]
+
+
+@process_kind("warehouse", 60, names)
+def run(process: Process) -> None:
+    from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
+
+    directory, config, name, stop = process
+    warehouse = next(each for each in config.warehouses if each.name == name)
+    bootstrap = warehouse.bootstrap or _first_gateway(directory, config)
+    log = logging.getLogger("cellfeed.warehouse")
+    told: dict[int, str] = {}
+
+    def progress(now: LoaderProgress) -> None:
+        for shard, reason in now.stopped.items():
+            if told.get(shard) != reason:
+                told[shard] = reason
+                log.error("partition %d is stopped: %s", shard, reason)
+
+    process.say_ready()
+    run_warehouse_loader(
+        bootstrap,
+        warehouse.topic or config.datastore.name,
+        warehouse.group,
+        directory.inside(warehouse.directory),
+        stop,
+        on_progress=progress,
+        flush=FlushPolicy(rows=warehouse.flush_rows, age_s=warehouse.flush_age_s),
+        consumer_config={
+            "group.instance.id": directory.unique_name(name),
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+        },
+    )
+
+
+def _first_gateway(directory: RunDir, config: Config) -> str:
+    if not config.gateways:
+        raise NotFound(
+            "a warehouse without a bootstrap address needs a gateway in the same configuration"
+        )
+    gateway = config.gateways[0]
+    ready = directory.ready(gateway.name)
+    return f"{gateway.host}:{ready.ports['kafka'] if ready else gateway.port}"

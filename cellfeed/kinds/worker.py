@@ -1,0 +1,50 @@
+"""HTTP workers: the API over HTTP. Beside it a worker puts buffered cells where they belong, ends
+moves and erasures that broke off, and trains dictionaries."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from cellfeed.config.model import Config
+from cellfeed.kinds.registry import Process, process_kind
+
+
+def names(config: Config) -> list[str]:
+    return [each.name for each in config.workers]
+
+
+@process_kind("worker", 10, names)
+def run(process: Process) -> None:
+    from cellfeed.assembly.background import erasures_ended, moves_healed
+    from cellfeed.assembly.datastore import opened
+    from cellfeed.assembly.recovery_metrics import RecoveryMetrics
+    from cellfeed.bridge.indexes.groups import index_positions
+    from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
+    from cellfeed.store.clusters.serving.engine import ClusteredEngine
+    from cellfeed.store.http.server.worker import run_worker
+
+    directory, config, name, stop = process
+    worker = next(each for each in config.workers if each.name == name)
+    port = directory.kept_port(name, "http", worker.port)
+    with (
+        opened(config, directory.path) as (_, datastore, coordinator),
+        ExitStack() as background,
+    ):
+        if isinstance(datastore.engine, ClusteredEngine):
+            datastore.engine.drain.start()
+            background.enter_context(moves_healed(config, stop))
+        background.enter_context(erasures_ended(datastore, stop))
+        if config.datastore.dictionaries == "automatic":
+            datastore.train_dictionaries()
+        datastore.indexes.positions = index_positions(coordinator, datastore.name)
+        run_worker(
+            datastore,
+            worker.host,
+            port,
+            stop=stop,
+            on_started=lambda bound: process.say_ready(http=bound),
+            collectors=[
+                TriggerMetrics(datastore, coordinator),
+                RecoveryMetrics(directory, [each.name for each in config.backups]),
+            ],
+        )

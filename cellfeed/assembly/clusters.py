@@ -13,7 +13,7 @@ from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, first_map, merged, read_map
 from cellfeed.store.clusters.operating.create import Initialised, init_cluster
 from cellfeed.store.clusters.operating.migrate import identify
-from cellfeed.store.clusters.operating.promote import master_state
+from cellfeed.store.clusters.operating.present_role import master_state
 from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore

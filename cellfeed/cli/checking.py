@@ -18,7 +18,7 @@ from cellfeed.store.backups.encryption import Identities
 from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.backups.repair import BackupSource, Mender, Source, repair
 from cellfeed.store.clusters.operating.check import cells_of, check_cluster
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.contract.findings import Findings, OnCells
 from cellfeed.store.engines.mysql.mend import NodeCopies, NodeMender
 from cellfeed.store.engines.mysql.migrations import Layout

@@ -28,14 +28,12 @@ from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.cells.cell import NewCell, Outcome
 from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.clone import clone, is_half_copied
 from cellfeed.store.clusters.operating.migrate import migrate_cluster
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import (
-    NeverReplicated,
-    clone,
-    come_back,
-    is_half_copied,
-)
+from cellfeed.store.clusters.operating.never_replicated import NeverReplicated
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.rejoin import come_back
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, ProtectData, RowErased, StorageUnavailable
 

@@ -42,7 +42,7 @@ from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import ShardMap, write_map
 from cellfeed.store.clusters.operating.catch_up import wait_for_minions
 from cellfeed.store.clusters.operating.create import check_servers, mark_of, prepare_cluster
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
 from cellfeed.store.engines.mysql.engine import MySqlEngine

@@ -28,7 +28,8 @@ from unittest.mock import patch
 
 from cellfeed.store.backups import ends
 from cellfeed.store.backups.folder import Backup, BackupFolder
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Replica

@@ -15,15 +15,11 @@ from pymysql.err import MySQLError
 
 from cellfeed.store.cells.cell import StoredCell, new_cell
 from cellfeed.store.clusters.model.roles import read_role
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import (
-    clone,
-    come_back,
-    extra_cells,
-    follow_again,
-    is_prefix,
-    never_replicated,
-)
+from cellfeed.store.clusters.operating.clone import clone
+from cellfeed.store.clusters.operating.never_replicated import extra_cells, never_replicated
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.rejoin import come_back, follow_again, is_prefix
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import CellfeedError, ProtectData, StorageUnavailable

@@ -20,7 +20,7 @@ from functools import partial
 from unittest.mock import patch
 
 from cellfeed.store.clusters.moves import steps
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.serving.cluster import CONFIRM_S
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head

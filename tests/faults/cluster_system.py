@@ -20,8 +20,8 @@ from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.moves.heal import MoveHealer
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.operating.never_replicated import NeverReplicated
 from cellfeed.store.clusters.operating.promote import Promotion
-from cellfeed.store.clusters.operating.rejoin import NeverReplicated
 from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.node import OpenNode

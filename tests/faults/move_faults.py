@@ -23,8 +23,10 @@ from contextlib import suppress
 
 from cellfeed.store.clusters.moves import mover
 from cellfeed.store.clusters.moves.underway import owners, underway
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import clone, come_back, is_prefix
+from cellfeed.store.clusters.operating.clone import clone
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.rejoin import come_back, is_prefix
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 from cellfeed.store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint

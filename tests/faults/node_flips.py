@@ -28,9 +28,10 @@ from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.create import init_cluster
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import clone
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.contract.values import LocatedCell, LogRange, Replica

@@ -25,8 +25,9 @@ from functools import partial
 from typing import Final
 
 from cellfeed.store.cells.cell import NewCell, new_cell
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import clone
+from cellfeed.store.clusters.operating.clone import clone
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.buffer import buffer_of
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore

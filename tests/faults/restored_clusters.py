@@ -13,7 +13,7 @@ from cellfeed.store.backups.into_clusters import ClusterTarget
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.connections import MySqlServer, parse_mysql_url

@@ -19,7 +19,7 @@ MARKED: Final = {
     "bridge/coordination/zookeeper/connection.py:Connection.commit": "cas.zookeeper",
     "cellfeed/testing/zookeeper_tree.py:TreeClient.commit": "cas.zookeeper",
     "store/engines/mysql/replication.py:make_read_only": "fence.server",
-    "store/clusters/operating/promote.py:raise_epoch": "role.raise",
+    "store/clusters/operating/new_master.py:raise_epoch": "role.raise",
     "store/clusters/model/promises.py:promise": "role.promise",
 }
 """What compares and sets, fences, or changes roles by itself, and the failpoints around it."""

@@ -69,7 +69,7 @@ from cellfeed.store.clusters.moves.steps import (
     take_back,
 )
 from cellfeed.store.clusters.moves.underway import Underway, owners, underway
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.mysql.connections import query
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint

@@ -28,7 +28,7 @@ from cellfeed.store.clusters.moves.steps import (
     wait_for_minions,
 )
 from cellfeed.store.clusters.moves.underway import Underway, underway_of
-from cellfeed.store.clusters.operating.promote import cluster_role, master_state
+from cellfeed.store.clusters.operating.present_role import cluster_role, master_state
 from cellfeed.store.errors import (
     InvalidRequest,
     NotFound,

@@ -11,7 +11,7 @@ import pymysql
 
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_notes import HIDDEN, Clusters, Standing, standing
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.mysql.connections import MySqlServer, query
 from cellfeed.store.engines.mysql.errors import failed
 from cellfeed.store.engines.mysql.migrations import Layout

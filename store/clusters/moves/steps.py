@@ -20,7 +20,7 @@ from cellfeed.store.clusters.moves.shard_copies import copy_on
 from cellfeed.store.clusters.moves.shard_diff import refuse_loss
 from cellfeed.store.clusters.moves.shard_side import ShardSide, open_side
 from cellfeed.store.clusters.moves.underway import fence_of
-from cellfeed.store.clusters.operating.promote import cluster_role, master_state
+from cellfeed.store.clusters.operating.present_role import cluster_role, master_state
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable, Trimmed, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 

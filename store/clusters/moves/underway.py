@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cellfeed.store.clusters.model.shard_map import read_map
 from cellfeed.store.clusters.model.shard_notes import Clusters, Leaving, Told, told_by
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import NotFound
 

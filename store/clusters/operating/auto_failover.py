@@ -29,15 +29,11 @@ from typing import Final
 
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.operating.promote import Promotion, cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import (
-    NeverReplicated,
-    clone,
-    come_back,
-    heard_epoch,
-    is_half_copied,
-    start_again,
-)
+from cellfeed.store.clusters.operating.clone import clone, is_half_copied
+from cellfeed.store.clusters.operating.never_replicated import NeverReplicated
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import Promotion, promote
+from cellfeed.store.clusters.operating.rejoin import come_back, heard_epoch, start_again
 from cellfeed.store.engines.mysql.replication import MinionStatus, is_read_only, minion_status
 from cellfeed.store.errors import (
     CellfeedError,

@@ -4,7 +4,7 @@ master, and whether its tables are in good order."""
 from __future__ import annotations
 
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.contract.findings import Findings, OnCells
 from cellfeed.store.engines.mysql.integrity import check_node, ids_of
 from cellfeed.store.engines.mysql.migrations import Layout, check_schema

@@ -75,8 +75,8 @@ def init_cluster(
         try:
             if minion_names:
                 check_mariadb(server)
-            if (told := _role(cluster, server)) is not None:
-                found.append(told)
+            if (each := _role(cluster, server)) is not None:
+                found.append(each)
         except Unavailable as error:
             away.append(error)
     if found:
@@ -86,10 +86,10 @@ def init_cluster(
                 f"these servers are cluster {role.cluster!r} already; they cannot become"
                 f" {cluster.name!r}"
             )
-        for told in found if known else ():
+        for each in found if known else ():
             refuse_other_history(
                 f"a server of cluster {cluster.name}",
-                told.history_id,
+                each.history_id,
                 "the datastore",
                 shard_map.history_id,
                 _FOREIGN,

@@ -16,7 +16,7 @@ import msgspec
 from cellfeed.store.clusters.model.roles import change_role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import merged, read_map, write_map
-from cellfeed.store.clusters.operating.promote import cluster_role, master_state
+from cellfeed.store.clusters.operating.present_role import cluster_role, master_state
 from cellfeed.store.engines.mysql.checks import ServerRole, check_server, refuse
 from cellfeed.store.engines.mysql.migrations import SCHEMA_VERSION, Layout, Step, migrate
 from cellfeed.store.errors import StorageUnavailable

@@ -14,14 +14,14 @@ import msgspec
 from cellfeed.store.clusters.model.promises import promise
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.operating.promote import (
+from cellfeed.store.clusters.operating.new_master import raise_epoch
+from cellfeed.store.clusters.operating.present_role import (
     QUICK_TIMEOUT_S,
+    locked_role,
     minority,
-    next_epoch,
-    raise_epoch,
-    settled_role,
     takes_writes,
 )
+from cellfeed.store.clusters.operating.promote import next_epoch
 from cellfeed.store.engines.mysql.replication import (
     make_read_only,
     open_for_writes,
@@ -50,7 +50,7 @@ def follow_configuration(cluster: ClusterServers) -> Role:
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
         silent = minority(quick)
-        with settled_role(cluster, quick) as role:
+        with locked_role(cluster, quick) as role:
             if role.semi_sync == cluster.semi_sync or not (role.semi_sync or role.minions):
                 return role
             return _change_mode(cluster, quick, role, silent)

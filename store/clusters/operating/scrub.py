@@ -24,7 +24,7 @@ from cellfeed.store.cells import known_dictionaries
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_notes import HIDDEN
 from cellfeed.store.clusters.operating.catch_up import wait_for_minions
-from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.mysql.connections import MySqlServer, query
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.scrub import ServerScrub, scrubbing
@@ -86,7 +86,7 @@ def scrub_cluster(
 
 
 def _scrub(cluster: ClusterServers, name: str, on_step: Callable[[str], None]) -> ScrubbedServer:
-    told = ScrubbedServer(cluster.name, name)
+    done = ScrubbedServer(cluster.name, name)
     concerned, kept = _shards_concerned(cluster, name)
     with (
         scrubbing(cluster.server(name), _scratch(cluster)) as server,
@@ -96,28 +96,28 @@ def _scrub(cluster: ClusterServers, name: str, on_step: Callable[[str], None]) -
             if table in ("cell", f"{HIDDEN}cell"):
                 on_step(f"{name}: checksums of {database}.{table}")
                 added, damaged = server.add_checksums(database, table)
-                told.checksums += added
+                done.checksums += added
                 if damaged:
                     first = ", ".join(map(str, damaged[:10]))
-                    told.left.append(
+                    done.left.append(
                         f"{database}.{table}: {len(damaged)} damaged cells get no checksum, at"
                         f" added_id {first}: cellfeed check names them"
                     )
         for database, table in _tables(cluster, server, concerned):
             on_step(f"{name}: table {database}.{table}")
             server.rebuild(database, table)
-            told.tables += 1
+            done.tables += 1
         on_step(f"{name}: undo logs and doublewrite buffer")
         left = [server.rewrite_undo()]
         on_step(f"{name}: redo log")
         left.append(server.rewrite_redo())
-    told.left += [each for each in left if each is not None]
+    done.left += [each for each in left if each is not None]
     if kept:
-        told.left.append(
+        done.left.append(
             f"what is kept of shards that have left the cluster ({', '.join(map(str, kept))}):"
             " cellfeed shard clean, then scrub again"
         )
-    return told
+    return done
 
 
 def _tables(

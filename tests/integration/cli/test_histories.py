@@ -12,10 +12,11 @@ from cellfeed.store.cells.cell import Outcome
 from cellfeed.store.clusters.model.roles import change_role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import MAP_KEY, even_map, read_map
+from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.migrate import identify
-from cellfeed.store.clusters.operating.promote import cluster_role, master_state
-from cellfeed.store.clusters.operating.rejoin import clone, follow_again
+from cellfeed.store.clusters.operating.present_role import cluster_role, master_state
+from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.replication import is_read_only
 from cellfeed.store.errors import ProtectData

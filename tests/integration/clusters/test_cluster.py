@@ -15,9 +15,11 @@ from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.auto_failover import AGAIN_S, DETECT_S, FailoverSupervisor
+from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.create import init_cluster
-from cellfeed.store.clusters.operating.promote import Promotion, cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import clone, follow_again, heard_epoch, is_prefix
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import Promotion, promote
+from cellfeed.store.clusters.operating.rejoin import follow_again, heard_epoch, is_prefix
 from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.values import LogRange

@@ -16,9 +16,11 @@ from cellfeed.store.cells.cell import NewCell, Outcome
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.create import init_cluster
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import clone, follow_again
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.mysql.connections import MySqlServer

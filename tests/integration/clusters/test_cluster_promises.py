@@ -10,8 +10,10 @@ import pytest
 from cellfeed.store.cells.cell import Outcome
 from cellfeed.store.clusters.model.promises import promised_epoch
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import clone, come_back, follow_again, start_again
+from cellfeed.store.clusters.operating.clone import clone
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.rejoin import come_back, follow_again, start_again
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.mysql.replication import minion_status, open_for_writes
 from cellfeed.store.errors import StorageUnavailable, Unavailable

@@ -11,16 +11,11 @@ from pathlib import Path
 import pytest
 
 from cellfeed.store.cells.cell import Outcome
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
-from cellfeed.store.clusters.operating.rejoin import (
-    clone,
-    come_back,
-    extra_cells,
-    follow_again,
-    heard_epoch,
-    is_prefix,
-    never_replicated,
-)
+from cellfeed.store.clusters.operating.clone import clone
+from cellfeed.store.clusters.operating.never_replicated import extra_cells, never_replicated
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.rejoin import come_back, follow_again, heard_epoch, is_prefix
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.mysql.replication import (
     copy_lock,

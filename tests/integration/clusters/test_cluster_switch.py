@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from cellfeed.store.clusters.operating import promote as failover
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.mysql.connections import MySqlServer

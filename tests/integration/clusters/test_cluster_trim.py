@@ -10,7 +10,8 @@ import pytest
 
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.clusters.model.shard_map import even_map
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again, is_prefix
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.values import WriteTerms

@@ -14,7 +14,8 @@ from cellfeed.store.cells.cell import NewCell, new_cell
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving import node
 from cellfeed.store.clusters.serving.engine import ClusteredEngine

@@ -17,7 +17,8 @@ from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.clusters.model.roles import Role, read_role
 from cellfeed.store.clusters.operating.migrate import migrate_cluster
-from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.engines.contract.indexes import IndexTable
 from cellfeed.store.engines.contract.state_limits import REVISIONS_SKIPPED
 from cellfeed.store.engines.contract.values import WriteTerms

@@ -16,7 +16,7 @@ from cellfeed.store.clusters.model.shard_map import read_map, write_map
 from cellfeed.store.clusters.moves import heal, mover
 from cellfeed.store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
 from cellfeed.store.clusters.moves.underway import Underway, underway
-from cellfeed.store.clusters.operating.promote import master_state
+from cellfeed.store.clusters.operating.present_role import master_state
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.connections import query

@@ -16,8 +16,9 @@ from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, PutResu
 from cellfeed.store.clusters.model.shard_map import read_map
 from cellfeed.store.clusters.moves import mover, steps
 from cellfeed.store.clusters.moves.underway import owners, underway
+from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.promote import promote
-from cellfeed.store.clusters.operating.rejoin import clone, follow_again
+from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving import placement
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore

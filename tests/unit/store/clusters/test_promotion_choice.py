@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.operating.promote import _chosen
+from cellfeed.store.clusters.operating.candidates import choose
 from cellfeed.store.engines.mysql.replication import Gtid
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 
@@ -25,17 +25,17 @@ def at(sequence: int) -> Gtid:
 
 
 def test_the_most_advanced_minion_is_chosen() -> None:
-    assert _chosen(CLUSTER, {"b": at(7), "c": at(9)}, None) == "c"
-    assert _chosen(CLUSTER, {"b": at(9), "c": at(9)}, "c") == "c"
+    assert choose(CLUSTER, {"b": at(7), "c": at(9)}, None) == "c"
+    assert choose(CLUSTER, {"b": at(9), "c": at(9)}, "c") == "c"
 
 
 def test_a_minion_that_lags_is_not_made_master_by_name() -> None:
     with pytest.raises(ProtectData, match="promoting it would lose cells"):
-        _chosen(CLUSTER, {"b": at(7), "c": at(9)}, "b")
+        choose(CLUSTER, {"b": at(7), "c": at(9)}, "b")
 
 
 def test_a_minion_that_has_not_heard_of_the_epoch_is_not_made_master_by_name() -> None:
     with pytest.raises(ProtectData, match="has not heard of the present epoch"):
-        _chosen(CLUSTER, {"c": at(9)}, "b")
+        choose(CLUSTER, {"c": at(9)}, "b")
     with pytest.raises(StorageUnavailable, match="has no minion to promote"):
-        _chosen(CLUSTER, {}, None)
+        choose(CLUSTER, {}, None)

@@ -161,6 +161,14 @@ def read_cells(
         return unframe(
             shard, frames, lambda: cells_within(connection, shard, table, location, limit)
         )
+    cells = of_joined(shard, *joined(connection, table, location, limit))
+    # None where no id of that range is there as well: plain rows, then.
+    return cells or cells_within(connection, shard, table, location, limit)
+
+
+def joined(connection: Connection[Any], table: str, location: int, limit: int) -> tuple[int, bytes]:
+    """How many cells have one of the next ``limit`` ids, and their frames, joined; cut at the
+    server's limit of one value."""
     # Over a range of ids, for a derived table with a LIMIT is written to disk first.
     begin = min(location, ADDED_ID_MAX)
     sql = (
@@ -168,12 +176,14 @@ def read_cells(
         f" {begin} AND added_id < {begin + limit}"
     )
     [(count, frames)] = query(connection, sql)
-    cells = _unframe(shard, frames or b"")
-    if cells and len(cells) == int(count):
-        return cells
-    # The joined value was cut at its limit (rows of tens of kilobytes), or no id of that range is
-    # there: plain rows, then.
-    return cells_within(connection, shard, table, location, limit)
+    return int(count), frames or b""
+
+
+def of_joined(shard: int, count: int, frames: bytes) -> list[StoredCell] | None:
+    """The cells of an answer of :func:`joined`; None where it was cut: rows of tens of kilobytes
+    are. Raises DataDamaged."""
+    cells = _unframe(shard, frames)
+    return cells if len(cells) == count else None
 
 
 def cells_within(

@@ -9,8 +9,8 @@ however far behind it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 import pymysql
@@ -21,7 +21,15 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.findings import Findings, OnCells
 from cellfeed.store.engines.contract.log_check import check_log
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.engines.mysql.cells import CELL, MICROSECONDS, read_cells
+from cellfeed.store.engines.mysql.cells import (
+    CELL,
+    MICROSECONDS,
+    ROWS_MAX,
+    cells_within,
+    joined,
+    of_joined,
+    read_cells,
+)
 from cellfeed.store.engines.mysql.connections import MySqlServer, query
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.errors import failed
@@ -66,6 +74,7 @@ def check_node(
         with (
             known_dictionaries.source(MySqlDictionaries(patient, layout.meta).find),
             ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside,
+            ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead,
         ):  # the server has more to do with a shard than this process has
             checked = [
                 beside.submit(_check_table, place, patient, layout, shard, own)
@@ -77,7 +86,7 @@ def check_node(
                     shard,
                     into,
                     lambda shard=shard: _check_cells(  # type: ignore[misc]
-                        place, patient, layout, shard, set(columns), into, on_cells
+                        place, patient, layout, shard, set(columns), into, on_cells, ahead
                     ),
                 )
             for each in checked:
@@ -116,9 +125,10 @@ def _check_cells(
     columns: set[str],
     into: Findings,
     on_cells: OnCells,
+    ahead: Executor,
 ) -> None:
     with _moment(server) as connection:
-        _check_shard(place, connection, layout, shard, columns, into, on_cells)
+        _check_shard(place, connection, layout, shard, columns, into, on_cells, ahead)
 
 
 def _check_table(
@@ -155,6 +165,7 @@ def _check_shard(
     columns: set[str],
     into: Findings,
     on_cells: OnCells,
+    ahead: Executor,
 ) -> None:
     moment = MICROSECONDS.format("last_created_at")
     fields = f"log_start, next_added_id, next_added_id, leader_epoch, {moment}, erasures"
@@ -167,16 +178,8 @@ def _check_shard(
     table = f"{layout.database(shard)}.cell"
     new = query(connection, f"SELECT column_name FROM {layout.meta}.column_seen")
     columns |= {name.decode(errors="replace") for (name,) in new}
-    check_log(
-        place,
-        shard,
-        layout.shards,
-        _MySqlLog(connection, table, shard),
-        head,
-        columns,
-        into,
-        on_cells,
-    )
+    with closing(_MySqlLog(connection, table, shard, head.next_added_id, ahead)) as log:
+        check_log(place, shard, layout.shards, log, head, columns, into, on_cells)
     outside = (
         f"SELECT COUNT(*), MIN(added_id), MAX(added_id) FROM {table} WHERE added_id <"
         f" {head.log_start} OR added_id >= {head.next_added_id}"
@@ -191,10 +194,15 @@ def _check_shard(
 
 
 class _MySqlLog:
-    """:class:`cellfeed.store.engines.contract.log_check.LogStorage`."""
+    """:class:`cellfeed.store.engines.contract.log_check.LogStorage`. The server joins the next
+    piece while this process compares the checksums of one: it takes as long for that."""
 
-    def __init__(self, connection: Connection[Any], table: str, shard: int) -> None:
+    def __init__(
+        self, connection: Connection[Any], table: str, shard: int, end: int, beside: Executor
+    ) -> None:
         self._connection, self._table, self._shard = connection, table, shard
+        self._end, self._beside = end, beside
+        self._ahead: tuple[range, Future[tuple[int, bytes]]] | None = None
         [(without,)] = query(connection, f"SELECT COUNT(*) - COUNT(crc) FROM {table}")
         self._all_have = int(without) == 0
 
@@ -203,18 +211,43 @@ class _MySqlLog:
             raise DataDamaged(
                 "cells of an earlier version have no checksum: their bodies are decoded"
             )
-        cells = read_cells(self._connection, self._shard, self._table, ids.start, len(ids))
-        return (
-            cells
-            if not cells or cells[-1].added_id < ids.stop
-            else [cell for cell in cells if cell.added_id < ids.stop]
-        )
+        read = read_cells
+        if len(ids) > ROWS_MAX:
+            answer = self._joined(ids)
+            following = range(ids.stop, min(ids.stop + len(ids), self._end))
+            if len(following) > ROWS_MAX:
+                self._ahead = following, self._beside.submit(self._read, following)
+            if (found := of_joined(self._shard, *answer)) is not None:
+                return found
+            read = cells_within
+        self.close()
+        cells = read(self._connection, self._shard, self._table, ids.start, len(ids))
+        return [cell for cell in cells if cell.added_id < ids.stop]
+
+    def _read(self, ids: range) -> tuple[int, bytes]:
+        return joined(self._connection, self._table, ids.start, len(ids))
+
+    def _joined(self, ids: range) -> tuple[int, bytes]:
+        ahead = self._ahead
+        if ahead is not None and ahead[0] == ids:
+            self._ahead = None
+            return ahead[1].result()
+        self.close()
+        return self._read(ids)
+
+    def close(self) -> None:
+        """Waits for what is read ahead, and drops it: a connection answers one question after the
+        other."""
+        if self._ahead is not None:
+            wait([self._ahead[1]])
+            self._ahead = None
 
     def rows(self, ids: range) -> list[tuple[Any, ...]]:
         sql = (
             f"SELECT {CELL} FROM {self._table} WHERE added_id >= {ids.start} AND added_id <"
             f" {ids.stop} ORDER BY added_id"
         )
+        self.close()
         try:
             return [_values(row) for row in query(self._connection, sql)]
         except pymysql.err.MySQLError as error:

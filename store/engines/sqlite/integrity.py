@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ from cellfeed.store.limits import ADDED_ID_MAX
 
 LINES_MAX: Final = 100
 """Lines of SQLite's own check that are named."""
+
+_crc = itemgetter(6)
 
 _ALL_LINES: Final = 2**31 - 1
 _NULL_VALUE: Final = re.compile(r"NULL value in (\w+)\.(\w+)", re.ASCII)
@@ -214,7 +217,7 @@ class _SqliteLog:
 
     def cells(self, ids: range) -> list[StoredCell]:
         rows = self.rows(ids)
-        if any(row[6] is None for row in rows):
+        if None in map(_crc, rows):
             raise DataDamaged(
                 "cells of an earlier version have no checksum: their bodies are decoded"
             )

@@ -10,6 +10,7 @@ FRAMES ?=
 WORKERS ?= 3
 T      ?=
 AREA   ?=
+SAMPLE ?=
 
 SEEDED  = $(if $(SEED),--randomly-seed=$(SEED))
 # Plugins that one file does not need take two seconds to import.
@@ -58,8 +59,8 @@ test-fast: setup ## Style, types, layers and the pure tests, beside each other: 
 pure: setup
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -q $(LEAN) -n 4 --dist worksteal $(SEEDED) -m "not integration and not slow and not faults" tests/unit
 
-mutants: setup ## Plant known bugs, one at a time in a copy of the tree; each must fail its tests (AREA=store/engines for one area)
-	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA))
+mutants: setup ## Plant known bugs, one at a time in a copy of the tree; each must fail its tests (AREA=store/engines, NAME=one, SAMPLE=40 SEED=n)
+	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA)) $(if $(NAME),--name $(NAME)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 lint: setup ## Style, types and layers: ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

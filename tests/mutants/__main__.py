@@ -1,14 +1,16 @@
-"""``python -m tests.mutants [--area store/engines] [--name NAME]``: exit 0 when every bug is killed
-or accepted, else 1."""
+"""``python -m tests.mutants [--area store/engines] [--name NAME] [--sample 40 [--seed 7]]``: exit 0
+when every bug is killed or accepted, else 1. The last line has the rate of kills."""
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from pathlib import Path
 
-from tests.mutants.planted import Mutant, mistakes, mutants
-from tests.mutants.runs import TIME_LIMIT_S, Outcome, Verdict, copied_tree, run_mutant, run_tests
+from tests.mutants.planted import mistakes, mutants, sampled
+from tests.mutants.results import RESULTS, Results
+from tests.mutants.runs import TIME_LIMIT_S, Verdict, copied_tree, run_mutant, run_tests
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +30,16 @@ def main(arguments: list[str]) -> int:
         "--name", action="append", help="only this bug (may be given several times)"
     )
     parser.add_argument(
+        "--sample", type=int, help="only so many, drawn by chance; the draw's seed is printed"
+    )
+    parser.add_argument("--seed", type=int, help="of the draw: repeats an earlier one")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        help="results are appended here, one JSON object a line (default: %(default)s)",
+    )
+    parser.add_argument(
         "--time-limit-s",
         type=float,
         default=TIME_LIMIT_S,
@@ -44,6 +56,11 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         print("no planted bug has that name", file=sys.stderr)
         return 2
+    if asked.sample is not None and asked.sample < len(chosen):
+        seed = random.randrange(10**6) if asked.seed is None else asked.seed
+        print(f"sample of {asked.sample} of {len(chosen)}, seed {seed}", flush=True)
+        chosen = sampled(chosen, asked.sample, seed)
+    results = Results(ROOT, asked.results)
     with copied_tree(ROOT) as copy:
         if not asked.unproven:
             tests = sorted({test for each in chosen for test in each.tests})
@@ -55,27 +72,21 @@ def main(arguments: list[str]) -> int:
                     file=sys.stderr,
                 )
                 return 1
-        outcomes = {}
         for each in chosen:
-            outcomes[each] = outcome = run_mutant(copy, each, asked.time_limit_s)
+            outcome = run_mutant(copy, each, asked.time_limit_s)
+            results.add(each, outcome)
             print(
                 f"{outcome.verdict:9}{outcome.seconds:6.1f} s  {each.area}  {each.name} "
                 f" ({outcome.by})",
                 flush=True,
             )
-    return _conclude(outcomes)
+    return _conclude(results)
 
 
-def _conclude(outcomes: dict[Mutant, Outcome]) -> int:
-    """Prints the rate of each area, and what is not as it should be."""
-    for area in sorted({each.area for each in outcomes}):
-        verdicts = [outcome.verdict for each, outcome in outcomes.items() if each.area == area]
-        killed = verdicts.count(Verdict.KILLED)
-        print(f"{area}: {killed} of {len(verdicts)} killed ({100 * killed // len(verdicts)} %)")
-    killed = [outcome.verdict for outcome in outcomes.values()].count(Verdict.KILLED)
-    print(f"all: {killed} of {len(outcomes)} killed ({100 * killed // len(outcomes)} %)")
+def _conclude(results: Results) -> int:
+    """Prints what is not as it should be, the rate of each area, and the rate of all."""
     bad = 0
-    for each, outcome in outcomes.items():
+    for each, outcome in results.outcomes.items():
         if outcome.verdict is Verdict.SURVIVED and each.accepted is not None:
             print(f"accepted survivor {each.name}: {each.accepted}")
         elif outcome.verdict is Verdict.KILLED and each.accepted is not None:
@@ -87,6 +98,9 @@ def _conclude(outcomes: dict[Mutant, Outcome]) -> int:
         elif outcome.verdict is not Verdict.KILLED:
             print(f"{outcome.verdict.upper()} {each.name}: {each.why} ({outcome.by})")
             bad += 1
+    for area in sorted({each.area for each in results.outcomes}):
+        print(f"{area}: {results.rate(area)}")
+    print(results.rate())
     return 1 if bad else 0
 
 

@@ -18,6 +18,7 @@ follow or go.
 from __future__ import annotations
 
 import ast
+import random
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,6 +57,11 @@ def mutants(area: str | None = None, lists: Path = LISTS) -> list[Mutant]:
             for each in content["mutant"]
         ]
     return [each for each in found if area in (None, each.area)]
+
+
+def sampled(listed: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """So many of them, drawn by chance; the same seed draws the same from the same list."""
+    return random.Random(seed).sample(listed, min(count, len(listed)))
 
 
 def mistakes(listed: list[Mutant], root: Path) -> Iterator[str]:

@@ -3,13 +3,16 @@ from a run that says nothing."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.planted import Mutant, mistakes, mutants
-from tests.mutants.runs import Verdict, copied_tree, run_mutant
+from tests.mutants.planted import Mutant, mistakes, mutants, sampled
+from tests.mutants.results import Results
+from tests.mutants.runs import Outcome, Verdict, copied_tree, run_mutant
 
 ROOT = Path(__file__).parents[3]
 CODE = "def double(number: int) -> int:\n    return number * 2\n"
@@ -75,3 +78,26 @@ def test_a_bug_is_killed_survives_or_says_nothing_and_the_tree_stays_as_it_is(
 def test_a_copy_of_the_tree_runs_its_own_code_and_not_the_originals() -> None:
     with copied_tree(ROOT) as copy:
         assert (copy / "cellfeed" / "store").resolve() == (copy / "store").resolve()
+
+
+@pytest.mark.integration
+def test_results_are_written_down_at_once_and_give_the_rate_of_kills(tree: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    subprocess.run(
+        ["git", *identity, "commit", "-q", "--allow-empty", "-m", "t"], cwd=tree, check=True
+    )
+    kept = tree / "build" / "mutants.jsonl"
+    results = Results(tree, kept)
+    verdicts = [Verdict.KILLED, Verdict.SURVIVED, Verdict.KILLED]
+    for number, verdict in enumerate(verdicts):
+        results.add(replace(mutant(), name=str(number)), Outcome(verdict, "by", 1.25))
+        assert len(kept.read_text().splitlines()) == number + 1
+    lines = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [line["verdict"] for line in lines] == ["killed", "survived", "killed"]
+    assert all(line["changed"] and len(line["commit"]) == 40 for line in lines)
+    assert results.rate() == results.rate("area") == "killed 2 of 3 (66 %)"
+
+
+def test_a_sample_is_the_same_for_the_same_seed() -> None:
+    assert sampled(mutants(), 5, 7) == sampled(mutants(), 5, 7) != sampled(mutants(), 5, 8)

@@ -3,8 +3,6 @@ absences may be told. Nodes are values here."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -15,56 +13,8 @@ from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving import cluster as cluster_module
 from cellfeed.store.clusters.serving.cluster import Cluster, Watermark
 from cellfeed.store.clusters.serving.node import NodeView, StorageNode
-from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
-
-ROLE = Role("c1", "a", 1, ["b", "c"])
-
-
-def head(next_added_id: int, erasures: int = 0, epoch: int = 1, log_start: int = 0) -> Head:
-    return Head(log_start, next_added_id, next_added_id, epoch, 0, erasures)
-
-
-class Node:
-    """What a cluster asks of a node. ``after_call`` happens while a call is under way."""
-
-    is_damaged = False
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.view: NodeView | None = None
-        self.why_not: str | None = None
-        self.told_at_s = time.monotonic()
-        self.is_foreign = False
-        self.on_role: Callable[[Role], str | None] = lambda _: None
-        self.aborted = 0
-        self.after_call: Callable[[], None] = lambda: None
-
-    def says(self, next_added_id: int, role: Role = ROLE, **more: int) -> None:
-        self.view = NodeView(role, {0: head(next_added_id, **more)})
-        self.told_at_s = time.monotonic()
-        self.on_role(role)
-
-    def refuse(self, reason: str) -> None:
-        self.is_foreign, self.view, self.why_not = True, None, reason
-
-    def is_confirmed(self) -> bool:
-        return True
-
-    def ask(self) -> int:
-        return 0
-
-    def wait(self, ticket: int, slow_s: float) -> None:
-        """Answers at once."""
-
-    def abort(self) -> None:
-        self.aborted += 1
-
-    def call(self, what: Callable[[Any], Any], timeout_s: float) -> Any:
-        assert timeout_s > 0
-        value = what(self.name)
-        self.after_call()
-        return value
+from tests.support.told_nodes import ROLE, Node, head
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class GatewayMetrics(Collector):
         kept = GaugeMetricFamily(
             "cellfeed_gateway_kept_block_bytes", "Encoded blocks that are kept.", labels=["place"]
         )
-        kept.add_metric(["memory"], self._blocks.kept_bytes)
+        kept.add_metric(["memory"], self._blocks.kept.bytes)
         if self._files is not None:
             kept.add_metric(["files"], self._files.kept_bytes)
         yield kept
@@ -74,7 +74,7 @@ class GatewayMetrics(Collector):
         yield CounterMetricFamily(
             "cellfeed_gateway_blocks_from_memory",
             "Blocks that were sent as they were kept in memory.",
-            self._blocks.hits,
+            self._blocks.kept.hits,
         )
         if self._files is not None:
             files = CounterMetricFamily(

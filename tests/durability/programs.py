@@ -20,7 +20,7 @@ from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.bridge.events.envelope import JsonFormat
 from cellfeed.bridge.events.views import View
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
-from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import make_topic
 from cellfeed.consumers.warehouse.shard_loader import ShardLoader
 from cellfeed.consumers.warehouse.table import make_table

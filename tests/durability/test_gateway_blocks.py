@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
-from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.disk import Unsynced

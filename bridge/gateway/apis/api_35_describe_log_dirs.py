@@ -52,9 +52,9 @@ async def handle(
         ]
     visible = [each for each in wanted if context.may(peer, "topic", each.topic.name, "describe")]
     in_memory, memory_total, memory_kept = (
-        context.blocks.kept_by_partition(),
-        context.blocks.bytes_max,
-        context.blocks.kept_bytes,
+        context.blocks.kept.by_partition(),
+        context.blocks.kept.bytes_max,
+        context.blocks.kept.bytes,
     )
     led = frozenset(
         partition

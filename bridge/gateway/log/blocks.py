@@ -29,30 +29,22 @@ the erasure are dropped when it has.
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from math import inf
 from threading import Lock
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
-from cellfeed.bridge.events.record_batch import encode_record_batch
 from cellfeed.bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS, BLOCKS_BYTES_MAX
 from cellfeed.bridge.gateway.log.batch import Batch, Block, block_bytes
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
+from cellfeed.bridge.gateway.log.encode import Piece, encode_pieces, encode_range
+from cellfeed.bridge.gateway.log.kept_blocks import KeptBlocks, boundary
 from cellfeed.bridge.gateway.topics.topics import Topic
-from cellfeed.store.cells.body_codec import decoded_bytes_bound
-from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.limits import ADDED_ID_MAX
-
-_BATCH_BYTES: Final = 768 << 10
-"""Body bytes after which a batch ends: below the 1 MiB that consumers fetch from a partition by
-default; one larger body goes alone."""
-
 
 _PREPARED_CELLS_MAX: Final = 2_000
 """Cells that are read together for one fetch: what comes in a fraction of a second. More are read
@@ -61,14 +53,6 @@ partition by partition, as the answer has room."""
 
 Wanted = tuple[Topic, int, int, int, int]
 """Topic, shard, the offset that is asked for, watermark and leader epoch."""
-
-
-class _Piece(NamedTuple):
-    topic: Topic
-    shard: int
-    start: int
-    end: int
-    leader_epoch: int
 
 
 class Blocks:
@@ -85,18 +69,12 @@ class Blocks:
         self._engine = engine
         self.files = files
         self._executor = executor
-        self.bytes_max = bytes_max
-        self._full: OrderedDict[tuple[str, int, int], Block] = OrderedDict()
-        self._ends: dict[tuple[str, int], Block] = {}
+        self.kept = KeptBlocks(bytes_max)
         self._under_way: dict[tuple[str, int, int, int], asyncio.Future[Block]] = {}
-        self._starts: dict[int, int] = {}
-        """Where the logs of shards that were trimmed start."""
         self._forgets: Counter[int] = Counter()
         """How often something of a shard was forgotten."""
         self._begun_ahead: set[asyncio.Task[Block]] = set()
         """The event loop keeps only weak references to its tasks."""
-        self.kept_bytes = 0
-        self.hits = 0
         self.encoded = 0
         self._counting = Lock()
 
@@ -135,30 +113,9 @@ class Blocks:
                 offset = batch.end
         return taken
 
-    def kept_by_partition(self) -> dict[str, dict[int, int]]:
-        """Bytes in memory: by a topic's content, then by shard."""
-        kept: dict[str, dict[int, int]] = {}
-        blocks = [((content, shard), block) for (content, shard, _), block in self._full.items()]
-        for (content, shard), block in itertools.chain(blocks, self._ends.items()):
-            sizes = kept.setdefault(content, {})
-            sizes[shard] = sizes.get(shard, 0) + block_bytes(block)
-        return kept
-
     def trim(self, shard: int, log_start: int) -> None:
         """The shard's log starts there: blocks from below are dropped."""
-        self._starts[shard] = log_start
-        for key in [
-            key
-            for key, block in self._full.items()
-            if key[1] == shard and block[0].start < log_start
-        ]:
-            self.kept_bytes -= block_bytes(self._full.pop(key))
-        for end in [
-            end
-            for end, segments in self._ends.items()
-            if end[1] == shard and segments[0].start < log_start
-        ]:
-            del self._ends[end]
+        self.kept.trim(shard, log_start)
         if self.files is not None:
             self.files.trim(shard, log_start)
 
@@ -179,18 +136,7 @@ class Blocks:
         are not lost by it.
         """
         self._forgets[shard] += 1
-        for key in [
-            key
-            for key, block in self._full.items()
-            if key[1] == shard and block[0].start < end and start < block[-1].end
-        ]:
-            self.kept_bytes -= block_bytes(self._full.pop(key))
-        for place in [
-            place
-            for place, segments in self._ends.items()
-            if place[1] == shard and segments[0].start < end and start < segments[-1].end
-        ]:
-            del self._ends[place]
+        self.kept.forget(shard, start, end)
         for piece in [
             piece
             for piece in self._under_way
@@ -206,15 +152,14 @@ class Blocks:
         """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that
         is about to come."""
         start = offset // BLOCK_CELLS * BLOCK_CELLS
-        if (
-            start >= _boundary(watermark)
-            or (topic.content, shard, start // BLOCK_CELLS) in self._full
+        if start >= boundary(watermark) or self.kept.has_full(
+            (topic.content, shard), start // BLOCK_CELLS
         ):
             return
         if (
             topic.content,
             shard,
-            max(start, self._starts.get(shard, 0)),
+            max(start, self.kept.start_of(shard)),
             start + BLOCK_CELLS,
         ) not in self._under_way:
             begun = asyncio.get_running_loop().create_task(
@@ -229,30 +174,19 @@ class Blocks:
     async def _full_block(
         self, topic: Topic, shard: int, number: int, watermark: int, leader_epoch: int
     ) -> Block:
-        key = (topic.content, shard, number)
-        block = self._full.get(key)
+        block = self.kept.full((topic.content, shard), number)
         if block is not None:
-            self.hits += 1
-            self._full.move_to_end(key)
             return block
         start = number * BLOCK_CELLS
         block = await self._encode_once(
             topic,
             shard,
-            max(start, self._starts.get(shard, 0)),
+            max(start, self.kept.start_of(shard)),
             start + BLOCK_CELLS,
             leader_epoch,
             watermark,
         )
-        if key not in self._full and block[0].start >= self._starts.get(shard, 0):
-            self._full[key] = block
-            self.kept_bytes += block_bytes(block)
-            end = self._ends.get(key[:2])
-            if end is not None and end[0].start < start + BLOCK_CELLS:
-                del self._ends[key[:2]]
-            while self.kept_bytes > self.bytes_max and len(self._full) > 1:
-                _, dropped = self._full.popitem(last=False)
-                self.kept_bytes -= block_bytes(dropped)
+        self.kept.keep_full((topic.content, shard), number, block)
         return block
 
     async def _end(
@@ -260,7 +194,7 @@ class Blocks:
     ) -> Block:
         """Segments of the open block that together cover ``offset`` up to the watermark."""
         key = (topic.content, shard)
-        segments, start = self._kept_end(key, offset, watermark)
+        segments, start = self.kept.end(key, offset, watermark)
         if start < watermark:
             forgets = self._forgets[shard]
             new = await self._encode_once(topic, shard, start, watermark, leader_epoch)
@@ -269,45 +203,18 @@ class Blocks:
             if segments and block_bytes(segments) + block_bytes(new) > BLOCK_BYTES_MAX:
                 return segments if offset < start else new
             segments = segments + new
-        self._keep_end(key, segments)
+        self.kept.keep_end(key, segments)
         return segments
-
-    def _keep_end(self, key: tuple[str, int], segments: Block) -> None:
-        """Keeps them, unless they are large, or the kept segments of the same open block begin
-        earlier or end later."""
-        if block_bytes(segments) > BLOCK_BYTES_MAX:
-            return
-        kept = self._ends.get(key)
-        if (
-            kept is None
-            or kept[0].start < _boundary(segments[-1].end)
-            or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end)
-        ):
-            self._ends[key] = segments
-
-    def _kept_end(self, key: tuple[str, int], offset: int, watermark: int) -> tuple[Block, int]:
-        """The kept segments of the open block that begin at ``offset`` or before it, and where they
-        end: cells from there up to the watermark are to be encoded."""
-        segments = self._ends.get(key, [])
-        if segments and segments[0].start < self._starts.get(key[1], 0):
-            segments = []  # they were being encoded while the log was trimmed
-        if segments and _boundary(watermark) <= segments[0].start <= offset <= segments[-1].end:
-            return segments, segments[-1].end
-        # The first look at this open block, or one from before what was kept: all of it from here
-        # on is one new piece.
-        return [], min(offset, segments[0].start) if segments and segments[0].start >= _boundary(
-            watermark
-        ) else offset
 
     def prepare(self, wanted: Iterable[Wanted]) -> None:
         """Begins to read and encode, in one go, the new cells at the ends of these logs: a fetch of
         many partitions would else ask the store once for each."""
-        groups: dict[str, list[tuple[_Piece, Block]]] = {}
+        groups: dict[str, list[tuple[Piece, Block]]] = {}
         cells = 0
         for topic, shard, offset, watermark, leader_epoch in wanted:
-            if not _boundary(watermark) <= offset < watermark:
+            if not boundary(watermark) <= offset < watermark:
                 continue
-            segments, start = self._kept_end((topic.content, shard), offset, watermark)
+            segments, start = self.kept.end((topic.content, shard), offset, watermark)
             if (
                 start < watermark
                 and (topic.content, shard, start, watermark) not in self._under_way
@@ -315,7 +222,7 @@ class Blocks:
             ):
                 # A cluster that is away holds up nobody else's.
                 groups.setdefault(self._engine.commit_group(shard), []).append(
-                    (_Piece(topic, shard, start, watermark, leader_epoch), segments)
+                    (Piece(topic, shard, start, watermark, leader_epoch), segments)
                 )
                 cells += watermark - start
         for group in groups.values():
@@ -324,7 +231,7 @@ class Blocks:
                     [piece for piece, _ in group], [segments for _, segments in group]
                 )
 
-    def _encode_together(self, pieces: Sequence[_Piece], before: Sequence[Block]) -> None:
+    def _encode_together(self, pieces: Sequence[Piece], before: Sequence[Block]) -> None:
         """All pieces are done at the same moment, and fetches ask for one after the other. So all
         are kept at once, each behind the segments that were there ``before``. Pieces of a shard of
         which something was forgotten meanwhile are not kept."""
@@ -343,7 +250,7 @@ class Blocks:
                 pieces, before, forgets, encoding.result(), strict=True
             ):
                 if count == self._forgets[piece.shard]:
-                    self._keep_end((piece.topic.content, piece.shard), segments + new)
+                    self.kept.keep_end((piece.topic.content, piece.shard), segments + new)
 
         loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces).add_done_callback(
             done
@@ -425,11 +332,6 @@ class Blocks:
         )
 
 
-def _boundary(watermark: int) -> int:
-    """Where the open block begins."""
-    return watermark // BLOCK_CELLS * BLOCK_CELLS
-
-
 def _hand_out(
     encoding: asyncio.Future[list[Block]], futures: Sequence[asyncio.Future[Block]]
 ) -> None:
@@ -443,120 +345,3 @@ def _hand_out(
     else:
         for future, block in zip(futures, encoding.result(), strict=True):
             future.set_result(block)
-
-
-def encode_pieces(engine: Engine, pieces: Sequence[_Piece]) -> list[Block]:
-    """As :func:`encode_range` for each, read together."""
-    found = engine.scan_many(
-        [LogRange(piece.shard, piece.start, piece.end - piece.start) for piece in pieces]
-    )
-    blocks: list[Block] = []
-    left = BLOCK_BYTES_MAX
-    for piece, first in zip(pieces, found, strict=True):
-        blocks.append(encode_range(engine, *piece, first, bytes_max=max(left, 1)))
-        left -= block_bytes(blocks[-1])
-    return blocks
-
-
-def encode_range(
-    engine: Engine,
-    topic: Topic,
-    shard: int,
-    start: int,
-    end: int,
-    leader_epoch: int,
-    first: Sequence[StoredCell] | None = None,
-    left_out: Collection[int] = (),
-    bytes_max: int = BLOCK_BYTES_MAX,
-) -> Block:
-    """The batches of one range of offsets, in order and without a gap between them; an offset
-    without a record is a hole in its batch. They end before the range does with the batch that
-    brings them to ``bytes_max``.
-
-    ``first``: cells from its start on that were read already. ``left_out``: added_ids that are not
-    shown, whatever the view says.
-    """
-    column = topic.view.column
-    batches = _Batches(topic, shard, start, leader_epoch)
-    position = start
-    while position < end:
-        found = _below(
-            end, engine.scan(shard, position, end - position) if first is None else first
-        )
-        first = None
-        piece: list[StoredCell] = []
-        piece_bytes = 0
-        for cell in found:
-            if (
-                column is None or cell.column_name == column or cell.column_name == ERASED_COLUMN
-            ) and cell.added_id not in left_out:
-                size = decoded_bytes_bound(cell.body)
-                if piece and piece_bytes + size > _BATCH_BYTES:
-                    batches.add(piece)
-                    piece, piece_bytes = [], 0
-                    if batches.record_bytes >= bytes_max:
-                        batches.close(cell.added_id)
-                        return batches.block
-                piece.append(cell)
-                piece_bytes += size
-        batches.add(piece)
-        position = found[-1].added_id + 1 if found else end
-    batches.close(end)
-    return batches.block
-
-
-class _Batches:
-    """Batches of the cells of a range that the topic's view shows. Bodies are decoded in pieces of
-    a batch's size, so that a few more of them than a batch has are in memory at once."""
-
-    def __init__(self, topic: Topic, shard: int, start: int, leader_epoch: int) -> None:
-        self._topic = topic
-        self._shard = shard
-        self._start = start
-        self._leader_epoch = leader_epoch
-        self._cells: list[StoredCell] = []
-        self._bodies: list[bytes] = []
-        self._bytes = 0
-        self._closed_bytes = 0
-        self.block: Block = []
-
-    @property
-    def record_bytes(self) -> int:
-        """Of the records, those of the open batch before they are compressed."""
-        return self._closed_bytes + self._bytes
-
-    def add(self, cells: Sequence[StoredCell]) -> None:
-        """The next cells of the range; what the view leaves out of them has no record."""
-        shown, bodies = self._topic.reader.read(cells)
-        size = sum(map(len, bodies))
-        if self._cells and self._bytes + size > _BATCH_BYTES:
-            self.close(shown[0].added_id)
-        self._cells += shown
-        self._bodies += bodies
-        self._bytes += size
-
-    def close(self, end: int) -> None:
-        """Ends the batch: it covers the offsets up to, not including, ``end``."""
-        data = encode_record_batch(
-            self._topic.event_format,
-            self._shard,
-            self._cells,
-            self._bodies,
-            base_offset=self._start,
-            next_offset=end,
-            leader_epoch=self._leader_epoch,
-            compression=self._topic.compression,
-        )
-        self.block.append(Batch(self._start, end, data))
-        self._closed_bytes += len(data)
-        self._cells, self._bodies, self._bytes, self._start = [], [], 0, end
-
-
-def _below(end: int, found: Sequence[StoredCell]) -> Sequence[StoredCell]:
-    """Drops cells beyond the range: where ids are missing, a scan of as many cells as ids reaches
-    there."""
-    return (
-        [cell for cell in found if cell.added_id < end]
-        if found and found[-1].added_id >= end
-        else found
-    )

@@ -46,7 +46,7 @@ from typing import NamedTuple
 
 from cellfeed.bridge.gateway.limits import LATEST_READS_MAX, NEWEST_CELLS
 from cellfeed.bridge.gateway.log.batch import Batch, Block
-from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import Topic
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.engine import Engine
@@ -143,7 +143,7 @@ class Newest:
 def encode_newest(
     engine: Engine, topic: Topic, shard: int, start: int, end: int, head: Head
 ) -> Block:
-    """As :func:`cellfeed.bridge.gateway.log.blocks.encode_range`, without the cells of which a
+    """As :func:`cellfeed.bridge.gateway.log.encode.encode_range`, without the cells of which a
     newer one lies in the log that ``head`` shows."""
     superseded = engine.superseded(shard, start, end, head.log_start, head.watermark)
     # Where all of them are, nothing is read.

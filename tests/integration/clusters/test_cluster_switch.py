@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cellfeed.store.clusters.operating import old_master
 from cellfeed.store.clusters.operating import promote as failover
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
@@ -55,8 +56,8 @@ def made(servers: list[MariaDB], request: pytest.FixtureRequest) -> Iterator[Tes
 
 @pytest.fixture
 def quick_handover(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failover, "HANDOVER_S", 1.5)
-    monkeypatch.setattr(failover, "ALL_HANDOVER_S", 0.3)
+    monkeypatch.setattr(old_master, "HANDOVER_S", 1.5)
+    monkeypatch.setattr(old_master, "ALL_HANDOVER_S", 0.3)
 
 
 def is_as_it_was(cluster: TestCluster, engine: ClusteredEngine, number: int) -> None:
@@ -189,7 +190,7 @@ def test_a_master_that_answers_and_cannot_be_fenced_loses_nothing(
             make_read_only(server)
             raise StorageUnavailable("no answer in time")
 
-        monkeypatch.setattr(failover, "make_read_only", fence_in_vain)
+        monkeypatch.setattr(old_master, "make_read_only", fence_in_vain)
         if made.admin.semi_sync:
             assert not promote(made.admin, "b").fenced
         else:
@@ -248,7 +249,7 @@ def test_whatever_refuses_a_promotion_behind_the_fence_leaves_the_master_open(
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         number = 10
-        for step in ("stop_receiving", "_check_left_out", "_chosen"):
+        for step in ("stop_receiving", "check_left_out", "choose"):
             with monkeypatch.context() as patched:
 
                 def refuse(*_: object) -> None:

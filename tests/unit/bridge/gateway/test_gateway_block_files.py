@@ -26,7 +26,8 @@ from cellfeed.bridge.gateway.log import block_files as block_files_module
 from cellfeed.bridge.gateway.log.batch import Batch, Block, block_bytes
 from cellfeed.bridge.gateway.log.block_file import contents_fingerprint
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
-from cellfeed.bridge.gateway.log.blocks import Blocks, encode_range
+from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import Topic, make_topic
 from cellfeed.store.cells.body_codec import encode_body
 from cellfeed.store.cells.canonical_json import canonical

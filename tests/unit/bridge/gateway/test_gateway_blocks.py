@@ -20,7 +20,8 @@ from cellfeed.bridge.events.views import View
 from cellfeed.bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS
 from cellfeed.bridge.gateway.log import blocks as blocks_module
 from cellfeed.bridge.gateway.log.batch import Batch
-from cellfeed.bridge.gateway.log.blocks import Blocks, encode_range
+from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import make_topic
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
@@ -166,7 +167,7 @@ def test_a_full_block_is_encoded_once_however_often_it_is_read(store: Datastore)
         for _ in range(10):
             again = await blocks.read(ALL, 0, 0, 2 * BLOCK_CELLS, EPOCH, ENDLESS)
             assert all(old.data is new.data for old, new in zip(first, again, strict=True))
-        return blocks.encoded, blocks.hits
+        return blocks.encoded, blocks.kept.hits
 
     assert run(read) == (2, 20)
 
@@ -248,7 +249,7 @@ def test_nothing_kept_or_under_way_from_before_an_erasure_is_given_to_who_comes_
         blocks = Blocks(store.engine, executor)
         kept = await blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS)
         blocks.erased(0)
-        assert blocks.kept_bytes == 0
+        assert blocks.kept.bytes == 0
         # Encoded from what was there before the erasure, and held until it is heard of.
         hold.clear()
         go_on.clear()
@@ -358,7 +359,7 @@ def test_memory_stays_within_its_limit_and_the_least_recently_read_block_goes_fi
 
         async def block(number: int) -> None:
             await blocks.read(ALL, 0, number * BLOCK_CELLS, (number + 1) * BLOCK_CELLS, EPOCH, 1)
-            assert blocks.kept_bytes <= 3 * size + size // 2
+            assert blocks.kept.bytes <= 3 * size + size // 2
 
         for number in (0, 1, 2, 0, 3):
             await block(number)
@@ -369,7 +370,7 @@ def test_memory_stays_within_its_limit_and_the_least_recently_read_block_goes_fi
         assert blocks.encoded == encoded + 1
         for number in range(6):
             await block(number)
-        assert blocks.kept_bytes > 0
+        assert blocks.kept.bytes > 0
 
     run(read)
 
@@ -508,20 +509,20 @@ def test_what_is_kept_from_below_the_start_of_a_trimmed_log_is_dropped_and_the_r
     async def read(executor: ThreadPoolExecutor) -> None:
         blocks = Blocks(store.engine, executor)
         await blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS)
-        before = blocks.kept_bytes
+        before = blocks.kept.bytes
         now = 0
         while now < start:
             now = store.trim(0, start)
         blocks.trim(0, start)
-        assert blocks.kept_bytes < before
+        assert blocks.kept.bytes < before
         blocks.begin(ALL, 0, start, end, EPOCH)
         fill(store, 10)
         for _ in range(2):
             batches = await blocks.read(ALL, 0, start, end + 10, EPOCH, ENDLESS)
             assert_contiguous(batches, start, end + 10)
             assert [record.offset for record in records(batches)] == list(range(start, end + 10))
-        assert blocks.kept_bytes == sum(
-            sum(len(batch.data) for batch in block) for block in blocks._full.values()
+        assert blocks.kept.bytes == sum(
+            sum(len(batch.data) for batch in block) for block in blocks.kept._full.values()
         )
 
     run(read)
@@ -548,7 +549,7 @@ def test_a_block_that_is_being_read_while_its_log_is_trimmed_says_so_and_is_not_
                 await blocks.read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS)
         assert trimmed == [100]
         blocks.trim(0, 100)
-        assert blocks.kept_bytes == 0
+        assert blocks.kept.bytes == 0
         assert records(await blocks.read(ALL, 0, 100, BLOCK_CELLS, EPOCH, ENDLESS))[0].offset == 100
 
     run(read)
@@ -580,7 +581,7 @@ def test_large_bodies_end_a_block_early_and_every_reader_comes_past_it(
                 offset = batches[-1].end
             assert all(
                 sum(len(batch.data) for batch in block) < BLOCK_BYTES_MAX + LIMIT_SLACK
-                for block in [*blocks._full.values(), *blocks._ends.values()]
+                for block in [*blocks.kept._full.values(), *blocks.kept._ends.values()]
             )
         return offsets
 

@@ -17,6 +17,7 @@ from cellfeed.bridge.gateway.limits import BLOCK_CELLS
 from cellfeed.bridge.gateway.log import blocks as blocks_module
 from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.bridge.gateway.log.encode import encode_pieces, encode_range
 from cellfeed.store.datastore import Datastore
 from tests.unit.bridge.gateway.test_gateway_blocks import ALL, ENDLESS, EPOCH, fill, records
 
@@ -48,7 +49,7 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
 def test_what_was_read_before_an_erasure_is_neither_given_nor_kept(
     store: Datastore, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
-    held = Held(blocks_module.encode_range)
+    held = Held(encode_range)
     monkeypatch.setattr(blocks_module, "encode_range", held)
 
     async def read() -> tuple[list[Batch], list[Batch]]:
@@ -68,7 +69,7 @@ def test_what_was_read_before_an_erasure_is_neither_given_nor_kept(
 def test_ends_of_several_logs_that_were_read_before_an_erasure_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(blocks_module.encode_pieces)
+    held = Held(encode_pieces)
     monkeypatch.setattr(blocks_module, "encode_pieces", held)
 
     async def read(opened: Datastore) -> list[Batch]:

@@ -19,7 +19,7 @@ from cellfeed.bridge.events.record_batch import decode_record_batches
 from cellfeed.bridge.events.views import View
 from cellfeed.bridge.gateway.limits import NEWEST_CELLS
 from cellfeed.bridge.gateway.log.batch import Batch
-from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.log.newest import LatestReads, Newest, Reader, encode_newest
 from cellfeed.bridge.gateway.topics.topics import make_topic
 from cellfeed.store.cells.cell import StoredCell

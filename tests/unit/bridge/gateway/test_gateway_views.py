@@ -24,7 +24,8 @@ from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.bridge.gateway.limits import BLOCK_CELLS
 from cellfeed.bridge.gateway.log.batch import Batch
-from cellfeed.bridge.gateway.log.blocks import Blocks, encode_range
+from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import Topic, make_topic
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import InvalidRequest
@@ -168,7 +169,7 @@ def test_topics_with_the_same_records_share_their_kept_blocks() -> None:
             make_topic("as-json", View(), as_json),
         ):
             await blocks.read(topic, 0, 0, BLOCK_CELLS, 0, 1)
-        return blocks.encoded, blocks.hits
+        return blocks.encoded, blocks.kept.hits
 
     with ThreadPoolExecutor(1) as executor:
         assert asyncio.run(run(executor)) == (2, 2)

@@ -26,7 +26,7 @@ from cellfeed.bridge.events.views import View
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.bridge.export.schema_ids import typed_format
-from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.topics.topics import Topics, make_topic
 from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics

@@ -18,7 +18,7 @@ from cellfeed.bridge.backups.kept_state import belongs, restored, trigger_groups
 from cellfeed.bridge.events.envelope import JsonFormat
 from cellfeed.bridge.events.views import View
 from cellfeed.bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
-from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import make_topic
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.store.backups.check import dictionaries_known, read_state, verify

@@ -21,7 +21,6 @@ from unittest.mock import patch
 
 from cellfeed.store.clusters.moves import steps
 from cellfeed.store.clusters.operating.present_role import cluster_role
-from cellfeed.store.clusters.serving.cluster import CONFIRM_S
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import Unavailable
@@ -157,8 +156,6 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
                 random.Random(f"{kind}-{seed}-{number}"),
                 question=question,
                 places_count=not lossy,
-                # Staging's server at the master's address: the operator cannot fence the old one.
-                unsure_s=CONFIRM_S if kind == "foreign-node" else 0.0,
             )
             for number, (store, question) in enumerate(((indexed, _in_index), (coordinating, None)))
         ]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol, Unpack
@@ -84,10 +83,7 @@ class IndexQuestion(NamedTuple):
 class KeyReader:
     """One process' reads by key. ``question``: how the row of a put is asked for in an index.
     ``places_count``: False where an added_id beyond the watermark may change (asynchronous
-    replication); then an acknowledged cell may be absent for a while, too. ``unsure_s``: how long
-    after its acknowledgement a cell may be absent where an old master lives on without a fence:
-    readers take its word for ``CONFIRM_S``
-    (:mod:`cellfeed.store.clusters.serving.cluster`)."""
+    replication); then an acknowledged cell may be absent for a while, too."""
 
     def __init__(
         self,
@@ -99,9 +95,7 @@ class KeyReader:
         *,
         question: Callable[[Put], IndexQuestion] | None = None,
         places_count: bool = True,
-        unsure_s: float = 0.0,
     ) -> None:
-        self._unsure_s = unsure_s
         self.name, self._store, self._ledger, self._shown, self._chance = (
             name,
             store,
@@ -232,7 +226,7 @@ class KeyReader:
     # --- what is shown ----------------------------------------------------------------------------
 
     def _cells(self, path: str, puts: Sequence[Put], ask: Callable[[], list[Cell | None]]) -> None:
-        there = [self._must_be_there(put) for put in puts]
+        there = [_is_there(put) for put in puts]
         for put, was_there, cell in zip(puts, there, ask(), strict=True):
             if cell is not None:
                 self._see(path, cell)
@@ -248,7 +242,7 @@ class KeyReader:
     def _rows_from(
         self, path: str, puts: Sequence[Put], ask: Callable[[], list[dict[str, Cell]]]
     ) -> None:
-        there = [self._must_be_there(put) for put in puts]
+        there = [_is_there(put) for put in puts]
         for put, was_there, row in zip(puts, there, ask(), strict=True):
             for column, cell in row.items():
                 self._see(path, cell)
@@ -260,13 +254,6 @@ class KeyReader:
                     )
             if was_there and put.column_name not in row:
                 self._absent(path, put)
-
-    def _must_be_there(self, put: Put) -> bool:
-        return (
-            _is_there(put)
-            and put.answered_s is not None
-            and put.answered_s <= time.monotonic() - self._unsure_s
-        )
 
     def _see(self, path: str, cell: Cell) -> None:
         self._shown.see(path, cell.shard, seen_cell(cell), place_counts=self._places_count)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.serving.breaker import Breaker
 from cellfeed.store.clusters.serving.node import NodeView
 from cellfeed.store.engines.contract.values import Head
 
@@ -29,8 +30,11 @@ class Node:
         self.why_not: str | None = None
         self.told_at_s = time.monotonic()
         self.is_foreign = False
+        self.refused = None
+        self.breaker = Breaker()
+        self.promised = -1
         self.on_role: Callable[[Role], str | None] = lambda _: None
-        self.aborted = self.calls = 0
+        self.aborted = self.calls = self.asked = 0
         self.engine: Any = None
         self.after_call: Callable[[], None] = lambda: None
         self.on_look: Callable[[], None] = lambda: None
@@ -47,11 +51,15 @@ class Node:
         return True
 
     def ask(self) -> int:
+        self.asked += 1
         return 0
 
     def wait(self, ticket: int, slow_s: float) -> None:
         """Answers at once."""
         self.on_look()
+
+    def promised_epoch(self, history_id: str, since_s: float) -> int:
+        return self.promised
 
     def abort(self) -> None:
         self.aborted += 1

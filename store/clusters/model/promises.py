@@ -22,7 +22,7 @@ from collections.abc import Collection
 
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.engines.mysql.connections import MySqlServer, has_database, query
+from cellfeed.store.engines.mysql.promises import read_promise, write_promise
 from cellfeed.store.errors import StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import marked
 
@@ -35,7 +35,7 @@ def promised_epoch(cluster: ClusterServers, history_id: str, silent: Collection[
         if name in silent:
             continue
         try:
-            found.append(_promised(cluster, server, history_id))
+            found.append(read_promise(server, cluster.promised, history_id))
         except Unavailable:
             continue
     return max(found)
@@ -50,7 +50,7 @@ def promise(cluster: ClusterServers, role: Role, epoch: int, silent: Collection[
         if name in silent:
             continue
         try:
-            _remember(cluster, server, role.history_id, epoch)
+            write_promise(server, cluster.promised, role.history_id, epoch)
         except Unavailable as error:
             failed.append(f"{name}: {error}")
         else:
@@ -72,38 +72,3 @@ def refuse_promised(cluster: ClusterServers, role: Role) -> None:
             " chose does not answer: bring that node back, or promote another one without it:"
             f" cellfeed cluster promote {cluster.name} --give-up NODE"
         )
-
-
-def _promised(cluster: ClusterServers, server: MySqlServer, history_id: str) -> int:
-    if not has_database(server, cluster.promised):
-        return -1
-    with server.connection() as connection:
-        rows = query(
-            connection,
-            f"SELECT epoch FROM {cluster.promised}.promise WHERE history_id ="
-            f" X'{history_id.encode().hex()}'",
-        )
-    return int(rows[0][0]) if rows else -1
-
-
-def _remember(cluster: ClusterServers, server: MySqlServer, history_id: str, epoch: int) -> None:
-    with server.connection() as connection:
-        # Each node's own: not through the log, which a minion only takes from its master.
-        query(connection, "SET SESSION sql_log_bin = 0")
-        query(
-            connection,
-            f"CREATE DATABASE IF NOT EXISTS {cluster.promised} CHARACTER SET utf8mb4 COLLATE"
-            " utf8mb4_bin",
-        )
-        columns = "history_id VARBINARY(64) NOT NULL PRIMARY KEY, epoch INT UNSIGNED NOT NULL"
-        query(
-            connection,
-            f"CREATE TABLE IF NOT EXISTS {cluster.promised}.promise ({columns}) ENGINE=InnoDB",
-        )
-        behind = "ON DUPLICATE KEY UPDATE epoch = GREATEST(epoch, VALUES(epoch))"
-        query(
-            connection,
-            f"INSERT INTO {cluster.promised}.promise VALUES (X'{history_id.encode().hex()}',"
-            f" {epoch}) {behind}",
-        )
-        query(connection, "SET SESSION sql_log_bin = 1")

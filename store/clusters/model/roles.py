@@ -20,6 +20,11 @@ from cellfeed.store.engines.mysql.guard import ROLE_KEY
 from cellfeed.store.errors import DataDamaged, NoMinion, ProtectData
 from cellfeed.store.histories import is_same_history
 
+TAKEOVER_S: Final = 0.1
+"""How long every process can read that a node is master before that node takes its first write, in
+seconds. So a reader that asked all nodes within this time knows of every master that had
+acknowledged anything. Longer, and a promotion takes longer; shorter, and readers ask more often."""
+
 PROMOTIONS_KEPT: Final = 100
 """So many promotions are remembered, the newest: a node that slept through more of them is made a
 copy."""

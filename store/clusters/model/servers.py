@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.promises import promised_database
 from cellfeed.store.errors import InvalidRequest
 
 
@@ -50,7 +51,7 @@ class ClusterServers:
     def promised(self) -> str:
         """A database in which each node remembers by itself which promotions began
         (:mod:`cellfeed.store.clusters.model.promises`)."""
-        return f"{self.datastore}_promised"
+        return promised_database(self.datastore)
 
     @property
     def copying(self) -> str:

@@ -4,11 +4,12 @@ writes."""
 from __future__ import annotations
 
 import logging
+import time
 from typing import Final
 
 import msgspec
 
-from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.model.roles import TAKEOVER_S, Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.engines.contract.state_limits import revision_of_next_history
 from cellfeed.store.engines.mysql.connections import query, run_script
@@ -62,12 +63,16 @@ def raise_epoch(cluster: ClusterServers, role: Role) -> None:
 
 
 def open_master(cluster: ClusterServers, role: Role) -> None:
+    """Points the minions to the new master, which takes writes afterwards. The role was written
+    before the call; readers have ``TAKEOVER_S`` to learn of it."""
+    readable_since_s = time.monotonic()
     master = cluster.server(role.master)
     set_semi_sync(master, master=True, wanted=role.semi_sync)
     for name in role.minions:
         set_semi_sync(cluster.server(name), master=False, wanted=role.semi_sync)
         follow(cluster.server(name), master)
     failpoint("promote.after_repoint")
+    time.sleep(max(0.0, readable_since_s + TAKEOVER_S - time.monotonic()))
     open_for_writes(master)
     failpoint("promote.after_open")
     _log.info(

@@ -16,7 +16,9 @@ Steps, and what a kill after each leaves:
                      begins, and the role. From its commit on, processes that hear of the role send
                      writes there; they are refused (definitely not written) until step 6.
     5. re-point      the other minions follow the new master.
-    6. open          the new master takes writes.
+    6. open          the new master takes writes, not before its role could be read for
+                     ``TAKEOVER_S``: a reader that reaches it never takes an old master's word that
+                     something is not there (:mod:`cellfeed.store.clusters.serving.succession`).
 
 Run again after a kill it does what is left: a role whose master is still read-only is opened,
 minions are pointed to it. A promotion that is refused before step 4 gives the old master its writes

@@ -28,10 +28,11 @@ Its reads there (``tests/integration/clusters/test_cut_off.py``):
 
     logs          nothing past the watermark, which needs a minion: so nothing that a promotion can
                   take back. They stand still.
-    cells by key  reported as ``stale``, and absence is not reported. Neither holds while the nodes
-                  not heard from within ``CONFIRM_S`` are too few to promote anybody (a promotion
-                  needs a majority). So an answer by the master's word misses at most what was
-                  acknowledged in that time.
+    cells by key  reported as ``stale``, and absence is not reported, where the nodes not heard from
+                  are too few to promote anybody (a promotion needs a majority). A cell that was
+                  found is true; it is not ``stale`` while that majority was heard within
+                  ``CONFIRM_S``. Everything else is sure only by a look that is at most
+                  ``TAKEOVER_S`` older (:mod:`cellfeed.store.clusters.serving.succession`).
     next ids      not reported.
 
 The outcome of a put that was under way during a promotion:
@@ -54,7 +55,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from cellfeed.store.cells.cell import NewCell, PutResult
-from cellfeed.store.clusters.model.roles import Role, newest, of_other_histories
+from cellfeed.store.clusters.model.roles import TAKEOVER_S, Role, newest, of_other_histories
 from cellfeed.store.clusters.serving.node import (
     READ_TIMEOUT_S,
     SLOW_S,
@@ -63,6 +64,12 @@ from cellfeed.store.clusters.serving.node import (
     NodeEngine,
     NodeView,
     StorageNode,
+)
+from cellfeed.store.clusters.serving.succession import (
+    Asked,
+    ask_silent,
+    has_successor,
+    is_majority_heard,
 )
 from cellfeed.store.engines.contract.values import ErasedStep, Head, Replica
 from cellfeed.store.errors import (
@@ -89,6 +96,9 @@ MINION_WAIT_S: Final = 10.0
 in milliseconds, on a busy machine in seconds."""
 
 _PAUSE_S: Final = 0.002
+
+_ASK_AGAIN_S: Final = 0.02
+"""Between two questions who is master, in seconds, while too few nodes answer."""
 
 _CURE: Final = "Name clusters of one datastore in the configuration"
 
@@ -315,14 +325,23 @@ class Cluster:
         enough: Callable[[T], bool] | None = None,
         *,
         shown: bool = False,
+        lasting: Callable[[T], bool] | None = None,
     ) -> tuple[T, bool]:
         """``what`` of the first node in order that answers, and whether it is stale: not the word
         of a master that is sure to be one. ``enough`` sends a stale read on to the next node when
         it says no, as damage in a node's tables does; the last answer counts where none is enough.
         ``shown``: what is read was shown by some node, so that not even the master's word is the
-        last one: it shows a commit a moment later than the minion that it waits for. Raises
-        DataDamaged when no node has a good copy, StorageUnavailable when none answers."""
+        last one: it shows a commit a moment later than the minion that it waits for. ``lasting``:
+        whether an answer is right whatever was put meanwhile, as a cell that was found is. Without
+        it none is: every answer says what is not there, too. Such an answer is sure only when no
+        other node may have become master (:mod:`cellfeed.store.clusters.serving.succession`).
+        Raises DataDamaged when no node has a good copy, StorageUnavailable when none answers."""
         role = self._role
+        since_s = time.monotonic() - TAKEOVER_S
+        asked: Asked = []
+        if role is not None and lasting is None and not shown and first is Replica.MASTER:
+            # They answer while the master reads.
+            asked = ask_silent(self.nodes.values(), role.master, since_s)
         master = role.master if role is not None else None
         reasons, poor, moving = [], None, False
         damaged: DataDamaged | None = None
@@ -340,7 +359,18 @@ class Cluster:
                 damaged = DataDamaged(f"cluster {self.name}, node {node.name}: {error}")
                 reasons.append(f"{node.name}: {error}")
                 continue
-            sure = role is not None and node.name == master and self._is_sure(role)
+            sure = False
+            if role is not None and node.name == master:
+                lasts = shown or (lasting is not None and lasting(value))
+                sure = self._is_sure(role) and (lasts or self._speaks(role, since_s, asked))
+                if (
+                    not sure
+                    and not lasts
+                    and self._role is not None
+                    and self._role.epoch > role.epoch
+                ):
+                    # The new master is asked. Epochs only rise, so this ends.
+                    return self.read(what, first, enough, shown=shown, lasting=lasting)
             if (sure and not shown) or enough is None or enough(value):
                 return value, not sure
             poor = (value, True)
@@ -374,6 +404,20 @@ class Cluster:
             and self._role is not None
             and self._role.epoch == role.epoch
             and self._is_confirmed(role)
+        )
+
+    def _speaks(self, role: Role, since_s: float, asked: Asked) -> bool:
+        """Whether no other node was master when a read began that may go by what was heard since
+        then. Waits up to ``CONFIRM_S`` for nodes that are late."""
+        nodes, began_s = self.nodes.values(), time.monotonic()
+        asked = asked or ask_silent(nodes, role.master, since_s)
+        while not is_majority_heard(nodes, role.master, since_s, asked):
+            if not self._heard_enough(role) or time.monotonic() - began_s > CONFIRM_S:
+                return False
+            time.sleep(_ASK_AGAIN_S)
+            asked = ask_silent(nodes, role.master, since_s)
+        return not has_successor(nodes, role, since_s) and (
+            self._role is not None and self._role.epoch == role.epoch
         )
 
     def _is_confirmed(self, role: Role) -> bool:

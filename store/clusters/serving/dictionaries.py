@@ -60,7 +60,10 @@ class ClusteredDictionaries:
         for cluster in self._clusters:
             try:
                 found, stale = cluster.read(
-                    lambda engine: engine.dictionaries.find(dictionary_id), Replica.MASTER, bool
+                    lambda engine: engine.dictionaries.find(dictionary_id),
+                    Replica.MASTER,
+                    bool,
+                    lasting=bool,
                 )
             except Unavailable as error:
                 silent = error

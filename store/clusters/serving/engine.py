@@ -275,6 +275,7 @@ class ClusteredEngine:
             lambda engine, wanted: engine.get(wanted),
             _as_stale,
             read_from,
+            lasting=all_found,
         )
 
     def latest(
@@ -375,13 +376,13 @@ class ClusteredEngine:
     ) -> set[int]:
         check_shard(shard, self._shards)
 
-        # A node that is behind knows of fewer newer cells and names fewer. What it has beyond the
-        # watermark does not count, so none is named in error.
+        # A node that is behind, or an old master, knows of fewer newer cells and names fewer. What
+        # it has beyond the watermark does not count, so none is named in error.
         def ask(engine: NodeEngine) -> set[int]:
             return engine.superseded(shard, start, end, log_start, watermark)
 
         found, _ = self.placement.settled(
-            lambda: self._cluster_of(shard).read(ask, self._read_first)
+            lambda: self._cluster_of(shard).read(ask, self._read_first, lasting=_always)
         )
         return found
 
@@ -499,9 +500,10 @@ class ClusteredEngine:
         as_stale: Callable[[T], T],
         read_from: Replica,
         enough: Callable[[list[K], list[T]], bool] = lambda _, values: all_found(values),
+        lasting: Callable[[list[T]], bool] | None = None,
     ) -> list[T]:
         return self.placement.settled(
-            lambda: self._each_now(keyed, read, as_stale, read_from, enough)
+            lambda: self._each_now(keyed, read, as_stale, read_from, enough, lasting)
         )
 
     def _each_now(
@@ -511,6 +513,7 @@ class ClusteredEngine:
         as_stale: Callable[[T], T],
         read_from: Replica,
         enough: Callable[[list[K], list[T]], bool],
+        lasting: Callable[[list[T]], bool] | None,
     ) -> list[T]:
         """The first of them, up to where one of the clusters had no more room for its own (E26)."""
         results: dict[int, T] = {}
@@ -521,6 +524,7 @@ class ClusteredEngine:
                 lambda engine, wanted=wanted: read(engine, wanted),  # type: ignore[misc]
                 read_from,
                 lambda values, wanted=wanted: enough(wanted, values),  # type: ignore[misc]
+                lasting=lasting,
             )
             if stale and not enough(wanted, values):
                 # What a minion does not have may still have been acknowledged: "not there" is only
@@ -579,6 +583,10 @@ def _is_full(values: Sequence[object]) -> bool:
             value if isinstance(value, list) else [value] if isinstance(value, LocatedCell) else []
         )
     return page.is_full
+
+
+def _always(_: object) -> bool:
+    return True
 
 
 def all_found(values: Sequence[object]) -> bool:

@@ -310,7 +310,7 @@ def _once_there(
         time.sleep(_PAUSE_S * look)
         # A minion may show what its master does not show yet, so the master is not asked alone.
         for first in Replica:
-            found, _ = cluster.read(read, first, _is_there)
+            found, _ = cluster.read(read, first, _is_there, lasting=_is_there)
             if found is not None:
                 return found
     raise StorageUnavailable(

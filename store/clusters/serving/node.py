@@ -118,6 +118,11 @@ class NodeEngine(RewritableEngine, Protocol):
         unless their token is ``seen``."""
         ...
 
+    def promised_epoch(self, history_id: str) -> int:
+        """The highest epoch of a promotion that the node was asked to remember; -1 when none
+        (:mod:`cellfeed.store.clusters.model.promises`)."""
+        ...
+
     @property
     def state(self) -> NodeStateTable: ...
 
@@ -170,6 +175,8 @@ class StorageNode:
         self._damaged_at_s = -math.inf
         self.told_at_s = -math.inf
         """When the last look that was answered began, by the monotonic clock."""
+        self._promised = -1
+        self._promised_at_s = -math.inf
         self.is_foreign = False
         """Whether it is another cluster's node, or of another history: nothing is read of it."""
         self.belongs_to: tuple[str, str] | None = None
@@ -232,6 +239,17 @@ class StorageNode:
                 (engine.connected_at_s for engine in self._engines.values()), default=-math.inf
             )
         return self.view is not None and self.view.confirmed and self.told_at_s >= connected_at_s
+
+    def promised_epoch(self, history_id: str, since_s: float) -> int:
+        """The highest epoch of a promotion that the node was asked to remember, as it was since
+        then, by the monotonic clock; -1 when none. Raises Unavailable."""
+        if self._promised_at_s < since_s:
+            began_s = time.monotonic()
+            self._promised = self.call(
+                lambda engine: engine.promised_epoch(history_id), WATCH_TIMEOUT_S
+            )
+            self._promised_at_s = began_s
+        return self._promised
 
     def _engine(self, timeout_s: float) -> NodeEngine:
         with self._open_lock:

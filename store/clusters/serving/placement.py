@@ -95,7 +95,7 @@ class Placement:
             told = [self.map]
             for cluster in self._clusters.values():
                 try:
-                    found, _ = cluster.read(lambda engine: read_map(engine.state))
+                    found, _ = _map_of(cluster)
                 except CellfeedError:
                     continue
                 if found is not None and (found.datastore, found.shards) == (
@@ -131,7 +131,7 @@ class Placement:
         for cluster in self._clusters.values():
             try:
                 refuse_lost_on_master(cluster)
-                shard_map, _ = cluster.read(lambda engine: read_map(engine.state))
+                shard_map, _ = _map_of(cluster)
             except StorageUnavailable as error:
                 reasons.append(str(error))
                 continue
@@ -143,3 +143,8 @@ class Placement:
                 f" init): {'; '.join(reasons)}"
             )
         return merged(sorted(found, key=lambda each: each.version, reverse=True))
+
+
+def _map_of(cluster: Cluster) -> tuple[ShardMap | None, bool]:
+    """The map as the cluster's master has it: an old one leads to a refusal."""
+    return cluster.read(lambda engine: read_map(engine.state), lasting=lambda _: True)

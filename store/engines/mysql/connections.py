@@ -298,7 +298,12 @@ def query(connection: Connection[Any], sql: str | bytes) -> Sequence[tuple[Any, 
 def has_database(server: MySqlServer, name: str) -> bool:
     """Whether the server has a database of that name. Raises StorageUnavailable."""
     with server.connection() as connection:
-        return (name,) in query(connection, "SHOW DATABASES")
+        return bool(
+            query(
+                connection,
+                f"SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = '{name}'",
+            )
+        )
 
 
 def query_all(

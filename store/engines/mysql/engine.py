@@ -42,6 +42,7 @@ from cellfeed.store.engines.mysql.guard import Guard
 from cellfeed.store.engines.mysql.index import MySqlIndexes
 from cellfeed.store.engines.mysql.log import MySqlLog
 from cellfeed.store.engines.mysql.migrations import Layout, check_schema, migrate
+from cellfeed.store.engines.mysql.promises import promised_database, read_promise
 from cellfeed.store.engines.mysql.put import Encoding, PutStatements, sql_triple
 from cellfeed.store.engines.mysql.rewrite import RewriteStatements
 from cellfeed.store.engines.mysql.state import MySqlState
@@ -337,6 +338,10 @@ class MySqlEngine:
     def look(self, state_key: str, seen: int | None) -> Look:
         """Heads, where they have changed since the token ``seen``, and a state entry."""
         return self._counters.look(state_key, seen)
+
+    def promised_epoch(self, history_id: str) -> int:
+        """The highest epoch of a promotion that the node was asked to remember; -1 when none."""
+        return read_promise(self._server, promised_database(self._datastore), history_id)
 
     def change_token(self) -> int:
         return self._counters.change_token()

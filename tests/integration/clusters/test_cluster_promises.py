@@ -123,7 +123,7 @@ def test_a_promise_needs_a_majority(
     cluster: TestCluster, engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_until_stored(engine, cells(range(5)))
-    monkeypatch.setattr("cellfeed.store.clusters.model.promises._remember", _refuses)
+    monkeypatch.setattr("cellfeed.store.clusters.model.promises.write_promise", _refuses)
     with pytest.raises(StorageUnavailable, match="majority is needed"):
         promote(cluster.admin)
     monkeypatch.undo()

@@ -100,6 +100,56 @@ def test_a_master_is_sure_only_while_too_few_nodes_are_silent_to_have_promoted_a
     assert cluster.read(lambda engine: engine) == ("a", True)
 
 
+def absent(engine: Any) -> list[Any]:
+    """What a node answers that lacks a cell; the new master b has it."""
+    return ["there"] if engine == "b" else [None]
+
+
+def in_the_past(nodes: dict[str, Node], seconds: float = 1.0) -> None:
+    for node in nodes.values():
+        node.told_at_s -= seconds
+
+
+def test_a_master_says_what_is_absent_only_when_nobody_tells_of_another_by_now(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
+    in_the_past(nodes)
+    nodes["b"].on_look = lambda: nodes["b"].says(11, ROLE.promoted("b", ["c"], "", 2))
+    assert cluster.read(absent, enough=all, lasting=all) == (["there"], False)
+
+
+def test_a_cell_that_is_found_needs_no_other_nodes_word(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
+    in_the_past(nodes)
+    assert cluster.read(lambda _: [1], enough=all, lasting=all) == ([1], False)
+    assert [node.asked for node in nodes.values()] == [0, 0, 0]
+    nodes["b"].on_look = partial(nodes["b"].says, 9)
+    nodes["c"].on_look = partial(nodes["c"].says, 7)
+    assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], False)
+    assert cluster.read(lambda _: ["the newest"]) == (["the newest"], False)
+    assert [node.asked for node in nodes.values()] == [0, 1, 1], "one look serves both"
+
+
+def test_a_silent_node_that_a_majority_promised_an_epoch_to_may_be_master(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
+    in_the_past(nodes)
+    nodes["c"].on_look = partial(nodes["c"].says, 7)
+    assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], False)
+    nodes["c"].promised = 2
+    assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], True)
+    nodes["c"].promised, nodes["a"].promised = 1, 2
+    assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], True)
+    nodes["a"].promised = 1
+    assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], False)
+    in_the_past(nodes, cluster_module.CONFIRM_S - 0.3)
+    nodes["c"].on_look = lambda: None
+    assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], True), (
+        "a majority is silent"
+    )
+
+
 def test_a_node_that_does_not_follow_the_master_is_not_read(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +12,11 @@ from typing import Annotated
 
 import typer
 
+from cellfeed.child import START_TIMEOUT_S, launch
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.instance.config_file import load_config
 from cellfeed.instance.supervisor import (
-    START_TIMEOUT_S,
     start_again,
     start_all,
     stop_all,
@@ -119,16 +118,8 @@ def _detach(directory: RunDir, config: Path | None) -> None:
     if config is not None:
         arguments += ["--config", str(config)]
     log_path = directory.log("supervisor")
-    with log_path.open("ab") as log:
-        start = log.tell()
-        process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, "COLUMNS": "500"},
-        )
+    start = log_path.stat().st_size if log_path.exists() else 0
+    process = launch(arguments, {"COLUMNS": "500"}, log=log_path)
     try:
         _wait_until_up(process, log_path, start)
     except BaseException:

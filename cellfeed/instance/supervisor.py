@@ -19,30 +19,19 @@ from typing import Final
 
 import psutil
 
+from cellfeed.child import await_served, launch, starting
 from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config, write_config
+from cellfeed.instance.restarts import Restarts
 from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
 from cellfeed.servers.configured import SERVER_KINDS, configured_server, own_clusters
 from cellfeed.servers.life import start_server
-from cellfeed.signals import raise_if_asked, uninterrupted
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 _log = logging.getLogger("cellfeed.instance.supervisor")
-START_TIMEOUT_S: Final = 60.0
-"""How long a process may take until it serves."""
-
-RESTART_DELAY_MIN_S: Final = 0.2
-RESTART_DELAY_MAX_S: Final = 30.0
-"""Before a dead process is started again: twice as long each time, so that one that cannot live
-does not keep a core busy starting it."""
-
-STEADY_S: Final = 60.0
-"""A process that has lived for this long is well again: its next restart comes at once, as the
-first one did."""
-
 _LOOK_INTERVAL_S: Final = 0.2
-_LOG_TAIL_CHARACTERS: Final = 1500
+_READY_INTERVAL_S: Final = 0.02
 
 Say = Callable[[str], None]
 
@@ -126,54 +115,24 @@ def start_one(
         return start_server(
             configured_server(directory, load_config(directory.config), name), directory, given_up
         )
-    log_path = directory.log(name)
-    process = None
-    try:
-        with uninterrupted(), log_path.open("ab") as log:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "cellfeed.cli.main",
-                    "run",
-                    "--run-dir",
-                    str(directory.path),
-                    name,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-        ready = _wait_until_ready(directory, name, process, given_up)
-        entry = ProcessEntry(name, kind, process.pid, ready.ports, str(log_path))
+    log = directory.log(name)
+    command = [sys.executable, "-m", "cellfeed.cli.main", "run", "--run-dir", str(directory.path)]
+
+    def launched() -> subprocess.Popen[bytes]:
+        return launch([*command, name], {"PYTHONUNBUFFERED": "1"}, log=log)
+
+    with starting(launched) as process:
+
+        def ready() -> Ready | None:
+            said = directory.ready(name)
+            return said if said is not None and said.pid == process.pid else None
+
+        ports = await_served(
+            name, process, log, ready, given_up, interval_s=_READY_INTERVAL_S
+        ).ports
+        entry = ProcessEntry(name, kind, process.pid, ports, str(log))
         directory.record(entry)
-    except BaseException:
-        # Also for a Ctrl-C: nothing has a record of it yet, so nobody else could end it.
-        if process is not None:
-            process.kill()
-            process.wait()
-        raise
     return entry
-
-
-def _wait_until_ready(
-    directory: RunDir, name: str, process: subprocess.Popen[bytes], given_up: Callable[[], bool]
-) -> Ready:
-    log_path = directory.log(name)
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while True:
-        ready = directory.ready(name)
-        if ready is not None and ready.pid == process.pid:
-            return ready
-        raise_if_asked()
-        if given_up():
-            raise Unavailable(f"{name} was told to end before it served")
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            tail = log_path.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
-            raise Unavailable(f"{name} did not start; the end of {log_path}:\n{tail}")
-        time.sleep(0.02)
 
 
 def stop_all(directory: RunDir, say: Say) -> None:
@@ -226,23 +185,6 @@ def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[]
                 _try_missing(directory, name, kinds[name], reason, say, stopping)
                 restarts[name].tried(time.monotonic())
         time.sleep(_LOOK_INTERVAL_S)
-
-
-class Restarts:
-    """When one process may be started again. Times are monotonic seconds."""
-
-    def __init__(self) -> None:
-        self._last_s = -STEADY_S
-        self._delay_s = 0.0
-
-    def is_due(self, now_s: float) -> bool:
-        if now_s - self._last_s >= self._delay_s + STEADY_S:
-            self._delay_s = 0.0
-        return now_s - self._last_s >= self._delay_s
-
-    def tried(self, now_s: float) -> None:
-        self._last_s = now_s
-        self._delay_s = min(max(2 * self._delay_s, RESTART_DELAY_MIN_S), RESTART_DELAY_MAX_S)
 
 
 def stop_instance(directory: RunDir, say: Say) -> None:

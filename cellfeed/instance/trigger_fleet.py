@@ -29,8 +29,10 @@ from typing import Final
 
 import msgspec
 
+from cellfeed.child import START_TIMEOUT_S, launch
 from cellfeed.config.model import TriggersConfig
-from cellfeed.instance.supervisor import START_TIMEOUT_S, Restarts, Say
+from cellfeed.instance.restarts import Restarts
+from cellfeed.instance.supervisor import Say
 from cellfeed.instance.trigger_process import Specification
 from cellfeed.run_dir import STOP_TIMEOUT_S
 from cellfeed.store.errors import InvalidRequest
@@ -109,14 +111,11 @@ class TriggerFleet:
             str(self._config), str(self._run_dir), self._triggers, worker.name, write_fd
         )
         try:
-            # A session of its own: a Ctrl-C at the terminal reaches only the run, which ends its
-            # workers.
-            worker.process = subprocess.Popen(
+            worker.process = launch(
                 [sys.executable, "-m", "cellfeed.instance.trigger_process", worker.name],
+                {"PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.PIPE,
                 pass_fds=(write_fd,),
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         except BaseException:
             os.close(read_fd)

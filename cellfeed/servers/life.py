@@ -26,13 +26,10 @@ from typing import Final, Protocol
 
 import psutil
 
+from cellfeed import child
+from cellfeed.child import await_served, starting
 from cellfeed.run_dir import ProcessEntry, RunDir
-from cellfeed.signals import raise_if_asked, uninterrupted
 from cellfeed.store.errors import Unavailable
-
-START_TIMEOUT_S: Final = 60.0
-"""How long a server may take until it answers; MariaDB needs 0.3 s, Kafka 7 s, recovery after a
-kill some more."""
 
 PREPARE_TIMEOUT_S: Final = 60.0
 """How long making a server's files may take; MariaDB needs 1 s, Kafka 3 s."""
@@ -46,6 +43,7 @@ PORT_WAIT_S: Final = 5.0
 until its last thread has ended."""
 
 LOOPBACK: Final = "127.0.0.1"
+_ENVIRONMENT: Final = {"LC_ALL": "C"}
 _PROBE_INTERVAL_S: Final = 0.05
 _LOG_TAIL_CHARACTERS: Final = 1500
 _SYSTEM_PROGRAMS: Final = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -89,26 +87,12 @@ def start_server(
     ``given_up`` says that nobody wants it."""
     check_ports_free(server)
     server.prepare()
-    process = None
-    try:
-        with uninterrupted():
-            process = launch(server, directory.log(server.name))
-        await_answer(server, process, directory.log(server.name), given_up)
-        entry = ProcessEntry(
-            server.name,
-            server.kind,
-            process.pid,
-            dict(server.ports),
-            str(directory.log(server.name)),
-        )
+    log = directory.log(server.name)
+    with starting(lambda: launch(server, log)) as process:
+        await_answer(server, process, log, given_up)
+        entry = ProcessEntry(server.name, server.kind, process.pid, dict(server.ports), str(log))
         directory.say_ready(server.name, entry.ports, process.pid)
         directory.record(entry)
-    except BaseException:
-        # Also for a Ctrl-C: nothing has a record of it yet, so nobody else could end it.
-        if process is not None:
-            process.kill()
-            process.wait()
-        raise
     # The handle is let go: from here on the system is asked who is alive, and a handle that is
     # dropped while its process runs would complain.
     process.returncode = 0
@@ -117,16 +101,7 @@ def start_server(
 
 def launch(server: LocalServer, log_path: Path) -> subprocess.Popen[bytes]:
     """The started server; it may not serve yet."""
-    command = server.command()
-    with log_path.open("ab") as log:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
+    return child.launch(server.command(), _ENVIRONMENT, log=log_path)
 
 
 def await_answer(
@@ -137,15 +112,11 @@ def await_answer(
 ) -> None:
     """Returns once a launched server answers. Raises Unavailable with the end of its log when it
     ends before, or takes too long."""
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not server.answers() or process.poll() is not None:
-        raise_if_asked()
-        if given_up():
-            raise Unavailable(f"{server.name} was told to end before it served")
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            tail = log_path.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
-            raise Unavailable(f"{server.name} did not start; the end of {log_path}:\n{tail}")
-        time.sleep(_PROBE_INTERVAL_S)
+
+    def answered() -> bool | None:
+        return (server.answers() and process.poll() is None) or None
+
+    await_served(server.name, process, log_path, answered, given_up, interval_s=_PROBE_INTERVAL_S)
 
 
 def check_ports_free(server: LocalServer) -> None:
@@ -180,7 +151,7 @@ def run_in_place(server: LocalServer, directory: RunDir) -> None:
     server.prepare()
     command = server.command()
     directory.say_ready(server.name, dict(server.ports))
-    os.execve(command[0], command, {**os.environ, "LC_ALL": "C"})  # noqa: S606  # the command is ours
+    os.execve(command[0], command, {**os.environ, **_ENVIRONMENT})  # noqa: S606  # the command is ours
 
 
 def program(name: str, server: str, package: str) -> str:

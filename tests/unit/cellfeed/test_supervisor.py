@@ -13,13 +13,12 @@ from typing import cast
 import psutil
 import pytest
 
+from cellfeed import child
 from cellfeed.config.model import Config, TriggersConfig, WorkerConfig, ZooKeeperServerConfig
 from cellfeed.instance import supervisor
 from cellfeed.instance.config_file import write_config
+from cellfeed.instance.restarts import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S, STEADY_S
 from cellfeed.instance.supervisor import (
-    RESTART_DELAY_MAX_S,
-    RESTART_DELAY_MIN_S,
-    STEADY_S,
     start_again,
     start_all,
     start_one,
@@ -175,10 +174,10 @@ def hanging(tmp_path: Path) -> RunDir:
 
 def started_for(directory: RunDir) -> list[psutil.Process]:
     found = []
-    for child in psutil.Process().children():
+    for each in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # a zombie, whose command line is gone, is one too
-            if str(directory.path) in child.cmdline():
-                found.append(child)
+            if str(directory.path) in each.cmdline():
+                found.append(each)
     return found
 
 
@@ -203,7 +202,7 @@ def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(
 def test_a_start_that_takes_too_long_says_so_and_leaves_no_process(
     hanging: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "START_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(child, "START_TIMEOUT_S", 0.3)
     with pytest.raises(Unavailable, match=r"triggers did not start; the end of .*triggers\.log"):
         start_one(hanging, "triggers", "triggers")
     assert not started_for(hanging)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from cellfeed import child
 from cellfeed.config.model import TriggersConfig
 from cellfeed.instance import trigger_fleet
-from cellfeed.instance.supervisor import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S
+from cellfeed.instance.restarts import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S
 from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
 from cellfeed.store.errors import InvalidRequest
 
@@ -40,11 +41,9 @@ class Fleet:
             return popen([sys.executable, "-c", line, command[-1]], **options)
 
         monkeypatch.setattr(
-            trigger_fleet,
+            child,
             "subprocess",
-            SimpleNamespace(
-                Popen=start, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
-            ),
+            SimpleNamespace(Popen=start),
         )
         names = [f"w{number}" for number in range(1, count + 1)]
         self.fleet = TriggerFleet(
@@ -94,7 +93,7 @@ def test_a_worker_that_dies_is_started_again_with_growing_patience(
         now_s += seconds
 
     fleet = Fleet(monkeypatch, tmp_path, READY + "sys.exit(1)", count=1)
-    own_subprocess: Any = vars(trigger_fleet)["subprocess"]  # the one that Fleet has put there
+    own_subprocess: Any = vars(child)["subprocess"]  # the one that Fleet has put there
     start = own_subprocess.Popen
 
     def noted(*arguments: Any, **options: Any) -> Any:

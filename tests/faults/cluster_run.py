@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from functools import partial
 from unittest.mock import patch
 
-from cellfeed.store.clusters.moves import steps
+from cellfeed.store.clusters.moves import waiting
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
@@ -104,7 +104,7 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
     clusters = 2 if moves or kind in ("buffered", "lost-tail", "master-restarts-then-dies") else 1
     supervised = moves or kind == "supervised"
     with (
-        patch.object(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S),
+        patch.object(waiting, "FENCE_MAX_S", BUSY_FENCE_MAX_S),
         cluster_system(
             semi_sync=not lossy,
             clusters=clusters,

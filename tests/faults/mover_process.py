@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.moves import heal, steps
+from cellfeed.store.clusters.moves import heal, waiting
 from cellfeed.store.clusters.moves.mover import clean, move_shard, roll_back
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from tests.support.mariadb_cluster import BUSY_FENCE_MAX_S
@@ -55,7 +55,7 @@ def kill_mover_at(
 
 
 def main() -> None:
-    steps.FENCE_MAX_S = BUSY_FENCE_MAX_S  # type: ignore[misc]
+    waiting.FENCE_MAX_S = BUSY_FENCE_MAX_S  # type: ignore[misc]
     action, clusters, shards, shard, to = sys.argv[1:]
     made = {
         name: ClusterServers(

@@ -13,7 +13,7 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
 from cellfeed.store.clusters.model.shard_map import even_map
-from cellfeed.store.clusters.moves import steps
+from cellfeed.store.clusters.moves import waiting
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from tests.support import local_mariadb
@@ -97,7 +97,7 @@ def clusters(
 ) -> Iterator[dict[str, TestCluster]]:
     """Two clusters of the three servers: c1 has a master and a minion, c2 one node; bare again
     afterwards."""
-    monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
+    monkeypatch.setattr(waiting, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
     divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
     made = {
         "c1": make_cluster("c1", servers[:2], divided),

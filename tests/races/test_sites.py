@@ -15,7 +15,7 @@ MARKED: Final = {
     "store/engines/sqlite/state.py:SqliteState.commit": "cas.state",
     "store/engines/mysql/state.py:MySqlState.commit": "cas.state",
     "store/engines/mysql/guard.py:Guard.until_it_holds": "cas.guard",
-    "store/clusters/moves/shard_side.py:ShardSide._commit": "cas.shard",
+    "store/clusters/moves/locked_shard.py:LockedShard._commit": "cas.shard",
     "bridge/coordination/zookeeper/connection.py:Connection.commit": "cas.zookeeper",
     "cellfeed/testing/zookeeper_tree.py:TreeClient.commit": "cas.zookeeper",
     "store/engines/mysql/replication.py:make_read_only": "fence.server",

@@ -48,7 +48,7 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ShardNotes:
     """What a server says of a shard. ``serves``: its log's start and next id where it has the
     counter. ``copied_to``: the cluster that a copy is made for, so that nothing is erased here;
     empty when none is. ``hidden``: its tables have their other names; ``has_tables``: there are
@@ -62,7 +62,7 @@ class Standing:
     has_tables: bool
 
 
-def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standing:
+def shard_notes(connection: Connection[Any], layout: Layout, shard: int) -> ShardNotes:
     """What the server of a connection says of the shard, in one look."""
     meta, there = layout.meta, tables(connection, layout.database(shard))
     counter = query(
@@ -79,7 +79,7 @@ def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standin
         "SELECT target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures,"
         f" last_created_at FROM {meta}.shard_leaving WHERE shard = {shard}",
     )
-    return Standing(
+    return ShardNotes(
         (int(counter[0][0]), int(counter[0][1])) if counter else None,
         counter[0][2].decode() if counter else "",
         (
@@ -117,7 +117,7 @@ def tables(connection: Connection[Any], database: str) -> list[str]:
     return [str(name) for (name,) in query(connection, sql)]
 
 
-class Told(NamedTuple):
+class MasterNotes(NamedTuple):
     """What a cluster's master says of all its shards. ``served``: how many cells each has that it
     serves; ``copied``: for which cluster one is copied."""
 
@@ -127,7 +127,7 @@ class Told(NamedTuple):
     copied: dict[int, str]
 
 
-def told_by(cluster: ClusterServers, role: Role) -> Told:
+def notes_of_master(cluster: ClusterServers, role: Role) -> MasterNotes:
     """All of one moment: a shard that is fenced, given back or switched between two looks would
     seem to be nowhere. Raises StorageUnavailable."""
     meta = cluster.meta
@@ -147,7 +147,7 @@ def told_by(cluster: ClusterServers, role: Role) -> Told:
         )
         leaving = query(connection, f"SELECT {fields} FROM {meta}.shard_leaving")
         query(connection, "COMMIT")
-    return Told(
+    return MasterNotes(
         {int(shard): int(cells) for shard, cells, _ in served},
         {
             int(shard): Arriving(source.decode(), int(token), int(after))

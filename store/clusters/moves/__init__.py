@@ -49,7 +49,7 @@ What a kill of the mover leaves:
                  (``heal.py``).
     in 6         some tables are gone; cleaning again drops the rest.
     taking back  the mark, with the copy, with the rest of it, or alone: taking back again ends it
-                 (``steps.take_back``).
+                 (``take_back.take_back``).
 
 A master that dies is handled in the same way: the mover looks for the new one and resumes from the
 state in the tables.

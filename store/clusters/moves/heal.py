@@ -40,10 +40,9 @@ What a kill of the healer leaves:
     between two maps                      the next look writes the rest.
 
 A copy is taken back under the locks of both sides, too. A kill leaves in any case the mark, so the
-repeated erasure comes here again (:func:`~cellfeed.store.clusters.moves.steps.take_back`). A mover
-that was paused meanwhile has lost its connections and cannot continue with them. It looks at the
-servers, finds no copy, and begins a new one: in its log the erasure is done, or refused by the new
-mark.
+repeated erasure comes here again (``take_back.py``). A mover that was paused meanwhile has lost its
+connections and cannot continue with them. It looks at the servers, finds no copy, and begins a new
+one: in its log the erasure is done, or refused by the new mark.
 
 Any number of healers may run: the locks let one of them at a shard, the others find nothing left to
 do.
@@ -58,17 +57,12 @@ from collections.abc import Callable, Set
 from contextlib import ExitStack
 from typing import Final
 
-from cellfeed.store.clusters.model.shard_notes import Clusters, told_by
-from cellfeed.store.clusters.moves.shard_side import cut_off, lock_holder
-from cellfeed.store.clusters.moves.steps import (
-    Move,
-    TooSlow,
-    bar_switch,
-    give_back,
-    opened_side,
-    take_back,
-)
+from cellfeed.store.clusters.model.shard_notes import Clusters, notes_of_master
+from cellfeed.store.clusters.moves.mover_lock import cut_off, lock_holder
+from cellfeed.store.clusters.moves.steps import Move, opened_side
+from cellfeed.store.clusters.moves.take_back import bar_switch, give_back, take_back
 from cellfeed.store.clusters.moves.underway import Underway, owners, underway
+from cellfeed.store.clusters.moves.waiting import TooSlow
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.mysql.connections import query
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
@@ -87,7 +81,7 @@ LOOK_TIMEOUT_S: Final = 5.0
 
 HEAL_AFTER_S: Final = 3.0
 """How long a shard must have been without a cluster that serves it, in seconds: three times what a
-move may take for it (``steps.FENCE_MAX_S``)."""
+move may take for it (``waiting.FENCE_MAX_S``)."""
 
 SILENT_MAX_S: Final = 10.0
 """A mover whose connections have said nothing for so long is cut off, in seconds. Behind a fence it
@@ -127,8 +121,8 @@ def heal(clusters: Clusters, found: Underway) -> str | None:
     with ExitStack() as opened:
         source = opened.enter_context(opened_side(clusters[found.source], found.shard))
         target = opened.enter_context(opened_side(clusters[found.target], found.shard))
-        left, note = source.standing().leaving, target.standing().arriving
-        if source.standing().serves or left is None or left.target != found.target:
+        left, note = source.notes().leaving, target.notes().arriving
+        if source.notes().serves or left is None or left.target != found.target:
             return None
         if note is None or note.source != found.source:
             raise StorageUnavailable(
@@ -156,14 +150,14 @@ def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | No
     if source not in clusters:
         return None
     role, _ = cluster_role(clusters[source])
-    copied_to = told_by(clusters[source], role).copied.get(shard)
+    copied_to = notes_of_master(clusters[source], role).copied.get(shard)
     if copied_to is None or copied_to not in clusters:
         return None
     _end_silent(clusters, shard, {source, copied_to}, COPY_SILENT_MAX_S)
     with ExitStack() as opened:
         here = opened.enter_context(opened_side(clusters[source], shard))
         there = opened.enter_context(opened_side(clusters[copied_to], shard))
-        if here.standing().copied_to != copied_to:
+        if here.notes().copied_to != copied_to:
             return None  # somebody has resumed it, or has taken it back
         try:
             take_back(here, there, copied_to)

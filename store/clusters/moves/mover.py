@@ -14,20 +14,13 @@ from contextlib import ExitStack
 from typing import Final, TypeVar
 
 from cellfeed.store.clusters.model.shard_map import merged, read_map
-from cellfeed.store.clusters.model.shard_notes import Clusters, told_by
+from cellfeed.store.clusters.model.shard_notes import Clusters, notes_of_master
 from cellfeed.store.clusters.moves.shard_copies import copy_on
 from cellfeed.store.clusters.moves.shard_diff import refuse_loss
-from cellfeed.store.clusters.moves.steps import (
-    AGAIN_S,
-    DROP_WAIT_S,
-    Move,
-    Moved,
-    TooSlow,
-    opened_side,
-    take_back,
-    wait_for_minions,
-)
+from cellfeed.store.clusters.moves.steps import AGAIN_S, Move, Moved, opened_side
+from cellfeed.store.clusters.moves.take_back import take_back
 from cellfeed.store.clusters.moves.underway import Underway, underway_of
+from cellfeed.store.clusters.moves.waiting import DROP_WAIT_S, TooSlow, wait_for_minions
 from cellfeed.store.clusters.operating.present_role import cluster_role, master_state
 from cellfeed.store.errors import (
     InvalidRequest,
@@ -124,13 +117,18 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
     Raises NotFound when nothing is kept. Raises ProtectData when not every node of the target says
     that it serves the shard, or a cluster does not know the new map. Raises it as well when the
     source has a cell in good order that a node of the target lacks or has otherwise."""
-    told = {each: told_by(cluster, cluster_role(cluster)[0]) for each, cluster in clusters.items()}
-    if not any(shard in served for served, *_ in told.values()):
+    notes = {
+        each: notes_of_master(cluster, cluster_role(cluster)[0])
+        for each, cluster in clusters.items()
+    }
+    if not any(shard in served for served, *_ in notes.values()):
         raise ProtectData(
             f"no cluster serves shard {shard}: `cellfeed shard moves` says where its move is"
         )
     noted = [
-        (each, told_of.leaving[shard]) for each, told_of in told.items() if shard in told_of.leaving
+        (each, each_notes.leaving[shard])
+        for each, each_notes in notes.items()
+        if shard in each_notes.leaving
     ]
     if not noted:
         raise NotFound(f"no cluster keeps anything of shard {shard}")
@@ -142,7 +140,7 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
                 f"cluster {owner.name} does not know yet that shard {shard} has left {name}:"
                 f" cellfeed shard resume --shard {shard}"
             )
-    target = clusters[next(each for each, (served, *_) in told.items() if shard in served)]
+    target = clusters[next(each for each, (served, *_) in notes.items() if shard in served)]
     complete_dictionaries()
     with opened_side(target, shard) as side:
         members = side.on_members()
@@ -161,8 +159,8 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
             def alive(_: int) -> None:
                 """Both locks are used while tables are compared: nobody takes this process for
                 dead."""
-                side.standing()
-                source.standing()
+                side.notes()
+                source.notes()
 
             served = [
                 copy_on(target, node, shard, each, is_master=node == side.role.master)
@@ -170,7 +168,7 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
             ]
             if (
                 kept := copy_on(
-                    clusters[name], source.role.master, shard, source.standing(), is_master=True
+                    clusters[name], source.role.master, shard, source.notes(), is_master=True
                 )
             ) is not None and kept.kind == "kept":
                 refuse_loss(shard, [each for each in served if each is not None], kept, alive)

@@ -10,7 +10,7 @@ from typing import Literal
 import pymysql
 
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.model.shard_notes import HIDDEN, Clusters, Standing, standing
+from cellfeed.store.clusters.model.shard_notes import HIDDEN, Clusters, ShardNotes, shard_notes
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.mysql.connections import MySqlServer, query
 from cellfeed.store.engines.mysql.errors import failed
@@ -66,40 +66,40 @@ def copies_of(clusters: Clusters, shard: int) -> tuple[list[ShardCopy], dict[str
             if node in away:
                 continue
             try:
-                told = standing_on(cluster, node, shard)
+                notes = notes_on(cluster, node, shard)
             except CellfeedError as error:
                 silent[f"{cluster.name}/{node}"] = str(error)
                 continue
             if (
-                copy := copy_on(cluster, node, shard, told, is_master=node == role.master)
+                copy := copy_on(cluster, node, shard, notes, is_master=node == role.master)
             ) is not None:
                 found.append(copy)
     return found, silent
 
 
-def standing_on(cluster: ClusterServers, node: str, shard: int) -> Standing:
+def notes_on(cluster: ClusterServers, node: str, shard: int) -> ShardNotes:
     """What a node says of the shard. Raises StorageUnavailable."""
     server = cluster.server(node)
     with server.connection() as connection:
         try:
-            return standing(connection, Layout(cluster.datastore, cluster.shards), shard)
+            return shard_notes(connection, Layout(cluster.datastore, cluster.shards), shard)
         except pymysql.err.MySQLError as error:
             raise failed(server, error) from error
 
 
 def copy_on(
-    cluster: ClusterServers, node: str, shard: int, told: Standing, *, is_master: bool
+    cluster: ClusterServers, node: str, shard: int, notes: ShardNotes, *, is_master: bool
 ) -> ShardCopy | None:
     """The copy that a node has, by what it says of the shard; None where it has none."""
-    if told.serves is not None:
-        kind, ids = "serves", range(*told.serves)
-    elif told.arriving is not None:
-        kind, ids = "arriving", range(told.arriving.next_added_id)
-    elif told.leaving is not None and told.has_tables:
-        kind, ids = "kept", range(told.leaving.log_start, told.leaving.next_added_id)
+    if notes.serves is not None:
+        kind, ids = "serves", range(*notes.serves)
+    elif notes.arriving is not None:
+        kind, ids = "arriving", range(notes.arriving.next_added_id)
+    elif notes.leaving is not None and notes.has_tables:
+        kind, ids = "kept", range(notes.leaving.log_start, notes.leaving.next_added_id)
     else:
         return None
-    table = f"{Layout(cluster.datastore, cluster.shards).database(shard)}.{HIDDEN if told.hidden else ''}cell"  # noqa: E501
+    table = f"{Layout(cluster.datastore, cluster.shards).database(shard)}.{HIDDEN if notes.hidden else ''}cell"  # noqa: E501
     return ShardCopy(
         cluster.name,
         node,

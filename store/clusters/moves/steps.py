@@ -4,7 +4,6 @@ each leaves is argued in :mod:`cellfeed.store.clusters.moves`."""
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -13,13 +12,26 @@ from typing import Final
 
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import merged, read_map, write_map
-from cellfeed.store.clusters.model.shard_notes import HIDDEN, Clusters, Leaving, Standing, told_by
+from cellfeed.store.clusters.model.shard_notes import (
+    HIDDEN,
+    Clusters,
+    Leaving,
+    ShardNotes,
+    notes_of_master,
+)
+from cellfeed.store.clusters.moves import waiting
 from cellfeed.store.clusters.moves.index_copy import copy_entries
 from cellfeed.store.clusters.moves.log_copy import copy_log
 from cellfeed.store.clusters.moves.shard_copies import copy_on
 from cellfeed.store.clusters.moves.shard_diff import refuse_loss
 from cellfeed.store.clusters.moves.shard_side import ShardSide, open_side
+from cellfeed.store.clusters.moves.take_back import give_back, new_token
 from cellfeed.store.clusters.moves.underway import fence_of
+from cellfeed.store.clusters.moves.waiting import (
+    TooSlow,
+    wait_for,
+    wait_for_minions,
+)
 from cellfeed.store.clusters.operating.present_role import cluster_role, master_state
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable, Trimmed, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -37,14 +49,10 @@ declare(
     "move.between_maps",
     "move.after_map",
     "move.inside_give_back",
-    "rollback.before_unmark",
 )
 
 _log = logging.getLogger("cellfeed.moves")
 
-FENCE_MAX_S: Final = 1.0
-"""Longest time for which a move keeps a shard from taking puts, in seconds. When the switch has not
-begun within it, the shard is given back, and fenced again later."""
 
 FENCES_MAX: Final = 5
 """So many fences of one move: a shard that repeatedly cannot be switched in time is reported, with
@@ -59,12 +67,6 @@ NEAR_BUCKETS: Final = 32
 AGAIN_S: Final = 60.0
 """How long a move looks for a master that does not answer before it gives up and is left to be
 resumed, in seconds."""
-
-DROP_WAIT_S: Final = 5.0
-"""How long it is waited for minions to drop what their master has dropped, in seconds, before that
-is tried again."""
-
-_PAUSE_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +104,14 @@ class Move:
         self._copy_s = 0.0
 
     def to(self, to: str) -> Moved:
-        told = {
-            name: told_by(cluster, cluster_role(cluster)[0])
+        notes = {
+            name: notes_of_master(cluster, cluster_role(cluster)[0])
             for name, cluster in self._clusters.items()
         }
-        serves = [name for name, (served, *_) in told.items() if self._shard in served]
-        fence = fence_of(told, self._shard) if not serves else None
+        serves = [name for name, (served, *_) in notes.items() if self._shard in served]
+        fence = fence_of(notes, self._shard) if not serves else None
         if serves == [to]:
-            kept = next((name for name, each in told.items() if self._shard in each.leaving), to)
+            kept = next((name for name, each in notes.items() if self._shard in each.leaving), to)
             with opened_side(self._clusters[to], self._shard) as target:
                 self._write_map(target, kept)
             return Moved(self._shard, kept, to, 0, 0.0, None, None, was_there=True)
@@ -125,7 +127,7 @@ class Move:
             )
         source_name = fence[0] if fence else serves[0]
         if elsewhere := [
-            name for name, each in told.items() if self._shard in each.arriving and name != to
+            name for name, each in notes.items() if self._shard in each.arriving and name != to
         ]:
             raise InvalidRequest(
                 f"shard {self._shard} is on its way to {elsewhere[0]}: cellfeed shard resume, or"
@@ -139,7 +141,7 @@ class Move:
 
     def _run(self, source: ShardSide, target: ShardSide) -> Moved:
         began_s: float | None = None
-        if source.standing().leaving:
+        if source.notes().leaving:
             epoch = self._resume(source, target)
         else:
             slow = ""
@@ -148,7 +150,7 @@ class Move:
                 self._complete_dictionaries()
                 began_s = time.monotonic()
                 try:
-                    epoch = self._fence_and_switch(source, target, began_s + FENCE_MAX_S)
+                    epoch = self._fence_and_switch(source, target, began_s + waiting.FENCE_MAX_S)
                     break
                 except TooSlow as reason:
                     slow = str(reason)
@@ -157,7 +159,7 @@ class Move:
                     )
             else:
                 raise InvalidRequest(
-                    f"shard {self._shard} could not be switched within {FENCE_MAX_S} s,"
+                    f"shard {self._shard} could not be switched within {waiting.FENCE_MAX_S} s,"
                     f" {FENCES_MAX} times: {slow}; it is where it was"
                 )
         # The source first: a process that finds the shard gone there reads the map there.
@@ -179,10 +181,10 @@ class Move:
     def _copy(self, source: ShardSide, target: ShardSide) -> None:
         """Until little is left to do behind a fence. Raises StorageUnavailable when a node of
         either side does not get on."""
-        there = target.standing().arriving
+        there = target.notes().arriving
         if there is None or there.source != source.cluster.name:
             self._keep_good_copy(source, target)
-            target.begin(source.cluster.name, new_token(), _serves(source.standing())[0])
+            target.begin(source.cluster.name, new_token(), _serves(source.notes())[0])
             failpoint("move.after_begin")
         target.hide()
         self._end_erasures(source, target)
@@ -190,7 +192,7 @@ class Move:
         while True:
             copied = self._copy_rest(source, target, source.held_by_all(), hidden=False)
             differ = copy_entries(source.server, target, source.database)
-            _, end = _serves(source.standing())
+            _, end = _serves(source.notes())
             arrived = min(_arrived(each) for each in target.on_members().values())
             if (
                 end - copied <= NEAR_CELLS
@@ -203,30 +205,32 @@ class Move:
             elif time.monotonic() > deadline_s and (
                 end - copied > NEAR_CELLS or copied - arrived > NEAR_CELLS
             ):
-                told = (
+                notes = (
                     f"{copied} of {end} cells are on all nodes of the source and copied, {arrived}"
                     " have arrived on all nodes of the target"
                 )
-                raise StorageUnavailable(f"the copy of shard {self._shard} does not get on: {told}")
-            time.sleep(_PAUSE_S)
+                raise StorageUnavailable(
+                    f"the copy of shard {self._shard} does not get on: {notes}"
+                )
+            time.sleep(waiting.PAUSE_S)
 
     def _keep_good_copy(self, source: ShardSide, target: ShardSide) -> None:
         """What the target keeps of the shard, from when it left, is dropped where the copy begins:
         not while it alone has a cell in good order. Raises ProtectData."""
-        role, there = target.role, target.standing()
+        role, there = target.role, target.notes()
         kept = (
             copy_on(target.cluster, role.master, self._shard, there, is_master=True)
             if there.leaving and not there.arriving
             else None
         )
         served = copy_on(
-            source.cluster, source.role.master, self._shard, source.standing(), is_master=True
+            source.cluster, source.role.master, self._shard, source.notes(), is_master=True
         )
         if kept is not None and kept.kind == "kept" and served is not None:
 
             def alive(_: int) -> None:
-                source.standing()
-                target.standing()
+                source.notes()
+                target.notes()
 
             refuse_loss(self._shard, [served], kept, alive)
 
@@ -235,8 +239,8 @@ class Move:
         undoes it: a row is erased before it is copied, or once the mark is gone. A copy that was
         begun without the mark, or whose mark was removed since, begins again."""
         name = target.cluster.name
-        if source.standing().copied_to != name:
-            first = _serves(source.standing())[0]
+        if source.notes().copied_to != name:
+            first = _serves(source.notes())[0]
             target.restart(first)
             # A promotion there must not bring rows back that were erased since they were copied.
             wait_for_minions(
@@ -247,7 +251,7 @@ class Move:
             )
             source.mark_copied(name)
         deadline_s = time.monotonic() + AGAIN_S
-        _wait_for(
+        wait_for(
             lambda: all(each.copied_to == name for each in source.on_members().values()),
             deadline_s,
             f"a node of {source.cluster.name} lacks the mark",
@@ -264,7 +268,7 @@ class Move:
             self._on_cells(cells)
             failpoint("move.inside_copy")
 
-        note = target.standing().arriving
+        note = target.notes().arriving
         if note is None:
             raise StorageUnavailable(
                 f"shard {self._shard} does not arrive at {target.cluster.name} any more"
@@ -274,8 +278,10 @@ class Move:
             copy_log(source, table, target, first, end, counted)
         except Trimmed:
             # What was copied of it is behind the log's start by now.
-            standing = source.standing()
-            first = standing.leaving.log_start if standing.leaving else _serves(standing)[0]
+            shard_notes = source.notes()
+            first = (
+                shard_notes.leaving.log_start if shard_notes.leaving else _serves(shard_notes)[0]
+            )
             target.restart(first)
             copy_log(source, table, target, first, end, counted)
         finally:
@@ -298,7 +304,7 @@ class Move:
             failpoint("move.after_hide")
             left = self._finish(source, target, deadline_s)
             if (late_s := time.monotonic() - deadline_s) > 0:
-                raise TooSlow(f"it took {FENCE_MAX_S + late_s:.2f} s")
+                raise TooSlow(f"it took {waiting.FENCE_MAX_S + late_s:.2f} s")
         except (Exception, KeyboardInterrupt) as error:
             failpoint("move.inside_give_back")
             give_back(source, target.cluster.name)
@@ -310,7 +316,7 @@ class Move:
     def _resume(self, source: ShardSide, target: ShardSide) -> int:
         """Behind the fence of a run that was killed. A switch that it may have sent is waited for:
         the note is locked, and gone when it came."""
-        left = source.standing().leaving
+        left = source.notes().leaving
         if left is None:
             raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
         target.prepare_switch(left.token)
@@ -323,23 +329,23 @@ class Move:
     def _finish(self, source: ShardSide, target: ShardSide, deadline_s: float) -> Leaving:
         """Every node of the source has the fence, every node of the target all that is behind it.
         Raises TooSlow."""
-        _wait_for(
+        wait_for(
             lambda: all(_is_fenced(each) for each in source.on_members().values()),
             deadline_s,
             f"a node of {source.cluster.name} lacks the fence",
         )
-        left = source.standing().leaving
+        left = source.notes().leaving
         if left is None:
             raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
         self._copy_rest(source, target, left.next_added_id, hidden=True)
-        _wait_for(
+        wait_for(
             lambda: copy_entries(source.server, target, source.database) == 0,
             deadline_s,
             "the index entries differ",
         )
         failpoint("move.after_rest")
         end = left.next_added_id
-        _wait_for(
+        wait_for(
             lambda: all(_arrived(each) >= end for each in target.on_members().values()),
             deadline_s,
             f"a node of {target.cluster.name} lacks cells",
@@ -383,116 +389,21 @@ class Move:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-class TooSlow(Exception):
-    """Something behind a fence was not there in time."""
-
-
-def new_token() -> int:
-    """Names one attempt to switch: a switch of another one is refused."""
-    return secrets.randbits(62) + 1
-
-
 def opened_side(cluster: ClusterServers, shard: int) -> AbstractContextManager[ShardSide]:
     """The shard on the cluster's present master, locked. Raises as :func:`open_side`."""
     return open_side(cluster, cluster_role(cluster)[0], shard)
 
 
-def _serves(told: Standing) -> tuple[int, int]:
-    if told.serves is None:
+def _serves(notes: ShardNotes) -> tuple[int, int]:
+    if notes.serves is None:
         raise StorageUnavailable("the source does not serve the shard any more")
-    return told.serves
+    return notes.serves
 
 
-def _arrived(told: Standing) -> int:
+def _arrived(notes: ShardNotes) -> int:
     """How far a node of the target has the copy."""
-    return told.arriving.next_added_id if told.arriving else 0
+    return notes.arriving.next_added_id if notes.arriving else 0
 
 
-def _is_fenced(told: Standing) -> bool:
-    return told.serves is None and told.leaving is not None and told.hidden
-
-
-def bar_switch(source: ShardSide, target: ShardSide) -> None:
-    """No switch of the present fence has come, and none can come any more: asked under both locks,
-    on both masters. Raises StorageUnavailable when it has."""
-    there = target.standing()
-    if there.serves or there.leaving:  # and moved on since
-        raise StorageUnavailable(
-            f"shard {source.shard} was switched to {target.cluster.name} meanwhile"
-        )
-    if there.arriving:
-        target.prepare_switch(new_token())
-        target.hide()  # what the source gets from now on is not in the copy
-
-
-def give_back(source: ShardSide, copied_to: str) -> None:
-    """Ends the fence, if there is one. ``copied_to``: the cluster that the copy is still made
-    for."""
-    if (left := source.standing().leaving) is not None and source.standing().serves is None:
-        source.give_back(left.token, copied_to)
-
-
-def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> None:
-    """Ends a move that was not switched: the source serves the shard, and the copy is dropped.
-    Under the locks of both sides; ``target`` is None where nobody can reach the cluster
-    ``copied_to`` any more. Raises StorageUnavailable when it was switched.
-
-    The order, and what a kill leaves: a fence goes before the copy's note, for without one nobody
-    knows whether its switch has come. The mark goes last, when nothing of the copy is there, and no
-    promotion can bring it back: while it is there, nothing is erased on the source that the copy
-    may have. So a kill leaves the mark, with the copy, with the rest of it or alone. The next
-    process that takes the move back, or that the mark keeps from erasing, comes here again. The
-    same holds for minions of ``target`` that do not follow in time (TooSlow).
-    """
-    if target is not None and source.standing().serves is None:
-        bar_switch(source, target)
-    # A fence without a note: what is on the target is no copy that anybody knows of.
-    noted = target is not None and bool(target.standing().arriving or source.standing().copied_to)
-    failpoint("move.inside_give_back")
-    give_back(source, copied_to if noted else "")
-    if target is not None and noted:
-        target.abandon()
-        wait_for_minions(
-            target,
-            _has_no_copy,
-            DROP_WAIT_S,
-            f"no node of {target.cluster.name} but its master has dropped the copy of shard"
-            f" {source.shard}",
-        )
-    failpoint("rollback.before_unmark")
-    if source.standing().copied_to:
-        source.mark_copied("")
-
-
-def _has_no_copy(told: Standing) -> bool:
-    """What is kept of an earlier move from there is no copy: it was the shard."""
-    return told.arriving is None and (not told.has_tables or told.leaving is not None)
-
-
-def wait_for_minions(
-    side: ShardSide, has_it: Callable[[Standing], bool], patience_s: float, otherwise: str
-) -> None:
-    """Waits until the minions have the change of the side's master, too, so that no promotion
-    undoes it. A node that is away is not waited for longer than a fence may last, when another one
-    beside the master has it: that one, or one with more, is promoted. Raises TooSlow, and
-    StorageUnavailable."""
-    began_s = time.monotonic()
-    while True:
-        there = [
-            each is not None and has_it(each)
-            for name, each in side.on_answering().items()
-            if name != side.role.master
-        ]
-        late_s = time.monotonic() - began_s
-        if all(there) or (any(there) and late_s > FENCE_MAX_S):
-            return
-        if late_s > patience_s:
-            raise TooSlow(otherwise)
-        time.sleep(_PAUSE_S)
-
-
-def _wait_for(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
-    while not done():
-        if time.monotonic() > deadline_s:
-            raise TooSlow(otherwise)
-        time.sleep(_PAUSE_S)
+def _is_fenced(notes: ShardNotes) -> bool:
+    return notes.serves is None and notes.leaving is not None and notes.hidden

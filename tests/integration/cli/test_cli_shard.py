@@ -23,7 +23,7 @@ from cellfeed.cli.main import command_line
 from cellfeed.instance.config_file import load_config
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.cells.sharding import shard_of
-from cellfeed.store.clusters.moves import heal, steps
+from cellfeed.store.clusters.moves import heal, waiting
 from cellfeed.store.clusters.serving import placement
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
@@ -46,7 +46,7 @@ def config(
     servers: list[MariaDB], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
     """A configuration of c1 and c2, of one server each; c1 has been made, and holds cells."""
-    monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
+    monkeypatch.setattr(waiting, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
     names = ["c1", "c2"]
     clusters = [
         {"name": name, "nodes": [{"name": f"{name}-a", "url": server.url}]}

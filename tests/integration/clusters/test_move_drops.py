@@ -12,7 +12,7 @@ import pytest
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.clusters.model.shard_map import even_map
-from cellfeed.store.clusters.moves import mover, steps
+from cellfeed.store.clusters.moves import mover, steps, waiting
 from cellfeed.store.clusters.moves.underway import underway
 from cellfeed.store.clusters.serving import placement
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
@@ -41,7 +41,7 @@ def clusters(
     servers: list[MariaDB], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, TestCluster]]:
     """Two clusters that replicate asynchronously: c1 of one node, c2 of a master and a minion."""
-    monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
+    monkeypatch.setattr(waiting, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
     monkeypatch.setattr(placement, "MOVE_WAIT_S", 0.1)
     divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
     made = {
@@ -66,7 +66,7 @@ def behind(minion: MariaDB, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A minion that hears nothing of its master; who waits for it has little patience."""
     with monkeypatch.context() as patched:
         patched.setattr(steps, "AGAIN_S", 0.5)
-        patched.setattr(steps, "DROP_WAIT_S", 0.5)
+        patched.setattr(waiting, "DROP_WAIT_S", 0.5)
         patched.setattr(mover, "DROP_WAIT_S", 0.5)
         minion.sql("STOP SLAVE")
         try:

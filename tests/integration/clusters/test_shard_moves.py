@@ -14,7 +14,7 @@ import pytest
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, PutResult
 from cellfeed.store.clusters.model.shard_map import read_map
-from cellfeed.store.clusters.moves import mover, steps
+from cellfeed.store.clusters.moves import mover, waiting
 from cellfeed.store.clusters.moves.underway import owners, underway
 from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.promote import promote
@@ -512,13 +512,13 @@ def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_goes_on(
 ) -> None:
     with Datastore(open_engine(clusters)) as datastore, writing(datastore) as writer:
         watch_failpoint("move.after_hide", lambda: time.sleep(0.55))
-        monkeypatch.setattr(steps, "FENCE_MAX_S", 0.5)
+        monkeypatch.setattr(waiting, "FENCE_MAX_S", 0.5)
         try:
             with pytest.raises(InvalidRequest, match="could not be switched"):
                 move(clusters, engine, "c2")
         finally:
             unwatch_failpoint("move.after_hide")
-            monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
+            monkeypatch.setattr(waiting, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
         assert serving(clusters) == ["c1"]
         writer.goes_on()
         move(clusters, engine, "c2")

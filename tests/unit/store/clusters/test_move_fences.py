@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cellfeed.store.clusters.model.shard_notes import Arriving, Leaving, Told
+from cellfeed.store.clusters.model.shard_notes import Arriving, Leaving, MasterNotes
 from cellfeed.store.clusters.moves.underway import fence_of
 
 
-def told(*, leaves_to: str | None = None, arrives_from: str | None = None) -> Told:
+def told(*, leaves_to: str | None = None, arrives_from: str | None = None) -> MasterNotes:
     leaving = {7: Leaving(leaves_to, 1, 0, 10, 0, 0, 0, "2020-01-01")} if leaves_to else {}
-    return Told({}, {7: Arriving(arrives_from, 1, 10)} if arrives_from else {}, leaving, {})
+    return MasterNotes({}, {7: Arriving(arrives_from, 1, 10)} if arrives_from else {}, leaving, {})
 
 
 def test_the_fence_is_the_one_whose_target_has_the_note_wherever_the_clusters_stand_in_the_configuration() -> (  # noqa: E501

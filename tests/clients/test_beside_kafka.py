@@ -89,6 +89,17 @@ REASSIGNMENTS, QUOTAS, SCRAM_CREDENTIALS, PRODUCERS, TRANSACTIONS, CONFIG_RESOUR
     66,
     74,
 )
+(
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DELETE_RECORDS,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    ALTER_CONFIGS,
+    CREATE_PARTITIONS,
+    INCREMENTAL_ALTER_CONFIGS,
+    CONSUMER_GROUP_HEARTBEAT,
+) = (19, 20, 21, 30, 31, 33, 37, 44, 68)
 SASL: Final = (17, 36)
 """Not asked: neither side has users here."""
 
@@ -101,6 +112,7 @@ PLACES: Final = frozenset(
         "leader_id",
         "coordinator_id",
         "controller_id",
+        "producer_id",
         "cluster_id",
         "client_host",
         "log_dir",
@@ -112,11 +124,23 @@ SIZES: Final = frozenset(("partition_size", "total_bytes", "usable_bytes"))
 """Of a log and its disk at a broker, of kept blocks and the budget for them at a gateway."""
 
 _READ_ONLY = "a gateway takes no records and knows no transactions, and says so at once"
+_UNCHANGED = "nothing of a gateway is changed through Kafka's protocol, and it says so at once"
 _WORDS = "what is said beside an error code is for people"
 DIFFERENCES: Final[dict[str, str]] = {
     "api_00_produce: a record: *: error_code": _READ_ONLY,
     "api_00_produce: a record: *: error_message": _READ_ONLY,
-    "api_22_init_producer_id: an id: *": _READ_ONLY,
+    "api_22_init_producer_id: in transactions: *": _READ_ONLY,
+    "api_19_create_topics: *": _UNCHANGED,
+    "api_20_delete_topics: *": _UNCHANGED,
+    "api_21_delete_records: *": _UNCHANGED,
+    "api_30_create_acls: *: error_message": _WORDS,
+    "api_31_delete_acls: *: error_message": _WORDS,
+    "api_33_alter_configs: *": _UNCHANGED,
+    "api_37_create_partitions: *": _UNCHANGED,
+    "api_44_incremental_alter_configs: *": _UNCHANGED,
+    "api_68_consumer_group_heartbeat: *": (
+        "groups here have the classic protocol alone; a consumer with another one is told at once"
+    ),
     "api_10_find_coordinator: transaction: *": _READ_ONLY,
     "api_10_find_coordinator: *: error_message": _WORDS,
     "api_32_describe_configs: *: error_message": _WORDS,
@@ -442,13 +466,77 @@ def _questions(
         timeout=1000,
         topic_data=[_empty_produce(side, versions)],
     )
+    for label, transactional_id in (("an id", None), ("in transactions", "")):
+        yield ask_for(
+            label,
+            INIT_PRODUCER_ID,
+            transactional_id=transactional_id,
+            transaction_timeout=1000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+    yield from _of_changes(ask_for)
+
+
+def _of_changes(ask_for: Any) -> Iterator[tuple[str, int, Any]]:
+    """What would change a topic, its settings or ACLs. A broker only looks whether it could."""
+    dry = {"timeout": 1000, "validate_only": True}
+    topic = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    yield ask_for("new", CREATE_TOPICS, **dry, topics=[{"name": "new", **topic}])
+    yield ask_for("there", CREATE_TOPICS, **dry, topics=[{"name": TOPIC, **topic}])
     yield ask_for(
-        "an id",
-        INIT_PRODUCER_ID,
-        transactional_id=None,
-        transaction_timeout=1000,
-        producer_id=-1,
-        producer_epoch=-1,
+        "unknown",
+        DELETE_TOPICS,
+        timeout=1000,
+        topic_names=["nobodys"],
+        topics=[{"name": "nobodys", "topic_id": None}],
+    )
+    partition = {"partition_index": 0, "offset": 0}
+    yield ask_for(
+        "unknown",
+        DELETE_RECORDS,
+        timeout=1000,
+        topics=[{"name": "nobodys", "partitions": [partition]}],
+    )
+    right = {"operation": 3, "permission_type": 3}
+    acl = {"resource_type": 2, "resource_name": TOPIC, "resource_pattern_type": 3}
+    yield ask_for(
+        "of a topic",
+        CREATE_ACLS,
+        creations=[{**acl, **right, "principal": "User:nobody", "host": "*"}],
+    )
+    wanted = {"resource_type_filter": 2, "resource_name_filter": TOPIC, "pattern_type_filter": 3}
+    yield ask_for(
+        "of a topic",
+        DELETE_ACLS,
+        filters=[{**wanted, **right, "principal_filter": None, "host_filter": None}],
+    )
+    settings = {
+        "resource_type": 2,
+        "resource_name": TOPIC,
+        "configs": [{"name": "retention.ms", "value": "-1", "config_operation": 0}],
+    }
+    yield ask_for("of a topic", ALTER_CONFIGS, validate_only=True, resources=[settings])
+    yield ask_for("of a topic", INCREMENTAL_ALTER_CONFIGS, validate_only=True, resources=[settings])
+    yield ask_for(
+        "more",
+        CREATE_PARTITIONS,
+        **dry,
+        topics=[{"name": TOPIC, "count": SHARDS + 1, "assignments": None}],
+    )
+    yield ask_for(
+        "nobody's",
+        CONSUMER_GROUP_HEARTBEAT,
+        group_id="",
+        member_id="",
+        member_epoch=0,
+        instance_id=None,
+        rack_id=None,
+        rebalance_timeout=1000,
+        subscribed_topic_names=[TOPIC],
+        subscribed_topic_regex=None,
+        server_assignor=None,
+        topic_partitions=[],
     )
 
 

@@ -517,6 +517,51 @@ ROWS: Final[dict[int, list[Row]]] = {
             lambda answer, _: _error(answer.error_code),
         )
     ],
+    19: [
+        Row(
+            "refused",
+            lambda _: {
+                "topics": [
+                    {
+                        "name": TOPIC,
+                        "num_partitions": 1,
+                        "replication_factor": 1,
+                        "assignments": [],
+                        "configs": [],
+                    }
+                ],
+                "timeout": 1000,
+                "validate_only": True,
+            },
+            lambda answer, _: _error(answer.topics[0].error_code),
+            without="topic_authorization_failed",
+        )
+    ],
+    20: [
+        Row(
+            "refused",
+            lambda _: {
+                "topics": [{"name": TOPIC, "topic_id": None}],
+                "topic_names": [TOPIC],
+                "timeout": 1000,
+            },
+            lambda answer, _: _error(answer.responses[0].error_code),
+            without="topic_authorization_failed",
+        )
+    ],
+    21: [
+        Row(
+            "refused",
+            lambda _: {
+                "topics": [
+                    {"name": TOPIC, "partitions": [{"partition_index": SHARD, "offset": -1}]}
+                ],
+                "timeout": 1000,
+            },
+            lambda answer, _: _error(answer.topics[0].partitions[0].error_code),
+            without="topic_authorization_failed",
+        )
+    ],
     22: [
         Row(
             "a producer",
@@ -527,8 +572,18 @@ ROWS: Final[dict[int, list[Row]]] = {
                 "producer_epoch": -1,
             },
             lambda answer, _: _error(answer.error_code),
+        ),
+        Row(
+            "a producer with transactions",
+            lambda _: {
+                "transactional_id": "charges",
+                "transaction_timeout": 1000,
+                "producer_id": -1,
+                "producer_epoch": -1,
+            },
+            lambda answer, _: _error(answer.error_code),
             without="cluster_authorization_failed",
-        )
+        ),
     ],
     23: [
         Row(
@@ -563,6 +618,46 @@ ROWS: Final[dict[int, list[Row]]] = {
             _own_acls,
         )
     ],
+    30: [
+        Row(
+            "refused",
+            lambda _: {
+                "creations": [
+                    {
+                        "resource_type": 2,
+                        "resource_name": TOPIC,
+                        "resource_pattern_type": 3,
+                        "principal": "User:x",
+                        "host": "*",
+                        "operation": 3,
+                        "permission_type": 3,
+                    }
+                ]
+            },
+            lambda answer, _: _error(answer.results[0].error_code),
+            without="cluster_authorization_failed",
+        )
+    ],
+    31: [
+        Row(
+            "refused",
+            lambda _: {
+                "filters": [
+                    {
+                        "resource_type_filter": 1,
+                        "resource_name_filter": None,
+                        "pattern_type_filter": 1,
+                        "principal_filter": None,
+                        "host_filter": None,
+                        "operation": 1,
+                        "permission_type": 1,
+                    }
+                ]
+            },
+            lambda answer, _: _error(answer.filter_results[0].error_code),
+            without="cluster_authorization_failed",
+        )
+    ],
     32: [
         Row(
             "a topic",
@@ -591,6 +686,17 @@ ROWS: Final[dict[int, list[Row]]] = {
             _configs,
         ),
     ],
+    33: [
+        Row(
+            "refused",
+            lambda _: {
+                "resources": [{"resource_type": 2, "resource_name": TOPIC, "configs": []}],
+                "validate_only": True,
+            },
+            lambda answer, _: _error(answer.responses[0].error_code),
+            without="topic_authorization_failed",
+        )
+    ],
     35: [
         Row("all", lambda _: {"topics": None}, _log_dirs, _LIST_TOPICS),
         Row("named", lambda _: {"topics": [_LOG_DIR_TOPIC]}, _log_dirs, _LIST_TOPICS),
@@ -603,6 +709,18 @@ ROWS: Final[dict[int, list[Row]]] = {
             without="illegal_sasl_state",
         )
     ],
+    37: [
+        Row(
+            "refused",
+            lambda _: {
+                "topics": [{"name": TOPIC, "count": 99, "assignments": None}],
+                "timeout": 1000,
+                "validate_only": True,
+            },
+            lambda answer, _: _error(answer.results[0].error_code),
+            without="topic_authorization_failed",
+        )
+    ],
     42: [
         Row(
             "a group",
@@ -610,6 +728,17 @@ ROWS: Final[dict[int, list[Row]]] = {
             lambda answer, _: _error(answer.results[0].error_code),
             ((DELETE_GROUP, NO_GROUP_RIGHT),),
             changes=True,
+        )
+    ],
+    44: [
+        Row(
+            "refused",
+            lambda _: {
+                "resources": [{"resource_type": 2, "resource_name": TOPIC, "configs": []}],
+                "validate_only": True,
+            },
+            lambda answer, _: _error(answer.responses[0].error_code),
+            without="topic_authorization_failed",
         )
     ],
     46: [
@@ -680,6 +809,25 @@ ROWS: Final[dict[int, list[Row]]] = {
             lambda answer, _: (
                 _error(answer.error_code) if not answer.transaction_states else "transactions"
             ),
+        )
+    ],
+    68: [
+        Row(
+            "refused",
+            lambda _: {
+                "group_id": GROUP,
+                "member_id": "",
+                "member_epoch": 0,
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout": 1000,
+                "subscribed_topic_names": [TOPIC],
+                "subscribed_topic_regex": None,
+                "server_assignor": None,
+                "topic_partitions": [],
+            },
+            lambda answer, _: _error(answer.error_code),
+            without="unsupported_version",
         )
     ],
     74: [

@@ -32,13 +32,21 @@ FLEXIBLE_FROM: Final[dict[int, int]] = {
     16: 3,  # list groups
     17: 2,  # sasl handshake
     18: 3,  # api versions
+    19: 5,  # create topics
+    20: 4,  # delete topics
+    21: 2,  # delete records
     22: 2,  # init producer id
     23: 4,  # offset for leader epoch
     29: 2,  # describe acls
+    30: 2,  # create acls
+    31: 2,  # delete acls
     32: 4,  # describe configs
+    33: 2,  # alter configs
     35: 2,  # describe log dirs
     36: 2,  # sasl authenticate
+    37: 2,  # create partitions
     42: 2,  # delete groups
+    44: 1,  # incremental alter configs
     46: 0,  # list partition reassignments
     47: 1,  # offset delete
     48: 1,  # describe client quotas
@@ -46,6 +54,7 @@ FLEXIBLE_FROM: Final[dict[int, int]] = {
     60: 0,  # describe cluster
     61: 0,  # describe producers
     66: 0,  # list transactions
+    68: 0,  # consumer group heartbeat
     74: 0,  # list config resources
 }
 """From which version on an API's requests have tagged fields, as Kafka's protocol says. Written

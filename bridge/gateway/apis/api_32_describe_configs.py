@@ -7,6 +7,10 @@ must not take it for all that was ever written. It differs from Kafka's compacti
 newest cell has the highest ref key; it need not be the last in the log. It is the newest of a row
 and column, where the record's key is the row alone.
 
+A topic's settings are not read-only, as those of a broker for somebody who may not change them:
+AlterConfigs refuses. MirrorMaker carries over what is not read-only, ``retention.ms=-1`` above all;
+without it a mirror deletes old history after a week.
+
 What differs from Kafka's own defaults is said to be set for the topic, the rest to be a default:
 tools show what was set (``kafka-configs.sh``, Kafdrop), or mark it.
 """
@@ -136,7 +140,7 @@ def _config(name: str, value: str, kind: int, source: int) -> dict[str, Any]:
     return {
         "name": name,
         "value": value,
-        "read_only": True,
+        "read_only": source == _OF_THE_BROKER,
         "config_source": source,
         "is_sensitive": False,
         "synonyms": [],

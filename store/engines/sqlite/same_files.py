@@ -5,9 +5,8 @@ Writes to the open file are then lost with the process. So device and inode of t
 its shared memory are compared with those that were opened. An inode cannot be used again while the
 file is open.
 
-**A folder whose times stand still has the same entries.** To delete, replace or rename an entry
-changes the folder's modification and status change times, and nobody can set the latter back. So a
-commit asks the folder alone, which is one system call instead of three. That holds only when the
+**A folder whose times stand still has the same entries.** Each change of an entry changes the
+folder's modification and status change times. Nobody can set the latter back. So a commit asks the folder alone, which is one system call instead of three. That holds only when the
 times were already old as the files were last compared: within one tick of the clock a second change
 leaves no trace. It does not hold for symbolic links, which lead out of the folder.
 """

@@ -6,9 +6,10 @@ its shared memory are compared with those that were opened. An inode cannot be u
 file is open.
 
 **A folder whose times stand still has the same entries.** Each change of an entry changes the
-folder's modification and status change times. Nobody can set the latter back. So a commit asks the folder alone, which is one system call instead of three. That holds only when the
-times were already old as the files were last compared: within one tick of the clock a second change
-leaves no trace. It does not hold for symbolic links, which lead out of the folder.
+folder's modification and status change times. Nobody can set the latter back. So a commit asks the
+folder alone, which is one system call instead of three. That holds only when the times were already
+old as the files were last compared: within one tick of the clock a second change leaves no trace.
+It does not hold for symbolic links, which lead out of the folder.
 """
 
 from __future__ import annotations

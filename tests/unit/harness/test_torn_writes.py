@@ -65,12 +65,15 @@ def test_tears_by_chance_repeat_with_their_seed_and_differ() -> None:
 
 def test_a_disk_knows_whether_there_is_anything_to_tear(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    disk.apply(Opened(str(tmp_path / "file"), 1, creates=True, empties=False))
-    assert not disk.has_unsynced_writes
-    disk.apply(WRITE)
-    assert disk.has_unsynced_writes
-    disk.apply(Synced(1, None))
-    assert not disk.has_unsynced_writes
+    known = []
+    for event in (
+        Opened(str(tmp_path / "file"), 1, creates=True, empties=False),
+        WRITE,
+        Synced(1, None),
+    ):
+        disk.apply(event)
+        known.append(disk.has_unsynced_writes)
+    assert known == [False, True, False]
 
 
 def _made(folder: Path) -> Path:

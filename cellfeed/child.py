@@ -78,7 +78,7 @@ def await_served(
 ) -> T:
     """Returns what ``served`` gives once that is not None; it is asked every ``interval_s``. Raises
     Unavailable with the end of the log when the child ends first or takes longer than
-    ``START_TIMEOUT_S``, and when ``given_up`` says that nobody wants it."""
+    ``START_TIMEOUT_S``. Also when ``given_up`` says that nobody wants it."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while (found := served()) is None:
         raise_if_asked()

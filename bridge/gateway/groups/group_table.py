@@ -180,17 +180,17 @@ class GroupTable:
         self._timers.clear()
 
     def _after_change(self, group: Group) -> None:
+        if self._groups.get(group.group_id) is not group:
+            return  # lost with its slot; a later group of its name may have begun here
         if (timer := self._timers.pop(group.group_id, None)) is not None:
             timer.cancel()
         if group.dead:
-            if self._groups.pop(group.group_id, None) is not None:
-                # The next group of this name begins above: what a member of this one says late is
-                # never taken for one of the next.
-                slot = slot_of(group.group_id)
-                self._generations[slot] = max(self._generations.get(slot, 0), group.generation)
-                self.on_ended(group.group_id)
-            return
-        if self._groups.get(group.group_id) is not group:
+            # The next group of this name begins above: what a member of this one says late is never
+            # taken for one of the next.
+            del self._groups[group.group_id]
+            slot = slot_of(group.group_id)
+            self._generations[slot] = max(self._generations.get(slot, 0), group.generation)
+            self.on_ended(group.group_id)
             return
         deadline_s = group.next_deadline()
         if deadline_s is not None:

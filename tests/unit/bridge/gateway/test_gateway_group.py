@@ -358,3 +358,77 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
+
+
+def test_no_generation_comes_twice_in_a_group_that_was_empty() -> None:
+    group, leader, follower = stable_pair()
+    for member in (leader, follower):
+        group.leave(member, None, 0)
+    assert group.generation > 2, "a late commit of generation 2 is refused"
+    before = group.generation
+    join(group)
+    assert group.generation > before
+
+
+def test_a_heartbeat_while_the_leader_assigns_is_in_order() -> None:
+    group, leader, follower = stable_pair()
+    _, third = join(group)
+    for member in (leader, follower):
+        group.join(request(member), Answers().to(member), 0)
+    assert third.got
+    assert group.state is State.COMPLETING
+    assert group.heartbeat(follower, None, 3, 1) is ErrorCode.none
+
+
+@pytest.mark.parametrize("member_id", ["", "somebody"])
+def test_an_instance_that_names_another_member_is_fenced(member_id: str) -> None:
+    group = Group("g", initial_delay_s=0)
+    group.join(request(instance_id="i"), Answers().to("first"), 0)
+    assert group.heartbeat(member_id, "i", 1, 0) is ErrorCode.fenced_instance_id
+    assert group.commit_error(member_id, "i", 1, 0) is ErrorCode.fenced_instance_id
+
+
+def test_a_rebalance_waits_as_long_as_its_most_patient_member_and_the_leader_no_longer() -> None:
+    group, leader, follower = stable_pair()
+    patient = group.members[leader]
+    patient.request = patient.request._replace(rebalance_timeout_s=90.0, session_timeout_s=1000)
+    patient.deadline_s = 1000
+    _, third = join(group, 5)
+    group.join(group.members[leader].request._replace(member_id=leader), Answers().to("l"), 6)
+    for now in (14, 23, 32, 41, 50, 59, 68, 77, 86, 94):
+        group.heartbeat(follower, None, 2, now)
+        group.tick(now)
+        assert group.state is State.PREPARING
+    group.heartbeat(follower, None, 2, 95)
+    group.tick(95)
+    assert follower not in group.members
+    assert third.got["join"]["generation_id"] == 3
+    assert group.state is State.COMPLETING
+    group.sync(next(m for m in group.members if m != leader), None, 3, {}, Answers().to("s"), 96)
+    assert group.next_deadline() == 95 + 90, "a leader that never syncs is waited for no longer"
+
+
+def test_the_protocol_that_most_members_like_best_is_chosen() -> None:
+    group = Group("g", initial_delay_s=0)
+    turned = (RANGE[1], RANGE[0])
+    answers = Answers()
+    for name, protocols in (("a", turned), ("b", RANGE), ("c", turned)):
+        group.join(request(instance_id=name, protocols=protocols), answers.to(name), 0)
+    for member in list(group.members.values()):
+        if member.parked_join is None:
+            group.join(member.request._replace(member_id=member.member_id), Answers().to("x"), 0)
+    assert group.protocol == "roundrobin"
+
+
+def test_a_restarted_follower_of_an_old_client_hears_who_leads() -> None:
+    group = Group("g", initial_delay_s=0)
+    answers = Answers()
+    group.join(request(instance_id="leads", version=8), answers.to("leads"), 0)
+    leader = answers.got["leads"]["member_id"]
+    group.join(request(instance_id="follows", version=8), answers.to("follows"), 0)
+    group.join(request(leader, instance_id="leads", version=8), answers.to("again"), 0)
+    follower = answers.got["follows"]["member_id"]
+    group.sync(follower, "follows", 2, {}, answers.to("f"), 0)
+    group.sync(leader, "leads", 2, {follower: b"F"}, answers.to("l"), 0)
+    group.join(request(instance_id="follows", version=8), answers.to("restarted"), 1)
+    assert answers.got["restarted"]["leader"] == leader

@@ -3,6 +3,8 @@ never another error."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from base64 import b64decode, b64encode
 
 import pytest
@@ -130,3 +132,18 @@ def test_no_proof_but_the_right_one_is_taken(proof: bytes) -> None:
     scram.first(CLIENT_FIRST)
     with pytest.raises(AuthenticationFailed):
         scram.final(CLIENT_FINAL.rpartition(b"p=")[0] + b"p=" + b64encode(proof))
+
+
+def test_the_channel_binding_of_the_first_message_is_that_of_the_last() -> None:
+    """The proof fits; only the binding is another one, as of a client that was talked down."""
+    scram = ScramExchange("SCRAM-SHA-256", lambda _: PENCIL, "server")
+    first = b"n=user,r=client"
+    challenge = scram.first(b"n,," + first)
+    without_proof = b"c=eSws,r=clientserver"
+    signed = b",".join((first, challenge, without_proof))
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    signature = hmac.digest(PENCIL.stored_key, signed, "sha256")
+    proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+    with pytest.raises(AuthenticationFailed, match="channel binding"):
+        scram.final(without_proof + b",p=" + proof)

@@ -71,3 +71,54 @@ def test_whoever_waits_for_a_group_that_is_lost_is_told_to_look_for_its_coordina
         table.close()
 
     run(scenario)
+
+
+def test_a_group_that_ended_begins_again_above_its_generations() -> None:
+    async def scenario() -> None:
+        table = GroupTable(0.0)
+        table.take_slot(SLOT, 1000, {})
+        for generation in (1001, 1003):
+            member_id = (await table.join("billing", joining()))["member_id"]
+            joined = await table.join("billing", joining(member_id))
+            assert joined["generation_id"] == generation
+            group = table.get("billing")
+            assert group is not None
+            assert table.leave(group, member_id, None) is ErrorCode.none
+            assert table.get("billing") is None
+        table.close()
+
+    run(scenario)
+
+
+def test_members_of_a_slot_that_is_lost_are_awaited_elsewhere() -> None:
+    async def scenario() -> None:
+        table = GroupTable(0.0)
+        table.take_slot(SLOT, 1000, {"billing": 10.0})
+        table.drop_slot(SLOT)
+        assert not table.is_awaited("billing")
+        table.take_slot(SLOT, 2000, {})
+        assert admin_commit(table) is None
+        table.close()
+
+    run(scenario)
+
+
+def test_what_a_member_of_a_lost_group_says_changes_nothing_of_the_next_one() -> None:
+    async def scenario() -> None:
+        table = GroupTable(0.0)
+        table.take_slot(SLOT, 1000, {})
+        member_id = (await table.join("billing", joining()))["member_id"]
+        await table.join("billing", joining(member_id))
+        lost = table.get("billing")
+        assert lost is not None
+        table.take_slot(SLOT, 2000, {})
+        member_id = (await table.join("billing", joining()))["member_id"]
+        joined = await table.join("billing", joining(member_id))
+        group = table.get("billing")
+        assert table.heartbeat(lost, member_id, None, 1001) is ErrorCode.unknown_member_id
+        assert table.get("billing") is group is not None
+        assert table.heartbeat(group, member_id, None, joined["generation_id"]) is ErrorCode.none
+        assert table._timers, "its members' sessions still end"
+        table.close()
+
+    run(scenario)

@@ -298,6 +298,19 @@ class Cluster:
                 f"cluster {self.name}: a promotion is under way: {error}"
             ) from error
 
+    def ask_master(self, what: Callable[[NodeEngine], T], timeout_s: float = READ_TIMEOUT_S) -> T:
+        """What the master answers about what is written there, as leases and offsets are. An old
+        master that nobody could fence answers, too: where another node reports a new one by now,
+        the new one is asked. Where few nodes answer, the master's word is all there is: a commit
+        compares versions. Raises as :meth:`write`."""
+        since_s, nodes = time.monotonic() - TAKEOVER_S, self.nodes.values()
+        asked = ask_silent(nodes, self.role().master, since_s)
+        value, role = self.write(lambda engine, role: (what(engine), role), timeout_s)
+        is_majority_heard(nodes, role.master, since_s, asked)
+        if self.role().epoch > role.epoch:
+            return self.ask_master(what, timeout_s)
+        return value
+
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         return self.write(lambda engine, role: engine.put(cells, role.terms))
 

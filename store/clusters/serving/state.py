@@ -11,16 +11,16 @@ from cellfeed.store.engines.contract.values import StateEntry
 
 class ClusterState:
     """The state table of a cluster, on its master: leases and offsets must be read where they are
-    written."""
+    written, so not of an old master either."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def get(self, key: str) -> StateEntry | None:
-        return self._cluster.write(lambda engine, _: engine.state.get(key), READ_TIMEOUT_S)
+        return self._cluster.ask_master(lambda engine: engine.state.get(key))
 
     def list(self, prefix: str) -> list[StateEntry]:
-        return self._cluster.write(lambda engine, _: engine.state.list(prefix), READ_TIMEOUT_S)
+        return self._cluster.ask_master(lambda engine: engine.state.list(prefix))
 
     def commit(
         self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None

@@ -93,6 +93,9 @@ class Promoted:
     def index(self, table: IndexTable, entry: Entry) -> None:
         self._master.indexes.apply(table, {0: [entry]}, terms=self._terms)
 
+    def save(self, key: str, value: bytes) -> None:
+        assert self._master.state.commit({key: value}, None, self._terms) is not None
+
     def close(self) -> None:
         self._master.close()
         self._nowhere.close()
@@ -180,6 +183,32 @@ def test_an_index_query_is_not_the_old_masters_word(
         )
     finally:
         reader.close()
+
+
+@pytest.mark.usefixtures("_idle")
+def test_an_offset_is_read_where_it_was_saved_last(
+    cluster: TestCluster, promoted: Promoted
+) -> None:
+    reader = ClusteredEngine(DATASTORE, SHARDS, {"c1": cluster.openers()})
+    try:
+        assert reader.state.commit({"offset": b"10"}) is not None
+        wait_until(
+            lambda: all(entries(cluster.servers[name]) for name in ("b", "c")),
+            "the minions have the entry",
+        )
+        promoted.promote()
+        promoted.save("offset", b"500")
+        told = [reader.state.get("offset"), *reader.state.list("off")]
+        assert [each and each.value for each in told] == [b"500", b"500"]
+    finally:
+        reader.close()
+
+
+def entries(server: MariaDB) -> int:
+    [(count,)] = server.sql(
+        f"SELECT COUNT(*) FROM {DATASTORE}_meta.state_entry WHERE entry_key = 'offset'"
+    )
+    return int(str(count))
 
 
 def has_table(server: MariaDB, table: IndexTable) -> bool:

@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from cellfeed.bridge.events.envelope import DecodedEvent
 from cellfeed.bridge.events.messages import cell_of_message
-from cellfeed.consumers.warehouse.loader import end_offsets
+from cellfeed.consumers.warehouse.kafka_records import end_offsets
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.store.api import CellStore
 from cellfeed.store.cells.cell import ERASED_JSON

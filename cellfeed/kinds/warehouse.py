@@ -11,7 +11,7 @@ from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
 
 if TYPE_CHECKING:
-    from cellfeed.consumers.warehouse.loader import LoaderProgress
+    from cellfeed.consumers.warehouse.loader_progress import LoaderProgress
 
 SESSION_TIMEOUT_MS: Final = 10_000
 """After how long the partitions of a loader that does not come back go to others."""
@@ -23,7 +23,8 @@ def names(config: Config) -> list[str]:
 
 @process_kind("warehouse", 60, names)
 def run(process: Process) -> None:
-    from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
+    from cellfeed.consumers.warehouse.loader import run_warehouse_loader
+    from cellfeed.consumers.warehouse.loader_progress import FlushPolicy
 
     directory, config, name, stop = process
     warehouse = next(each for each in config.warehouses if each.name == name)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from cellfeed.consumers.warehouse.durable_files import fsync_directory, make_directory
 from cellfeed.consumers.warehouse.layout import (
     COMMITS,
     STAGING,
@@ -34,6 +33,7 @@ from cellfeed.consumers.warehouse.layout import (
     shard_folder,
 )
 from cellfeed.consumers.warehouse.staging import put_if_absent, try_lock_abandoned
+from cellfeed.store.backups.synced import make_folders, sync_folder
 from cellfeed.store.errors import DataDamaged
 from cellfeed.store.failpoints import declare, failpoint
 
@@ -80,13 +80,13 @@ class ShardChain:
         has been refreshed and the caller discards its file.
         """
         path = commit_file(self.directory, self.shard, commit.start_id)
-        make_directory(path.parent)
+        make_folders(path.parent)
         failpoint("warehouse.commit.before_link")
         won = put_if_absent(
             path, encode_commit(commit), self.directory / STAGING, f"{self.shard:04d}"
         )
         failpoint("warehouse.commit.linked")
-        fsync_directory(path.parent)
+        sync_folder(path.parent)
         failpoint("warehouse.commit.durable")
         if won:
             self.commits.append(commit)
@@ -120,7 +120,7 @@ def place_data_file(directory: Path, commit: CommitRecord) -> Path:
     if target.exists():
         return target
     source = directory / STAGING / commit.staged
-    make_directory(target.parent)
+    make_folders(target.parent)
     # Another process may be faster by a moment; then the file is in place, which the check below
     # sees.
     with contextlib.suppress(FileNotFoundError):
@@ -131,8 +131,8 @@ def place_data_file(directory: Path, commit: CommitRecord) -> Path:
             f"{target} is missing: its commit stands, but the data is neither there nor staged as"
             f" {commit.staged}"
         )
-    fsync_directory(target.parent)
-    fsync_directory(source.parent)
+    sync_folder(target.parent)
+    sync_folder(source.parent)
     return target
 
 

@@ -19,13 +19,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     KafkaException,
@@ -33,10 +31,21 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from cellfeed.bridge.events.messages import header_values
-from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
-from cellfeed.consumers.warehouse.shard_loader import ShardLoader, decoded_row
-from cellfeed.consumers.warehouse.source import TableSource
+from cellfeed.consumers.warehouse.kafka_records import (
+    CONSUME_WAIT_S,
+    content_of,
+    partition_of,
+    start_offset,
+)
+from cellfeed.consumers.warehouse.loader_progress import (
+    DEFAULT_FLUSH,
+    WAITING_BYTES_MAX,
+    FlushPolicy,
+    LoaderProgress,
+    OnProgress,
+)
+from cellfeed.consumers.warehouse.recognition import Recognition
+from cellfeed.consumers.warehouse.shard_loader import ShardLoader
 from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
 from cellfeed.store.errors import DataDamaged, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -47,25 +56,8 @@ declare(
     "warehouse.loader.before_offsets", "warehouse.loader.after_offsets", "warehouse.loader.assigned"
 )
 
-FLUSH_ROWS: Final = 100_000
-"""Rows of a shard that make a data file: some 10 to 30 MB, a size that analytic readers like."""
-
-FLUSH_BYTES: Final = 64 << 20
-"""Memory of a shard's waiting rows, bytes, after which they are written out."""
-
-WAITING_BYTES_MAX: Final = 256 << 20
-"""Memory of all waiting rows together; past it the shard with the most is written out."""
-
-FLUSH_AGE_S: Final = 5.0
-"""How long a row waits for its file at most: how far the table may be behind the log, seconds."""
-
 CONSUME_RECORDS: Final = 2_000
 """Records taken from the client at a time."""
-
-CONSUME_WAIT_S: Final = 0.2
-"""How long one call waits for records: also how soon a stop is seen."""
-
-METADATA_TIMEOUT_S: Final = 10.0
 
 _OWN_CONFIG: Final = {
     "enable.auto.commit": False,
@@ -75,32 +67,6 @@ _OWN_CONFIG: Final = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class FlushPolicy:
-    """When waiting rows become a file: at so many rows or bytes of a shard, or when the oldest has
-    waited so long."""
-
-    rows: int = FLUSH_ROWS
-    bytes: int = FLUSH_BYTES
-    age_s: float = FLUSH_AGE_S
-
-
-@dataclass(slots=True)
-class LoaderProgress:
-    """What a loader has done so far. ``stopped`` says per partition why it is not read any
-    further."""
-
-    rows: int = 0
-    files: int = 0
-    lost_races: int = 0
-    waiting_rows: int = 0
-    next_offsets: dict[int, int] = field(default_factory=dict)
-    stopped: dict[int, str] = field(default_factory=dict)
-
-
-OnProgress = Callable[[LoaderProgress], None]
 
 
 class WarehouseLoader:
@@ -114,7 +80,7 @@ class WarehouseLoader:
         group: str,
         directory: Path,
         *,
-        flush: FlushPolicy = FlushPolicy(),
+        flush: FlushPolicy = DEFAULT_FLUSH,
         offset_is_added_id: bool = True,
         consumer_config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -136,8 +102,6 @@ class WarehouseLoader:
         self._to_seek: set[int] = set()
         self._ends_seen: dict[int, int] = {}
         self._rebalanced = False
-        self._source = TableSource(self._directory)
-        self._is_recognised = False
         config = {
             "bootstrap.servers": bootstrap,
             "group.id": group,
@@ -146,8 +110,7 @@ class WarehouseLoader:
             **_OWN_CONFIG,
         }
         self._consumer = Consumer(config, logger=_log)
-        # A client of its own: beside a fetch that is under way a question would wait for it.
-        self._look = Consumer({**config, "group.id": f"{group}-look"}, logger=_log)
+        self._cluster = Recognition({**config, "group.id": f"{group}-look"}, topic, self._directory)
 
     def run(
         self,
@@ -169,8 +132,8 @@ class WarehouseLoader:
         )
         try:
             while not (stop.is_set() or self._reached(until_offsets)):
-                if self._shards and not self._is_recognised:
-                    self._recognise()
+                if self._shards and not self._cluster.is_recognised:
+                    self._cluster.recognise()
                 self._take(self._consume())
                 self._flush_due()
                 if self._reached(until_offsets):
@@ -188,7 +151,7 @@ class WarehouseLoader:
             self._oldest_at.clear()
             self._shards.clear()
             self._consumer.close()
-            self._look.close()
+            self._cluster.close()
         return self.progress
 
     # --- records ----------------------------------------------------------------------------------
@@ -201,13 +164,13 @@ class WarehouseLoader:
         if self._rebalanced:
             # The batch may hold records from before and after the change, of one partition even.
             # Read on from what has really been taken.
-            self._to_seek |= {_partition(record) for record in records} & self._shards.keys()
+            self._to_seek |= {partition_of(record) for record in records} & self._shards.keys()
         return records
 
     def _take(self, records: list[Message]) -> None:
         now = time.monotonic()
         for record in records:
-            shard, error = _partition(record), record.error()
+            shard, error = partition_of(record), record.error()
             if error is not None:
                 self._note_error(record, error)
                 continue
@@ -215,7 +178,7 @@ class WarehouseLoader:
             if loader is None or shard in self._to_seek or shard in self.progress.stopped:
                 continue
             try:
-                if loader.add(record.offset() or 0, *_content(record)):
+                if loader.add(record.offset() or 0, *content_of(record)):
                     self._oldest_at.setdefault(shard, now)
             except DataDamaged as damage:
                 self._stop_shard(shard, str(damage))
@@ -227,7 +190,7 @@ class WarehouseLoader:
                 self._flush([shard])
 
     def _note_error(self, record: Message, error: KafkaError) -> None:
-        code, shard = error.code(), _partition(record)
+        code, shard = error.code(), partition_of(record)
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001 (librdkafka's public name for it)
             if shard not in self._to_seek:
                 self._ends_seen[shard] = record.offset() or 0
@@ -257,7 +220,7 @@ class WarehouseLoader:
         try:
             if loader is not None:
                 self._consumer.seek(
-                    TopicPartition(self._topic, shard, _start_offset(loader.next_offset))
+                    TopicPartition(self._topic, shard, start_offset(loader.next_offset))
                 )
         except KafkaException as error:
             # The partition is not being fetched yet; its records are left alone until the seek has
@@ -283,53 +246,12 @@ class WarehouseLoader:
             ):
                 break
 
-    def _recognise(self) -> bool:
-        """Whether the cluster said who it is just now, and is one of the table's. Raises
-        ProtectData for another one's log."""
-        try:
-            cluster_id = self._look.list_topics(self._topic, METADATA_TIMEOUT_S).cluster_id
-            self._source.accept(
-                cluster_id, WarehouseTable(self._directory).last_rows, self._record_at
-            )
-        except (KafkaException, Unavailable) as error:
-            _log.warning("%s is not asked who it is: %s", self._topic, error)
-            return False
-        self._is_recognised = True
-        return True
-
-    def _record_at(self, shard: int, offset: int) -> WarehouseRow | None:
-        """The cell that lies there now. Raises Unavailable."""
-        try:
-            self._look.assign([TopicPartition(self._topic, shard, offset)])
-            ends_at = time.monotonic() + METADATA_TIMEOUT_S
-            while time.monotonic() < ends_at:
-                for record in self._look.consume(1, CONSUME_WAIT_S):
-                    error = record.error()
-                    if error is None:
-                        return (
-                            decoded_row(shard, record.offset() or 0, *_content(record))
-                            if record.offset() == offset
-                            else None
-                        )
-                    if error.code() in (
-                        KafkaError._PARTITION_EOF,  # noqa: SLF001
-                        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
-                        KafkaError.OFFSET_OUT_OF_RANGE,
-                    ):
-                        return None
-            raise Unavailable(
-                f"no record of partition {shard} at offset {offset} within"
-                f" {METADATA_TIMEOUT_S:.0f} s"
-            )
-        finally:
-            self._look.unassign()
-
     def _flush(self, shards: list[int]) -> bool:
         """Commits the waiting rows of ``shards`` to the table, then the group's offsets; False when
         the cluster did not say who it is, and nothing was done."""
         if (
             any(shard in self._shards and self._shards[shard].waiting_rows for shard in shards)
-            and not self._recognise()
+            and not self._cluster.recognise()
         ):
             return False
         offsets = []
@@ -371,13 +293,13 @@ class WarehouseLoader:
     # --- assignment -------------------------------------------------------------------------------
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._rebalanced, self._is_recognised = True, False
+        self._rebalanced, self._cluster.is_recognised = True, False
         for partition in partitions:
             shard = partition.partition
             loader = self._shards[shard] = ShardLoader(
                 self._directory, shard, offset_is_added_id=self._offset_is_added_id
             )
-            partition.offset = _start_offset(loader.next_offset)
+            partition.offset = start_offset(loader.next_offset)
             self.progress.next_offsets[shard] = loader.next_offset
             self.progress.stopped.pop(shard, None)
             self._to_seek.discard(shard)
@@ -431,35 +353,6 @@ class WarehouseLoader:
         return self.progress
 
 
-def end_offsets(
-    bootstrap: str, topic: str, consumer_config: Mapping[str, Any] | None = None
-) -> dict[int, int]:
-    """The end offset of every partition of a topic now: what ``until_offsets`` needs to load all
-    that is there. Raises Unavailable."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "cellfeed-ends",
-            "enable.auto.commit": False,
-            **(consumer_config or {}),
-        }
-    )
-    try:
-        listed = consumer.list_topics(topic, METADATA_TIMEOUT_S).topics[topic]
-        if listed.error is not None:
-            raise Unavailable(f"topic {topic}: {listed.error.str()}")
-        return {
-            shard: consumer.get_watermark_offsets(TopicPartition(topic, shard), METADATA_TIMEOUT_S)[
-                1
-            ]
-            for shard in sorted(listed.partitions)
-        }
-    except KafkaException as error:
-        raise Unavailable(f"no end offsets of topic {topic} from {bootstrap}: {error}") from error
-    finally:
-        consumer.close()
-
-
 def run_warehouse_loader(
     bootstrap: str,
     topic: str,
@@ -469,7 +362,7 @@ def run_warehouse_loader(
     on_progress: OnProgress | None = None,
     *,
     until_offsets: Mapping[int, int] | None = None,
-    flush: FlushPolicy = FlushPolicy(),
+    flush: FlushPolicy = DEFAULT_FLUSH,
     offset_is_added_id: bool = True,
     consumer_config: Mapping[str, Any] | None = None,
 ) -> LoaderProgress:
@@ -488,23 +381,3 @@ def run_warehouse_loader(
         consumer_config=consumer_config,
     )
     return loader.run(stop_event, on_progress, until_offsets)
-
-
-def _partition(record: Message) -> int:
-    partition = record.partition()
-    return -1 if partition is None else partition
-
-
-def _content(record: Message) -> tuple[bytes | None, bytes | None, dict[str, bytes], int]:
-    """Value, key, headers and timestamp. All but the value are looked at only of records without
-    one."""
-    value = record.value()
-    if value is not None:
-        return value, None, {}, 0
-    return None, record.key(), header_values(record), record.timestamp()[1]
-
-
-def _start_offset(next_offset: int) -> int:
-    """Where to read from. An empty table takes the log from wherever it starts now; what was
-    trimmed before is not there to load."""
-    return next_offset or int(OFFSET_BEGINNING)

@@ -27,9 +27,9 @@ from typing import Final
 import msgspec
 
 from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
-from cellfeed.consumers.warehouse.durable_files import fsync_directory, make_directory
 from cellfeed.consumers.warehouse.layout import SOURCES, STAGING
 from cellfeed.consumers.warehouse.staging import put_if_absent
+from cellfeed.store.backups.synced import make_folders, sync_folder
 from cellfeed.store.errors import ProtectData, Unavailable
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -81,14 +81,14 @@ class TableSource:
                     " log into a directory of its own, or name the cluster that the table"
                     " belongs to"
                 )
-        make_directory(self._folder)
+        make_folders(self._folder)
         put_if_absent(
             self._folder / f"{cluster_id}.json",
             msgspec.json.encode(_SourceNote(cluster_id)),
             self._directory / STAGING,
             "source",
         )
-        fsync_directory(self._folder)
+        sync_folder(self._folder)
         return cluster_id
 
 

@@ -5,6 +5,10 @@ holder dies, however it dies. An owner holds it from before the first byte until
 place or given up. So the process that gets the lock of a staged file knows that its fate is
 decided. Where a commit names it, it is moved into place. Otherwise no commit ever will, and it is
 removed.
+
+A hard link (``link(2)``) decides between two loaders: exactly one of any number of processes makes
+it, and it shows the whole content at once. So a table needs a file system with hard links and
+``flock(2)``: any local one of Linux, not an object store.
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from cellfeed.consumers.warehouse.durable_files import fsync_directory, link_if_absent
 from cellfeed.consumers.warehouse.layout import STAGED_SUFFIX, STAGING
+from cellfeed.store.backups.synced import sync_folder
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("warehouse.staging.written", "warehouse.staging.durable")
@@ -38,7 +42,7 @@ class StagedFile:
         """Puts content and name on disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
-        fsync_directory(self.path.parent)
+        sync_folder(self.path.parent)
 
     def discard(self) -> None:
         """Removes the name; what was linked elsewhere stays."""
@@ -124,3 +128,16 @@ def _is_still(path: Path, file: BinaryIO) -> bool:
         return path.stat().st_ino == os.fstat(file.fileno()).st_ino
     except FileNotFoundError:
         return False
+
+
+def link_if_absent(source: Path, target: Path) -> bool:
+    """Gives the file at ``source`` the second name ``target``, unless that exists; returns whether
+    it was this call that did.
+
+    The caller still has to put the name on disk (``sync_folder`` of ``target.parent``).
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    return True

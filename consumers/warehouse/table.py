@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
 from cellfeed.consumers.warehouse.chain import ShardChain, check_no_stray_commits, place_data_file
-from cellfeed.consumers.warehouse.durable_files import fsync_directory, make_directory
 from cellfeed.consumers.warehouse.layout import (
     FORMAT,
     STAGING,
@@ -23,6 +22,7 @@ from cellfeed.consumers.warehouse.layout import (
     shards_with_commits,
 )
 from cellfeed.consumers.warehouse.staging import put_if_absent, sha256_of
+from cellfeed.store.backups.synced import make_folders, sync_folder
 from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.errors import DataDamaged, NotFound, ProtectData
@@ -48,13 +48,13 @@ still."""
 def make_table(directory: Path, topic: str) -> None:
     """Makes the table of ``topic`` in ``directory``, or opens it. Raises ProtectData when the
     directory holds another topic's table."""
-    make_directory(directory / STAGING)
+    make_folders(directory / STAGING)
     path = directory / TABLE_FILE
     if not path.exists():
         put_if_absent(
             path, encode_table_record(TableRecord(FORMAT, topic)), directory / STAGING, "table"
         )
-        fsync_directory(directory)
+        sync_folder(directory)
     record = decode_table_record(path.read_bytes(), path)
     if record.topic != topic:
         raise ProtectData(

@@ -23,7 +23,8 @@ from cellfeed.consumers.billing.app import card_of
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
 from cellfeed.consumers.billing.charge_keys import GROUP as BILLING
 from cellfeed.consumers.billing.charge_keys import key_of_place
-from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
+from cellfeed.consumers.warehouse.loader import run_warehouse_loader
+from cellfeed.consumers.warehouse.loader_progress import FlushPolicy
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.clusters.serving.engine import ClusteredEngine

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from cellfeed.consumers.warehouse.kafka_records import end_offsets
 from cellfeed.consumers.warehouse.layout import STAGING
-from cellfeed.consumers.warehouse.loader import end_offsets
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FAILPOINTS

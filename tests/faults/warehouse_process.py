@@ -15,7 +15,8 @@ import sys
 import threading
 from pathlib import Path
 
-from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
+from cellfeed.consumers.warehouse.loader import run_warehouse_loader
+from cellfeed.consumers.warehouse.loader_progress import FlushPolicy
 
 FLUSH = FlushPolicy(rows=20, age_s=0.3)
 

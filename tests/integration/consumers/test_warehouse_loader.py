@@ -12,8 +12,8 @@ from uuid import NAMESPACE_URL, uuid5
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from cellfeed.consumers.warehouse import loader as loader_module
-from cellfeed.consumers.warehouse import shard_loader
+from cellfeed.consumers.warehouse import kafka_records, shard_loader
+from cellfeed.consumers.warehouse.kafka_records import end_offsets
 from cellfeed.consumers.warehouse.layout import (
     SOURCES,
     TABLE_FILE,
@@ -22,13 +22,8 @@ from cellfeed.consumers.warehouse.layout import (
     data_file_name,
     encode_commit,
 )
-from cellfeed.consumers.warehouse.loader import (
-    FlushPolicy,
-    LoaderProgress,
-    WarehouseLoader,
-    end_offsets,
-    run_warehouse_loader,
-)
+from cellfeed.consumers.warehouse.loader import WarehouseLoader, run_warehouse_loader
+from cellfeed.consumers.warehouse.loader_progress import FlushPolicy, LoaderProgress
 from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import DataDamaged, NotFound, ProtectData, Unavailable
@@ -229,7 +224,7 @@ def test_a_topic_that_does_not_exist_and_a_gateway_that_is_not_there_are_said(
 ) -> None:
     with pytest.raises(Unavailable, match="nothing_here"):
         end_offsets(gateway, "nothing_here")
-    monkeypatch.setattr(loader_module, "METADATA_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(kafka_records, "METADATA_TIMEOUT_S", 0.5)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         end_offsets("127.0.0.1:1", "trips")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from cellfeed.bridge.coordination.contract import Coordinator, Offsets
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
@@ -42,16 +43,24 @@ def open_coordinator(
     return ZooKeeperCoordinator(parse_zookeeper_url(url), state, history)
 
 
-def open_offsets_elsewhere(url: str) -> Offsets | None:
-    """The offsets that are kept outside of the datastore, without the datastore; None where they
-    are in it. To be closed. Raises InvalidRequest."""
+def open_offsets_elsewhere(url: str, heir: History) -> Offsets | None:
+    """The offsets that are kept outside of the datastore, while ``heir`` is not restored yet; None
+    where they are in it. What is read and written is of the history that was found; another one is
+    refused. To be closed. Raises InvalidRequest, Unavailable; ProtectData in another datastore's
+    chroot."""
     check_coordination(url)
     if url == IN_STORE:
         return None
     from cellfeed.bridge.coordination.zookeeper.offsets import ZooKeeperOffsets
     from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 
-    return ZooKeeperOffsets(parse_zookeeper_url(url), _NoStorage())
+    found = NO_HISTORY
+    offsets = ZooKeeperOffsets(parse_zookeeper_url(url), _NoStorage(), lambda: found)
+    with ExitStack() as opened:
+        opened.callback(offsets.close)
+        found = offsets.found_by(heir)
+        opened.pop_all()
+    return offsets
 
 
 class _NoStorage:

@@ -40,12 +40,17 @@ from cellfeed.bridge.coordination.zookeeper.client import (
 )
 from cellfeed.bridge.coordination.zookeeper.paths import Paths
 from cellfeed.store.errors import ProtectData, Unavailable
-from cellfeed.store.histories import History, refuse_other_history
+from cellfeed.store.histories import NO_HISTORY, History, refuse_other_history
 
 _TRIES_MAX: Final = 50
 """Connections that may end while the entry is compared: far more than a network that works ends."""
 
 _decode = msgspec.json.Decoder(History).decode
+
+
+def _is_before(told: History, own: History) -> bool:
+    """Whether ``own`` was restored from ``told``, or has its origin in it."""
+    return told.history_id in {own.parent, own.origin_id} - {"", own.history_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,16 @@ class ChrootOwner:
         """The next call compares: the entry was not as this process left it."""
         self._compared = None
 
+    def found_by(self, heir: History) -> History:
+        """The history that the chroot names, before ``heir`` is restored to work in it; NO_HISTORY
+        where it names none. Writes nothing. Raises ProtectData where the restored datastore would
+        be refused; Unavailable."""
+        found = self._base.get(self._path, newest=True)
+        told = self._told(found[0]) if found is not None else NO_HISTORY
+        if not _is_before(told, heir):
+            self._refuse_other(told, "the backup", heir.parent, heir.history_id)
+        return told
+
     def check(self) -> None:
         """Raises ProtectData, with both ids and the cure, in another datastore's chroot;
         Unavailable."""
@@ -109,11 +124,18 @@ class ChrootOwner:
             self._take(Create(self._path, msgspec.json.encode(own)))
             found = self._base.get(self._path, newest=True)
         told = self._told(found[0]) if found is not None else own
-        is_before = told.history_id in {own.parent, own.origin_id} - {"", own.history_id}
-        if found is not None and is_before:
+        if found is not None and _is_before(told, own):
             self._take(Set(self._path, msgspec.json.encode(own), found[1].version))
             found = self._base.get(self._path, newest=True)
             told = self._told(found[0]) if found is not None else own
+        self._refuse_other(told, "the datastore", own.history_id)
+        if found is not None:
+            self._compared = Compared(connection, own.history_id, self._path, found[1])
+
+    def _refuse_other(self, told: History, whose: str, *own_ids: str) -> None:
+        """Raises ProtectData unless the chroot names one of ``own_ids``."""
+        if told.history_id in own_ids:
+            return
         cure = (
             "Give this datastore a chroot of its own (coordination: zookeeper://HOSTS/CHROOT)."
             f" Where it does succeed that one, stop every process of both, and delete {self._path}"
@@ -122,12 +144,10 @@ class ChrootOwner:
         refuse_other_history(
             f"ZooKeeper at {self._base.hosts}, {self._path},",
             told.history_id,
-            "the datastore",
-            own.history_id,
+            whose,
+            own_ids[0],
             cure,
         )
-        if found is not None:
-            self._compared = Compared(connection, own.history_id, self._path, found[1])
 
     def _take(self, operation: Operation) -> None:
         with suppress(TransactionRefused):  # another process was faster: what it wrote is read next

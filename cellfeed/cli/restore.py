@@ -29,13 +29,14 @@ from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import identities_of
 from cellfeed.store.backups.erasures import erased_in_folder, to_erase, told_of
-from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.manifest import Manifest, Reader
 from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import (
     IDS_LEFT_OUT,
     Plan,
+    Target,
     backup_readers,
     plan,
     readers_ahead,
@@ -44,6 +45,7 @@ from cellfeed.store.backups.restore import (
 from cellfeed.store.backups.restore import restore as restore_backup
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData
+from cellfeed.store.histories import History
 from cellfeed.store.limits import ADDED_ID_MAX
 
 NO_REASON: Final = "not given"
@@ -151,7 +153,8 @@ def restore(
     """Bring a backup back into empty storage: embedded, or the clusters of a configuration. It is
     opened when it is whole and was read back.
 
-    Refused (exit code 3) where a cell was ever written. Refused (exit code 3) while a reader is
+    Refused (exit code 3) where a cell was ever written, and where the coordination is the ZooKeeper
+    chroot of another datastore. Refused (exit code 3) while a reader is
     known to be beyond the backup: a consumer group, a trigger, an export, a warehouse, a later
     backup. Refused (exit code 1) while a later backup or the register of erasures cannot be read.
     Killed, it is run again. Indexes are built again; every reader resumes where it was. An
@@ -203,7 +206,8 @@ def restore(
         put_part(run_dir, checked, chain, part, erased_rows, from_history, dry_run, as_json)
         return
     with ExitStack() as opened:
-        offsets = open_offsets_elsewhere(checked.coordination)
+        target = opened.enter_context(restore_target(checked, run_dir.path, told.owners))
+        offsets = open_offsets_elsewhere(checked.coordination, _heir(told, target, chosen.backup))
         if offsets is not None:
             opened.enter_context(closing(offsets))
         living = [*group_readers(offsets, told.shards), *_readers_of_config(checked, run_dir)]
@@ -221,7 +225,6 @@ def restore(
         entries_back = restored(
             entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys]
         )
-        target = opened.enter_context(restore_target(checked, run_dir.path, told.owners))
         planned = plan(
             chain,
             entries_back,
@@ -257,6 +260,11 @@ def restore(
             )
         lost = {shard: ids for shard, ids in planned.lost.items() if not target.is_open(shard)}
     _tell(planned, chosen, lost, back, left, as_json)
+
+
+def _heir(told: Manifest, target: Target, backup: Backup) -> History:
+    """The history that the restore begins, or has begun."""
+    return History(target.begun_history(backup), told.history.history_id, told.history.origin_id)
 
 
 def _point_as_json(chosen: Chosen) -> dict[str, object]:

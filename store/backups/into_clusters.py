@@ -80,11 +80,17 @@ class ClusterTarget:
             cluster.close()
 
     def begun_epoch(self, backup: Backup) -> int | None:
-        standing = (self._standing(cluster)[0] for cluster in self._clusters.values())
-        return next(
-            (mark.role.epoch for mark in standing if mark is not None and _is_of(mark, backup)),
-            None,
-        )
+        return next((mark.role.epoch for mark in self._begun(backup)), None)
+
+    def begun_history(self, backup: Backup) -> str:
+        histories = (mark.role.history_id for mark in self._begun(backup))
+        return next(filter(None, histories), "")
+
+    def _begun(self, backup: Backup) -> Iterator[Mark]:
+        for cluster in self._clusters.values():
+            mark, _ = self._standing(cluster)
+            if mark is not None and _is_of(mark, backup):
+                yield mark
 
     def begin(self, plan: Plan) -> None:
         for cluster in self._clusters.values():

@@ -61,6 +61,10 @@ class SqliteTarget:
     def begun_epoch(self, backup: Backup) -> None:
         del backup  # a restore that was killed starts over
 
+    def begun_history(self, backup: Backup) -> str:
+        del backup
+        return ""
+
     def begin(self, plan: Plan) -> None:
         if self._place.exists():
             raise ProtectData(

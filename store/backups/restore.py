@@ -156,6 +156,11 @@ class Target(Protocol):
         a restore begins. Raises Unavailable."""
         ...
 
+    def begun_history(self, backup: Backup) -> str:
+        """The id of the history that an unfinished restore of this backup has begun; empty where
+        none was. Raises Unavailable."""
+        ...
+
     def begin(self, plan: Plan) -> None:
         """Makes sure that it is empty, or half-restored from the same backup, and that nobody opens
         it; then writes the dictionaries. Raises ProtectData."""

@@ -135,6 +135,10 @@ class ZooKeeperOffsets:
     def close(self) -> None:
         self._base.close()
 
+    def found_by(self, heir: History) -> History:
+        """As :meth:`ChrootOwner.found_by`."""
+        return self._owner.found_by(heir)
+
     def lineage(self, group: str) -> str:
         era = self._history.check()
         path = self._paths.offsets(group)

@@ -87,7 +87,7 @@ def test_a_damaged_backup_is_told_and_not_restored(
     )
     assert "nothing restored" in str(error)
     assert error.exit_code == 1
-    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new" / "store" / "trips").exists()
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_done(
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_done(
         ),
         NotFound,
     )
-    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new" / "store" / "trips").exists()
 
 
 def test_rows_that_a_later_backup_knows_as_erased_are_named_and_erased_again(
@@ -248,6 +248,56 @@ def test_a_group_that_has_read_further_is_named_and_no_id_is_given_out_twice(
             result.added_id for result in store.put_new_cells(rides(300, 100)) if result.shard == 0
         ]
         assert min(added_id for added_id in given if added_id is not None) > first + 500
+
+
+@pytest.mark.xdist_group("zookeeper")
+def test_a_restore_into_the_chroot_of_another_datastore_is_refused_and_changes_nothing(
+    run_dir: Path, backups: Path, tmp_path: Path, zookeeper_server: ZooKeeper
+) -> None:
+    """Staging's backup, production's chroot: its triggers would run again what they have run."""
+    coordination = f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=10"
+    config = tmp_path / "zookeeper.yaml"
+    config.write_text(f"{CONFIG}coordination: {coordination}\n")
+    with Datastore.open_embedded(run_dir / "store", "trips", 4) as staging:
+        staging_history = staging.history().history_id
+    with (
+        Datastore.open_embedded(tmp_path / "production", "trips", 4) as production,
+        closing(open_coordinator(coordination, production.state, production.history)) as groups,
+    ):
+        groups.commit_offsets("billing", {("trips", 0): CommittedOffset(100_000)})
+        words = "restore", backups, "--config", config, "--into", tmp_path / "new"
+        for more in ((), ("--readers-ahead", "raise-epoch")):
+            error = refused(*words, *more)
+            assert isinstance(error, ProtectData)
+            assert production.history().history_id in str(error)
+            assert f"the backup to {staging_history}" in str(error)
+        assert not (tmp_path / "new" / "store" / "trips").exists()
+        assert groups.fetch_offsets("billing")["trips", 0].offset == 100_000
+
+
+@pytest.mark.xdist_group("zookeeper")
+def test_a_restore_sets_back_offsets_in_its_parents_chroot_and_has_it_then(
+    run_dir: Path, tmp_path: Path, zookeeper_server: ZooKeeper
+) -> None:
+    coordination = f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=10"
+    (run_dir / "config.yaml").write_text(f"{CONFIG}coordination: {coordination}\n")
+    with (
+        Datastore.open_embedded(run_dir / "store", "trips", 4) as store,
+        closing(open_coordinator(coordination, store.state, store.history)) as groups,
+    ):
+        store.state.commit({f"{group_prefix('billing')}declared": b"{}"})
+        groups.commit_offsets("billing", {("trips", 0): CommittedOffset(5)})
+        done("backup", "create", tmp_path / "backups", "--run-dir", run_dir)
+        groups.commit_offsets("billing", {("trips", 0): CommittedOffset(10)})
+        words = "restore", tmp_path / "backups", "--config", run_dir / "config.yaml", "--json"
+        told = json.loads(done(*words, "--into", tmp_path / "new"))
+        assert len(told["set_back"]) == 1
+        assert groups.fetch_offsets("billing")["trips", 0].offset == 5
+    with (
+        Datastore.open_embedded(tmp_path / "new" / "store", "trips", 4) as store,
+        closing(open_coordinator(coordination, store.state, store.history)) as groups,
+    ):
+        assert groups.fetch_offsets("billing")["trips", 0].offset == 5
 
 
 @pytest.mark.xdist_group("zookeeper")

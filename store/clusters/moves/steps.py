@@ -205,12 +205,12 @@ class Move:
             elif time.monotonic() > deadline_s and (
                 end - copied > NEAR_CELLS or copied - arrived > NEAR_CELLS
             ):
-                notes = (
+                progress = (
                     f"{copied} of {end} cells are on all nodes of the source and copied, {arrived}"
                     " have arrived on all nodes of the target"
                 )
                 raise StorageUnavailable(
-                    f"the copy of shard {self._shard} does not get on: {notes}"
+                    f"the copy of shard {self._shard} does not get on: {progress}"
                 )
             time.sleep(waiting.PAUSE_S)
 

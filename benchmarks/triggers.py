@@ -46,7 +46,7 @@ from benchmarks.put_to_consumer import Passage, passage_figures, put_evenly
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.open import open_coordinator
-from cellfeed.bridge.coordination.zookeeper.coordinator import SESSION_PER_LEASE
+from cellfeed.bridge.coordination.zookeeper.sessions import SESSION_PER_LEASE
 from cellfeed.bridge.triggers.program import Trigger, trigger
 from cellfeed.bridge.triggers.worker import run_trigger_worker
 from cellfeed.store.cells.cell import Cell

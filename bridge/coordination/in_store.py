@@ -37,11 +37,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
+from cellfeed.bridge.coordination.owners import Owner, is_live, is_owned_by, owner_of
+from cellfeed.bridge.coordination.store_keys import (
+    assignment_key,
+    claim_key,
+    claims_prefix,
+    last_part,
+    leader_key,
+    lease_key,
+    leases_prefix,
+    member_key,
+    offset_key,
+    offsets_prefix,
+)
 from cellfeed.bridge.coordination.watched_leases import Lease, WatchedLeases
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
@@ -61,13 +74,6 @@ class _Member(msgspec.Struct, frozen=True, omit_defaults=True):
     """``renews``: the epoch of the session that this one continues."""
 
     renews: int | None = None
-
-
-class _Holder(msgspec.Struct, frozen=True):
-    """Whose the lead or a claim is."""
-
-    member: str
-    epoch: int
 
 
 class StoreCoordinator:
@@ -95,19 +101,20 @@ class StoreCoordinator:
     # --- membership -------------------------------------------------------------------------------
 
     def join(self, group: str, member: str, ttl_s: float) -> Session:
-        epoch = self._state.commit({_member_key(group, member): _encode(_Member())})
+        epoch = self._state.commit({member_key(group, member): _encode(_Member())})
         assert epoch is not None, "a commit that expects nothing is never refused"  # noqa: S101 (a promise of the state table, E11)
         return self._with_lease(Session(group, member, ttl_s, epoch))
 
     def renew(self, session: Session) -> Session:
-        member_key = _member_key(session.group, session.member)
+        membership_key = member_key(session.group, session.member)
         if self._is_alive(session) and self._write_lease(session):
             return session
         epoch = self._state.commit(
-            {member_key: _encode(_Member(session.epoch))}, expect={member_key: session.epoch}
+            {membership_key: _encode(_Member(session.epoch))},
+            expect={membership_key: session.epoch},
         )
         if epoch is None:
-            entry = self._state.get(member_key)
+            entry = self._state.get(membership_key)
             if entry is None:
                 return self.join(
                     session.group, session.member, session.ttl_s
@@ -118,20 +125,20 @@ class StoreCoordinator:
         return self._with_lease(Session(session.group, session.member, session.ttl_s, epoch))
 
     def leave(self, session: Session) -> None:
-        member_key = _member_key(session.group, session.member)
+        membership_key = member_key(session.group, session.member)
         while True:
             write: dict[str, bytes | None] = {
-                member_key: None,
-                _lease_key(session.group, session.member): None,
+                membership_key: None,
+                lease_key(session.group, session.member): None,
             }
-            expect: dict[str, int | None] = {member_key: session.epoch}
-            leader = self._state.get(_leader_key(session.group))
-            if leader is not None and _is_held_by(leader, session):
+            expect: dict[str, int | None] = {membership_key: session.epoch}
+            leader = self._state.get(leader_key(session.group))
+            if leader is not None and is_owned_by(leader.value, session):
                 write[leader.key] = None
                 expect[leader.key] = leader.version
             if self._state.commit(write, expect=expect) is not None:
                 return
-            member = self._state.get(member_key)
+            member = self._state.get(membership_key)
             if member is None or member.version != session.epoch:
                 return  # the name is another session's by now
             # Otherwise the lead was lost between the look and the commit: look again.
@@ -142,45 +149,43 @@ class StoreCoordinator:
     # --- lead and assignment ----------------------------------------------------------------------
 
     def lead(self, session: Session) -> bool:
-        key = _leader_key(session.group)
+        key = leader_key(session.group)
         entry = self._state.get(key)
         alive = self._alive(session.group)
         if alive.get(session.member) != session.epoch:
             return False
         if entry is not None:
-            if _is_held_by(entry, session):
+            if is_owned_by(entry.value, session):
                 return True
-            if _is_live(entry, alive):
+            if is_live(entry.value, alive):
                 return False
         # The member's own entry is expected too: a session that another one of its name has ended
         # takes no lead.
         expect = {
             key: entry.version if entry else None,
-            _member_key(session.group, session.member): session.epoch,
+            member_key(session.group, session.member): session.epoch,
         }
         return (
-            self._state.commit(
-                {key: _encode(_Holder(session.member, session.epoch))}, expect=expect
-            )
+            self._state.commit({key: _encode(Owner(session.member, session.epoch))}, expect=expect)
             is not None
         )
 
     def leader(self, group: str) -> str | None:
-        entry = self._state.get(_leader_key(group))
+        entry = self._state.get(leader_key(group))
         return (
-            _holder(entry).member
-            if entry is not None and _is_live(entry, self._alive(group))
+            owner_of(entry.value).member
+            if entry is not None and is_live(entry.value, self._alive(group))
             else None
         )
 
     def assign(self, session: Session, assignment: Mapping[int, str]) -> None:
-        entry = self._state.get(_leader_key(session.group))
+        entry = self._state.get(leader_key(session.group))
         write = {
-            _assignment_key(session.group): _encode(
+            assignment_key(session.group): _encode(
                 {str(partition): member for partition, member in assignment.items()}
             )
         }
-        leads = entry is not None and _is_held_by(entry, session) and self._is_alive(session)
+        leads = entry is not None and is_owned_by(entry.value, session) and self._is_alive(session)
         # Whoever takes the lead over changes the leader's entry, so an assignment by the old leader
         # fails on its version.
         if (
@@ -194,7 +199,7 @@ class StoreCoordinator:
             )
 
     def assignment(self, group: str) -> dict[int, str]:
-        entry = self._state.get(_assignment_key(group))
+        entry = self._state.get(assignment_key(group))
         return msgspec.json.decode(entry.value, type=dict[int, str]) if entry else {}
 
     # --- claims -----------------------------------------------------------------------------------
@@ -204,23 +209,27 @@ class StoreCoordinator:
         if not partitions or alive.get(session.member) != session.epoch:
             return {}
         entries = {
-            int(_last_part(entry.key)): entry
-            for entry in self._state.list(_claims_prefix(session.group, topic))
+            int(last_part(entry.key)): entry
+            for entry in self._state.list(claims_prefix(session.group, topic))
         }
-        expect: dict[str, int | None] = {_member_key(session.group, session.member): session.epoch}
+        expect: dict[str, int | None] = {member_key(session.group, session.member): session.epoch}
         free = []
         for partition in partitions:
             entry = entries.get(partition)
-            if entry is None or _is_held_by(entry, session) or not _is_live(entry, alive):
+            if (
+                entry is None
+                or is_owned_by(entry.value, session)
+                or not is_live(entry.value, alive)
+            ):
                 free.append(partition)
-                expect[_claim_key(session.group, topic, partition)] = (
+                expect[claim_key(session.group, topic, partition)] = (
                     entry.version if entry else None
                 )
         if not free:
             return {}
-        holder = _encode(_Holder(session.member, session.epoch))
+        owner = _encode(Owner(session.member, session.epoch))
         token = self._state.commit(
-            {_claim_key(session.group, topic, partition): holder for partition in free},
+            {claim_key(session.group, topic, partition): owner for partition in free},
             expect=expect,
         )
         if token is not None:
@@ -240,7 +249,7 @@ class StoreCoordinator:
 
     def release(self, claims: Collection[Claim]) -> None:
         keys = {
-            _claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims
+            claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims
         }
         if keys and self._state.commit(dict.fromkeys(keys), expect=keys) is None and len(keys) > 1:
             for claim in claims:
@@ -250,8 +259,8 @@ class StoreCoordinator:
         self, group: str, topic: str, partitions: Collection[int] | None = None
     ) -> dict[int, str]:
         held = {
-            int(_last_part(entry.key)): _holder(entry).member
-            for entry in self._state.list(_claims_prefix(group, topic))
+            int(last_part(entry.key)): owner_of(entry.value).member
+            for entry in self._state.list(claims_prefix(group, topic))
         }
         return (
             held
@@ -273,17 +282,17 @@ class StoreCoordinator:
         write: dict[str, bytes | None] = dict(entries or {})
         for (topic, partition), offset in offsets.items():
             stamped = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata, now_us)
-            write[_offset_key(group, topic, partition)] = _encode(stamped)
+            write[offset_key(group, topic, partition)] = _encode(stamped)
         self._commit_under(group, write, claims)
 
     def fetch_offsets(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         if partitions is not None and len(partitions) <= _FEW_PARTITIONS:
-            looked_up = {key: self._state.get(_offset_key(group, *key)) for key in partitions}
+            looked_up = {key: self._state.get(offset_key(group, *key)) for key in partitions}
             return {key: _offset(entry) for key, entry in looked_up.items() if entry is not None}
         found: dict[TopicPartition, CommittedOffset] = {}
-        for entry in self._state.list(f"offsets/{_quoted(group)}/"):
+        for entry in self._state.list(offsets_prefix(group)):
             _, _, topic, partition = entry.key.split("/")
             found[(unquote(topic), int(partition))] = _offset(entry)
         return (
@@ -300,16 +309,16 @@ class StoreCoordinator:
         *,
         claims: Sequence[Claim] = (),
     ) -> None:
-        keys = {entry.key for entry in self._state.list(f"offsets/{_quoted(group)}/")}
+        keys = {entry.key for entry in self._state.list(offsets_prefix(group))}
         if partitions is not None:
-            keys &= {_offset_key(group, *each) for each in partitions}
+            keys &= {offset_key(group, *each) for each in partitions}
         self._commit_under(group, dict.fromkeys(keys), claims)
 
     def _commit_under(
         self, group: str, write: Mapping[str, bytes | None], claims: Sequence[Claim]
     ) -> None:
         expect: dict[str, int | None] = {
-            _claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims
+            claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims
         }
         if self._state.commit(write, expect=expect) is None:
             lost = ", ".join(f"{claim.topic}/{claim.partition}" for claim in claims)
@@ -328,9 +337,9 @@ class StoreCoordinator:
 
     def _write_lease(self, session: Session) -> bool:
         begun_s, ttl_us = self._clock(), int(session.ttl_s * 1e6)
-        key = _lease_key(session.group, session.member)
+        key = lease_key(session.group, session.member)
         lease = Lease(session.epoch, self._state.now_us() + ttl_us, ttl_us)
-        expect = {_member_key(session.group, session.member): session.epoch}
+        expect = {member_key(session.group, session.member): session.epoch}
         version = self._state.commit({key: _encode(lease)}, expect=expect)
         if version is not None:
             self._watched.wrote(key, version, begun_s)
@@ -339,18 +348,18 @@ class StoreCoordinator:
     def _alive(self, group: str) -> dict[str, int]:
         """The live sessions: member to epoch."""
         now_s, now_us = self._clock(), self._state.now_us()
-        entries = self._state.list(_leases_prefix(group))
+        entries = self._state.list(leases_prefix(group))
         alive = {
-            _last_part(entry.key): lease.epoch
+            last_part(entry.key): lease.epoch
             for entry in entries
             if self._watched.lives(entry, lease := _lease(entry), now_s, now_us)
         }
-        self._watched.forget_others(_leases_prefix(group), {entry.key for entry in entries})
+        self._watched.forget_others(leases_prefix(group), {entry.key for entry in entries})
         return alive
 
     def _is_alive(self, session: Session) -> bool:
         now_s, now_us = self._clock(), self._state.now_us()
-        entry = self._state.get(_lease_key(session.group, session.member))
+        entry = self._state.get(lease_key(session.group, session.member))
         if entry is None:
             return False
         lease = _lease(entry)
@@ -358,16 +367,16 @@ class StoreCoordinator:
 
     def _forget_the_long_dead(self, group: str) -> None:
         now_s, now_us = self._clock(), self._state.now_us()
-        for entry in self._state.list(_leases_prefix(group)):
-            lease, member_key = _lease(entry), _member_key(group, _last_part(entry.key))
+        for entry in self._state.list(leases_prefix(group)):
+            lease, membership_key = _lease(entry), member_key(group, last_part(entry.key))
             if lease.expires_at_us < now_us - int(
                 _FORGOTTEN_AFTER_S * 1e6
             ) and not self._watched.lives(entry, lease, now_s, now_us):
                 # A member that is joining again just now has another epoch already, and keeps its
                 # entry.
                 self._state.commit(
-                    {entry.key: None, member_key: None},
-                    expect={entry.key: entry.version, member_key: lease.epoch},
+                    {entry.key: None, membership_key: None},
+                    expect={entry.key: entry.version, membership_key: lease.epoch},
                 )
 
 
@@ -386,62 +395,5 @@ def _lease(entry: StateEntry) -> Lease:
     return msgspec.json.decode(entry.value, type=Lease)
 
 
-def _holder(entry: StateEntry) -> _Holder:
-    return msgspec.json.decode(entry.value, type=_Holder)
-
-
 def _offset(entry: StateEntry) -> CommittedOffset:
     return msgspec.json.decode(entry.value, type=CommittedOffset)
-
-
-def _is_held_by(entry: StateEntry, session: Session) -> bool:
-    return _holder(entry) == _Holder(session.member, session.epoch)
-
-
-def _is_live(entry: StateEntry, alive: Mapping[str, int]) -> bool:
-    """Whether the session that holds an entry is among the live ones."""
-    holder = _holder(entry)
-    return alive.get(holder.member) == holder.epoch
-
-
-# --- keys -----------------------------------------------------------------------------------------
-
-
-def _quoted(name: str) -> str:
-    return quote(name, safe="")
-
-
-def _last_part(key: str) -> str:
-    return unquote(key.rpartition("/")[2])
-
-
-def _member_key(group: str, member: str) -> str:
-    return f"groups/{_quoted(group)}/members/{_quoted(member)}"
-
-
-def _leases_prefix(group: str) -> str:
-    return f"groups/{_quoted(group)}/leases/"
-
-
-def _lease_key(group: str, member: str) -> str:
-    return _leases_prefix(group) + _quoted(member)
-
-
-def _leader_key(group: str) -> str:
-    return f"groups/{_quoted(group)}/leader"
-
-
-def _assignment_key(group: str) -> str:
-    return f"groups/{_quoted(group)}/assignment"
-
-
-def _claims_prefix(group: str, topic: str) -> str:
-    return f"groups/{_quoted(group)}/claims/{_quoted(topic)}/"
-
-
-def _claim_key(group: str, topic: str, partition: int) -> str:
-    return f"{_claims_prefix(group, topic)}{partition}"
-
-
-def _offset_key(group: str, topic: str, partition: int) -> str:
-    return f"offsets/{_quoted(group)}/{_quoted(topic)}/{partition}"

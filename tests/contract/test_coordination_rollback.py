@@ -231,7 +231,7 @@ def test_c8_what_was_saved_just_before_the_end_is_marked(fleet: Fleet) -> None:
 def test_c8_entries_are_written_also_where_it_went_back_unnoticed(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellfeed.bridge.coordination.zookeeper.coordinator.MARK_EVERY_S", 1_000.0)
+    monkeypatch.setattr("cellfeed.bridge.coordination.zookeeper.sessions.MARK_EVERY_S", 1_000.0)
     process = fleet.process()
     _, claim = claimed(process, "a")
     fleet.server.copy()

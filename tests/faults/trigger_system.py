@@ -244,7 +244,7 @@ class TriggerSystem:
     @property
     def session_s(self) -> float:
         """What a member's session lasts without a sign of life, see
-        ``bridge/coordination/zookeeper/coordinator.py``."""
+        ``bridge/coordination/zookeeper/sessions.py``."""
         return 1.5 * self.lease_s
 
     def add_host(self) -> Host:

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from cellfeed.bridge.coordination.in_store import _lease, _lease_key
+from cellfeed.bridge.coordination.in_store import _lease
+from cellfeed.bridge.coordination.store_keys import lease_key
 from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.store.errors import CellfeedError
 from tests.faults.trigger_faults import Stage, nothing_runs
@@ -162,7 +163,7 @@ def _all_but(system: TriggerSystem, member: str) -> bool:
 
 def _lease_is_ahead_s(system: TriggerSystem, member: str) -> float:
     """How far the end of a member's lease is from where it would be by this process's clock."""
-    entry = system.datastore.state.get(_lease_key(GROUP, member))
+    entry = system.datastore.state.get(lease_key(GROUP, member))
     return (
         (_lease(entry).expires_at_us / 1e6 - time.time() - system.lease_s)
         if entry is not None

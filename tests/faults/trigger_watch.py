@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.coordination.in_store import StoreCoordinator, _claims_prefix
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.store_keys import claims_prefix
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.paths import birth_of
 from cellfeed.consumers.billing.charge_keys import GROUP
@@ -99,7 +100,7 @@ class Watch(threading.Thread):
     def _look_into_store(self, coordinator: StoreCoordinator) -> Sample:
         begun_ns = time.monotonic_ns()
         members = {member: [epoch] for member, epoch in coordinator._alive(GROUP).items()}
-        claims = coordinator._state.list(_claims_prefix(GROUP, "trips"))
+        claims = coordinator._state.list(claims_prefix(GROUP, "trips"))
         offsets = {
             shard: each.offset for (_, shard), each in coordinator.fetch_offsets(GROUP).items()
         }

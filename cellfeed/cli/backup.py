@@ -25,6 +25,9 @@ from cellfeed.cli.instance import (
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import ending_at_signals
+from cellfeed.store.backups.binlogs.archive import archives_in
+from cellfeed.store.backups.binlogs.covered import Superfluous, remove_superfluous, superfluous
+from cellfeed.store.backups.binlogs.verify import verify_archive
 from cellfeed.store.backups.check import verify, verify_without_identity
 from cellfeed.store.backups.create import create
 from cellfeed.store.backups.encryption import Identities, identities_of, recipients_of
@@ -146,9 +149,10 @@ def create_backup(
 
 @app.command("list")
 def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None:
-    """Show the backups of a folder, the oldest first, and folders with the name of a backup that
-    are none."""
-    found, unreadable = BackupFolder(place_at(directory)).look()
+    """Show the backups of a folder, the oldest first, folders with the name of a backup that are
+    none, and archived binlogs."""
+    folder = BackupFolder(place_at(directory))
+    found, unreadable = folder.look()
     table = Table(
         "backup", "datastore", "begun", "cells", "bytes", "encrypted", "stands on", box=None
     )
@@ -171,6 +175,28 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
         table.add_row(each.name, Text(each.reason, "red"))
     if not as_json:
         console.print(table if table.row_count else f"{directory} holds no backup")
+    for archive in archives_in(folder.place):
+        of, reached, count = archive.marker, archive.reached(), len(archive.numbers())
+        if as_json:
+            print_json(
+                {
+                    "binlogs": archive.place.name,
+                    "datastore": of.datastore,
+                    "cluster": of.cluster,
+                    "history": of.history.history_id,
+                    "pieces": count,
+                    "since": _moment(reached.since_us),
+                    "reached": _moment(reached.at_us),
+                    "gap": reached.gap or None,
+                }
+            )
+            continue
+        console.print(
+            f"binlogs of cluster {of.cluster} of {of.datastore}: {count} pieces, without a gap"
+            f" from {_moment(reached.since_us)} to {_moment(reached.at_us)}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 @app.command("verify")
@@ -203,7 +229,8 @@ def verify_backup(
     as_json: JsonOption = False,
 ) -> None:
     """Read a backup, and those that it stands on, and check every byte of it: lengths, checksums,
-    missing cells, the digest of each log, and the register of erasures. Exits with 1 for damage.
+    missing cells, the digest of each log, and the register of erasures. Archived binlogs of its
+    datastore are read as well: checksums, and that no piece is missing. Exits with 1 for damage.
 
     An encrypted backup is decrypted with `--identity`. Without, only its completeness is checked:
     that every file has its length and SHA-256, and that no piece of a log is missing.
@@ -236,6 +263,11 @@ def verify_backup(
             register.check(recorded)
     except DataDamaged as error:
         wrong.append(str(error))
+    pieces = 0
+    for archive in archives_in(folder.place, chain[-1].manifest.datastore):
+        checked = verify_archive(archive, identities)
+        pieces += checked.pieces
+        wrong += checked.wrong
     tried: Trial | None = None
     if trial and not wrong:
         try:
@@ -249,6 +281,7 @@ def verify_backup(
                 "stands_on": [each.name for each in chain[:-1]],
                 "whole": not wrong,
                 "decrypted": is_read,
+                "binlog_pieces": pieces,
                 "damage": wrong,
                 **({"restored": tried and tried._asdict()} if trial else {}),
             }
@@ -257,11 +290,15 @@ def verify_backup(
         for line in wrong:
             console.print(line, style="red", highlight=False)
     if wrong:
-        raise DataDamaged(f"backup {chain[-1].name} is damaged: it cannot be restored")
+        raise DataDamaged(
+            f"backup {chain[-1].name}, or what is archived beside it, is damaged: it cannot be"
+            " restored"
+        )
     if not as_json:
         console.print(
             f"{chain[-1].name} is {'whole' if is_read else 'complete'}:"
             f" {sum(each.manifest.cells for each in chain)} cells"
+            + (f", and {pieces} pieces of archived binlogs" if pieces else "")
             + ("" if is_read else "; it is encrypted, and --identity reads its content as well"),
             highlight=False,
         )
@@ -305,7 +342,8 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Remove backups that are older than so many days, with the increments that stand on them;
-    damaged ones as old as that; and rests of killed ones.
+    damaged ones as old as that; rests of killed ones; and archived binlogs that the last two whole
+    backups have made superfluous.
 
     Only folders that a backup made are removed, and of these only a backup's own files. A dry run
     prints what a run removes. Refused (exit code 3) unless a whole newer backup stays: take a full
@@ -317,13 +355,16 @@ def prune(
     folder.look()
     with folder.locked(), errors.status("reading the newest backup that stays"):
         decision = decide(folder, keep, time.time_ns() // 1000, datastore)
+        binlogs = superfluous(folder, datastore)
         if not dry_run:
             remove(folder, decision.goes)
+            remove_superfluous(binlogs)
     if as_json:
-        _print_decision(decision, dry_run)
+        _print_decision(decision, binlogs, dry_run)
         return
     console.print(
-        f"{'would go' if dry_run else 'removed'}: {', '.join(map(str, decision.goes)) or 'none'}",
+        f"{'would go' if dry_run else 'removed'}:"
+        f" {', '.join(map(str, [*decision.goes, *binlogs])) or 'none'}",
         highlight=False,
     )
     console.print(
@@ -333,7 +374,7 @@ def prune(
         console.print(f"left, and damaged: {name}: {reason}", style="red", highlight=False)
 
 
-def _print_decision(decision: Decision, dry_run: bool) -> None:
+def _print_decision(decision: Decision, binlogs: list[Superfluous], dry_run: bool) -> None:
     def names(why: str) -> list[str]:
         return [each.marker.name for each in decision.goes if each.why == why]
 
@@ -347,6 +388,7 @@ def _print_decision(decision: Decision, dry_run: bool) -> None:
         {
             **found,
             "not_ours": {each.marker.name: each.stays for each in decision.goes if each.stays},
+            "binlog_pieces": {each.archive.place.name: len(each.numbers) for each in binlogs},
             "dry_run": dry_run,
         }
     )

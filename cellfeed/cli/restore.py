@@ -26,6 +26,7 @@ from cellfeed.config.model import Config
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
+from cellfeed.store.backups.binlogs.tailed_folder import with_tails
 from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import identities_of
 from cellfeed.store.backups.erasures import erased_in_folder, to_erase, told_of
@@ -160,6 +161,9 @@ def restore(
     Killed, it is run again. Indexes are built again; every reader resumes where it was. An
     encrypted backup needs --identity.
 
+    What archived binlogs hold beyond the newest backup is restored with it, and covers moments up
+    to which they go. Ids behind a gap in them count as read.
+
     --at takes the two backups of the folder that the moment lies between. Cells come from both,
     the state (offsets, parked cells, users) from the earlier one, and erasures from the register,
     whenever they were. A moment that no two backups cover is refused (exit code 2) with the
@@ -182,36 +186,43 @@ def restore(
     by = operator(reason)
     run_dir = RunDir(into)
     checked = load_config(config or (run_dir.config if run_dir.config.exists() else None))
-    folder = BackupFolder(place_at(directory))
-    choice = Choice(folder, backup, at, checked.datastore.name)
-    told = choice.told
-    if (checked.datastore.name, checked.datastore.shards) != (told.datastore, told.shards):
-        raise ProtectData(
-            f"nothing restored: the backup is of datastore {told.datastore!r} with {told.shards}"
-            f" shards, the configuration has {checked.datastore.name!r} with"
-            f" {checked.datastore.shards}: a row key's shard never changes. Give one that fits with"
-            " --config"
-        )
     identities = identities_of(identity or ())
-    named = _above(above or (), told)
-    part = part_of(row_key, shard, told.shards)
-    with errors.status("reading the backups"):
-        chosen = choice.checked(None if part is None else part.shard, identities)
-    chain, told, state_of = chosen.chain, chosen.told, chosen.state_of
-    later = folder.later(state_of) if part is None else folder.later(chain[-1], then="")
-    erasures = told_of(Register(folder.place, identities=identities), state_of, later)
-    if part is not None:
-        with dictionaries_known(chain):
-            erased_rows = erased_in_folder(chain, later, erasures)
-        put_part(run_dir, checked, chain, part, erased_rows, from_history, dry_run, as_json)
-        return
     with ExitStack() as opened:
+        folder = opened.enter_context(
+            with_tails(
+                BackupFolder(place_at(directory)),
+                checked.datastore.name,
+                identities,
+                run_dir.path / "binlogs.restoring",
+            )
+        )
+        choice = Choice(folder, backup, at, checked.datastore.name)
+        told = choice.told
+        if (checked.datastore.name, checked.datastore.shards) != (told.datastore, told.shards):
+            raise ProtectData(
+                f"nothing restored: the backup is of datastore {told.datastore!r} with"
+                f" {told.shards} shards, the configuration has {checked.datastore.name!r} with"
+                f" {checked.datastore.shards}: a row key's shard never changes. Give one that fits"
+                " with --config"
+            )
+        named = _above(above or (), told)
+        part = part_of(row_key, shard, told.shards)
+        with errors.status("reading the backups"):
+            chosen = choice.checked(None if part is None else part.shard, identities)
+        chain, told, state_of = chosen.chain, chosen.told, chosen.state_of
+        later = folder.later(state_of) if part is None else folder.later(chain[-1], then="")
+        erasures = told_of(Register(folder.place, identities=identities), state_of, later)
+        if part is not None:
+            with dictionaries_known(chain):
+                erased_rows = erased_in_folder(chain, later, erasures)
+            put_part(run_dir, checked, chain, part, erased_rows, from_history, dry_run, as_json)
+            return
         target = opened.enter_context(restore_target(checked, run_dir.path, told.owners))
         offsets = open_offsets_elsewhere(checked.coordination, _heir(told, target, chosen.backup))
         if offsets is not None:
             opened.enter_context(closing(offsets))
         living = [*group_readers(offsets, told.shards), *_readers_of_config(checked, run_dir)]
-        readers = [*living, *backup_readers(later)]
+        readers = [*living, *backup_readers(later), *folder.beyond]
         if ahead is ReadersAhead.REFUSE:
             # That later backups go beyond a point in time is what it was asked for.
             asked = readers if chosen.point is None else living

@@ -249,6 +249,14 @@ def _backups(directory: RunDir, config: Config) -> list[dict[str, Any]]:
                 "every_s": each.every_s,
                 "error": report.error or None,
                 "damaged": report.passed_over,
+                "binlogs": {
+                    name: {
+                        "age_s": None if at.at_us is None else max(0.0, (now_us - at.at_us) / 1e6),
+                        "gap": at.gap or None,
+                        "error": at.error or None,
+                    }
+                    for name, at in report.binlogs.items()
+                },
             }
         )
     return found
@@ -269,6 +277,12 @@ def _print_backups(told: _Told) -> None:
         )
         wrong = [f"the last attempt failed: {each['error']}"] if each["error"] else []
         wrong += [f"{name} is damaged: {reason}" for name, reason in each["damaged"].items()]
+        for cluster, archived in each["binlogs"].items():
+            binlog = f"the binlog of cluster {cluster}"
+            if archived["gap"]:
+                wrong.append(f"{binlog} had a gap, which the next backup closes: {archived['gap']}")
+            if archived["error"]:
+                wrong.append(f"{binlog} is not archived: {archived['error']}")
         for line in wrong:
             console.print(f"{each['name']}: {line}", style="red", highlight=False, soft_wrap=True)
 

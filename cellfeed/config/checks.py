@@ -88,6 +88,11 @@ def _check_backups(config: Config) -> None:
             recipients_of(each.recipients, ())
         except InvalidRequest as error:
             raise InvalidRequest(f"config: {each.name}: recipients: {error}") from None
+        if each.binlogs and not config.datastore.clusters:
+            raise InvalidRequest(
+                f"config: {each.name}: binlogs: an embedded datastore has none, only clusters of"
+                " MariaDB servers do: leave it out, and lower every_s"
+            )
         if each.full_every_s > INCREMENTS_MAX * each.every_s:
             raise InvalidRequest(
                 f"config: {each.name} takes {each.full_every_s / each.every_s:.0f} increments onto"

@@ -233,7 +233,8 @@ class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
     last full one began ``full_every_s`` ago. ``keep_days``: the declared time, after which backups
     are removed with all that they stand on; all stay without. ``cells_per_s``: no faster than that.
     ``recipients``: the age recipients (age1…) that backups are encrypted to; they are plain
-    without."""
+    without. ``binlogs``: the binlogs of the clusters' masters are archived there between two
+    backups."""
 
     directory: str
     name: ProcessName = "backups"
@@ -242,6 +243,7 @@ class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
     keep_days: Annotated[float, Meta(gt=0)] | None = None
     cells_per_s: Annotated[float, Meta(gt=0)] | None = None
     recipients: list[str] = []
+    binlogs: bool = False
 
     def policy(self) -> Policy:
         """As the schedule takes it."""

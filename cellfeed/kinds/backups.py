@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 
 from cellfeed.config.model import Config
@@ -16,19 +17,27 @@ def names(config: Config) -> list[str]:
 def run(process: Process) -> None:
     from cellfeed.assembly.background import beside
     from cellfeed.assembly.backup_source import backup_source
+    from cellfeed.assembly.binlog_archivers import RecoveryReport, binlog_archivers
     from cellfeed.store.backups.folder import BackupFolder
     from cellfeed.store.backups.places.open import place_at
     from cellfeed.store.backups.schedule import BackupSchedule
 
     directory, config, name, stop = process
     backups = next(each for each in config.backups if each.name == name)
-    with backup_source(config, directory.path) as source:
+    with ExitStack() as opened:
+        source = opened.enter_context(backup_source(config, directory.path))
+        report = RecoveryReport(partial(directory.say_recovery, name))
         schedule = BackupSchedule(
             BackupFolder(place_at(backups.directory, directory.inside)),
             source,
             backups.policy(),
-            partial(directory.say_recovery, name),
+            report.backups,
         )
+        history = source().engine.history
+        for cluster, archiver in opened.enter_context(
+            binlog_archivers(config, backups, directory, history, report)
+        ):
+            opened.enter_context(beside(f"binlogs-{cluster}", archiver.run, stop))
         with beside("backup-schedule", schedule.run, stop):
             process.say_ready()
             stop.wait()

@@ -30,6 +30,7 @@ _FIRST: Final = [
     "grow",
     "back-up",
     "schedule-backups",
+    "archive-binlogs",
     "encrypt-backups",
     "back-up-to-s3",
     "restore",

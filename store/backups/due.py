@@ -70,20 +70,47 @@ class Standing:
         return self.chain[-1] if self.chain else None
 
 
+class Archived(msgspec.Struct, frozen=True):
+    """How far the archive of a cluster's binlog is. All that was acknowledged from ``since_us`` up
+    to ``at_us`` is in it, by the master's clock; None before it has begun. ``gap``: why it does not
+    go further back; ``error``: why it does not continue. Both are empty where all is well."""
+
+    since_us: int | None = None
+    at_us: int | None = None
+    gap: str = ""
+    error: str = ""
+
+
 class Report(msgspec.Struct, frozen=True):
-    """What a schedule says of itself. ``backup``: the recovery point, None where there is none;
-    ``begun_at_us``: its beginning, by the store's clock. ``error``: why the last attempt failed,
-    empty when it did not; ``passed_over``: damaged backups, with the reasons."""
+    """What a schedule says of itself. ``backup``: the newest whole backup, None where there is
+    none; ``begun_at_us``: its beginning, by the store's clock. ``error``: why the last attempt
+    failed, empty when it did not; ``passed_over``: damaged backups, with the reasons. ``binlogs``:
+    by cluster how far its archive is; empty where none is kept."""
 
     backup: str | None = None
     begun_at_us: int | None = None
     error: str = ""
     passed_over: dict[str, str] = {}
+    binlogs: dict[str, Archived] = {}
+
+    @property
+    def recovery_us(self) -> int | None:
+        """The moment up to which all can be restored: to which the archives of all clusters have
+        come, where none has a gap behind the newest backup; else that backup's beginning."""
+        begun_us = self.begun_at_us
+        if begun_us is None or not self.binlogs:
+            return begun_us
+        reached = [
+            each.at_us
+            for each in self.binlogs.values()
+            if each.at_us is not None and each.since_us is not None and each.since_us <= begun_us
+        ]
+        return max(begun_us, min(reached)) if len(reached) == len(self.binlogs) else begun_us
 
     def age_s(self, now_us: int) -> float | None:
-        """Seconds since the beginning of the recovery point; None where there is none."""
+        """Seconds since the recovery point; None where there is none."""
         return (
-            None if self.begun_at_us is None else max(0.0, (now_us - self.begun_at_us) / SECOND_US)
+            None if self.recovery_us is None else max(0.0, (now_us - self.recovery_us) / SECOND_US)
         )
 
 

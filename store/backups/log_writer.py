@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from cellfeed.store.backups.base import witness_of
 from cellfeed.store.backups.block_file import (
@@ -24,8 +24,7 @@ from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import StoredCell, Triple
 from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.cells.log_gaps import GapCheck
-from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.values import Head, Replica
+from cellfeed.store.engines.contract.values import Head, LocatedCell, Replica
 from cellfeed.store.errors import CellfeedError, DataDamaged, Trimmed
 from cellfeed.store.limits import SCAN_CELLS_MAX
 
@@ -103,6 +102,20 @@ class BlockFile:
         return BackedFile(self._name, self.bytes, self._sha256.hexdigest())
 
 
+class LogSource(Protocol):
+    """What a log is read from: an :class:`~cellfeed.store.engines.contract.engine.Engine`, or what
+    archived binlogs hold. ``heads`` is asked where the log was trimmed meanwhile, ``get`` for a
+    better copy of a cell that is damaged."""
+
+    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]: ...
+
+    def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]: ...
+
+    def get(
+        self, triples: Sequence[Triple], read_from: Replica = ...
+    ) -> list[LocatedCell | None]: ...
+
+
 class WrittenLog(NamedTuple):
     """What was written of a log. ``log_start``: where it begins by now; ``witness``: of the last
     cell, None where there was none to write."""
@@ -124,7 +137,7 @@ class LogWriter:
         self.files: list[BackedFile] = []
         self.erasures: list[BackedErasure] = []
 
-    def write(self, engine: Engine, shard: int, head: Head, below: int) -> WrittenLog:
+    def write(self, engine: LogSource, shard: int, head: Head, below: int) -> WrittenLog:
         """A log from ``below``, or from its start, up to its watermark. Raises DataDamaged for a
         cell that is missing, and for a body that no node has whole."""
         log_start, location = head.log_start, max(head.log_start, below)
@@ -191,7 +204,7 @@ class LogWriter:
 
 
 def _whole(
-    engine: Engine, shard: int, cells: Sequence[StoredCell]
+    engine: LogSource, shard: int, cells: Sequence[StoredCell]
 ) -> tuple[Sequence[StoredCell], list[bytes]]:
     """Cells with bodies that decode, and these bodies. Raises DataDamaged."""
     try:
@@ -201,7 +214,7 @@ def _whole(
         return [cell for cell, _ in whole], [body_json for _, body_json in whole]
 
 
-def _whole_cell(engine: Engine, shard: int, cell: StoredCell) -> tuple[StoredCell, bytes]:
+def _whole_cell(engine: LogSource, shard: int, cell: StoredCell) -> tuple[StoredCell, bytes]:
     """A cell with a body that decodes, and that body. Where the one that was read does not, the
     master and then a minion are asked for theirs."""
     try:

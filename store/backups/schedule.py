@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from cellfeed.store.backups.binlogs.covered import remove_superfluous, superfluous
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.due import (
     Policy,
@@ -99,6 +100,7 @@ class BackupSchedule:
         made = self._take(source, standing, stop)
         standing = standing_of(self._folder, source.engine)
         self._say_standing(standing, "")
+        self._drop_binlogs(source)
         self._prune(source, made)
         return due_in_s(standing, self._policy, source.engine.state.now_us())
 
@@ -172,6 +174,15 @@ class BackupSchedule:
             return
         if decision.goes:
             _log.info("removed from %s: %s", self._folder.place, ", ".join(map(str, decision.goes)))
+
+    def _drop_binlogs(self, source: Source) -> None:
+        """Removes archived binlogs that backups have made superfluous. A failure is logged."""
+        try:
+            with self._folder.locked():
+                decided = superfluous(self._folder, source.engine.datastore)
+                remove_superfluous(decided)
+        except CellfeedError as error:
+            _log.error("archived binlogs stay in %s: %s", self._folder.place, error)
 
     def _say(self, report: Report) -> None:
         self._report_was = report

@@ -1,0 +1,347 @@
+"""Copies the binlog of a cluster's master into its archive, for as long as a process runs.
+
+Everything continues from the archive alone, so a process that was killed has nothing to remember:
+what it had read and not written is read again.
+
+**Which server.** The master, as most of the cluster's nodes know it. It must tell the archive's
+cluster and history: the binlog of any other server is refused.
+
+**A promotion** is found by a look at the role every ``ROLE_S``, or by the end of the stream. The
+new master is asked for what comes behind the archive's position. It may lack the last transactions
+of the old one, that were acknowledged to nobody. Then it is asked from the beginning of the last
+piece on, or of the one before, and what follows is archived a second time. A restore takes of each
+id the cell of the leader epoch that the id belongs to.
+
+**A gap.** A server that has purged what comes next cannot fill the archive any more. The archive
+begins again at the server's present position, and says since when, and why. The next increment
+closes the gap.
+
+**How far.** Each second the master's clock and position are read. Once the stream has passed that
+position, all that was acknowledged before that moment is archived.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from cellfeed.store.backups.binlogs.archive import (
+    BinlogArchive,
+    Reached,
+    archive_name,
+    open_archive,
+)
+from cellfeed.store.backups.binlogs.piece import PieceHead
+from cellfeed.store.backups.binlogs.position import Position, has_passed, position_of, text_of
+from cellfeed.store.backups.binlogs.stream import (
+    BinlogStream,
+    Diverged,
+    Passed,
+    Purged,
+    check_settings,
+    clock_and_position,
+)
+from cellfeed.store.backups.binlogs.transactions import Transaction
+from cellfeed.store.backups.due import Archived
+from cellfeed.store.backups.encryption import Recipients
+from cellfeed.store.backups.places.contract import Place
+from cellfeed.store.backups.sealed import PLAIN
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.errors import CellfeedError, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import History, refuse_other_history
+
+declare("binlogs.after_piece", "binlogs.after_reached")
+
+FLUSH_S: Final = 1.0
+"""Longest that a transaction waits for the others of its piece, in seconds: what a lost cluster
+loses at most, beside the time that the place takes."""
+
+PIECE_BYTES: Final = 8 << 20
+"""Of transactions, after which a piece ends before its time: so many are held in memory, several
+times over where they are encrypted."""
+
+IDLE_S: Final = 10.0
+"""How often an archive says how far it is while nothing is committed, in seconds: each time is a
+write to the place."""
+
+ROLE_S: Final = 5.0
+"""How often the role is read, in seconds: a master that was cut off from its minions keeps
+sending."""
+
+RETRY_FIRST_S: Final = 0.5
+RETRY_MAX_S: Final = 30.0
+
+_log: Final = logging.getLogger("cellfeed.backups")
+
+
+@dataclass(frozen=True)
+class ArchivedCluster:
+    """``history``: of the datastore; ``folder``: of backups, opened for this archive alone."""
+
+    servers: ClusterServers
+    history: History
+    folder: Place
+    recipients: Recipients | None = None
+
+
+class BinlogArchiver:
+    """See the module. ``report`` is called after each look at the clock, and after a failure."""
+
+    def __init__(
+        self,
+        cluster: ArchivedCluster,
+        report: Callable[[str, Archived], object],
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        self._cluster = cluster
+        self._servers = cluster.servers
+        self._layout = Layout(self._servers.datastore, self._servers.shards)
+        self._report = report
+        self._flush_s = flush_s
+        self._told = Archived()
+
+    def run(self, stop: threading.Event) -> None:
+        """Archives until ``stop`` is set. Raises neither CellfeedError nor OSError."""
+        retry_s = RETRY_FIRST_S
+        while not stop.is_set():
+            begun_s = time.monotonic()
+            try:
+                self._hold(stop)
+            except (CellfeedError, OSError) as error:
+                if stop.is_set():
+                    return
+                if time.monotonic() - begun_s > RETRY_MAX_S:
+                    retry_s = RETRY_FIRST_S
+                _log.error(
+                    "the binlog of cluster %s is not archived, tried again in %g s: %s",
+                    self._servers.name,
+                    retry_s,
+                    error,
+                )
+                self._say(msgspec.structs.replace(self._told, error=str(error)))
+                stop.wait(retry_s)
+                retry_s = min(2 * retry_s, RETRY_MAX_S)
+
+    def _hold(self, stop: threading.Event) -> None:
+        """Archives from one master after the other, under the archive's lock."""
+        servers, history = self._servers, self._cluster.history
+        name = archive_name(servers.datastore, history.history_id, servers.name)
+        place = self._cluster.folder.inside(name)
+        with place.locked():
+            archive = open_archive(
+                place,
+                servers.datastore,
+                servers.shards,
+                servers.name,
+                history,
+                time.time_ns() // 1000,
+                encrypted=self._cluster.recipients is not None,
+            )
+            while not stop.is_set():
+                self._follow(archive, stop)
+
+    def _master(self) -> MySqlServer:
+        """Raises ProtectData for a server of another history."""
+        role, _ = cluster_role(self._servers)
+        refuse_other_history(
+            f"nothing archived: the cluster {self._servers.name!r}",
+            role.history_id,
+            "the archive",
+            self._cluster.history.history_id,
+            "Restart the process that takes the backups: it begins an archive of the new history",
+        )
+        return self._servers.server(role.master)
+
+    def _follow(self, archive: BinlogArchive, stop: threading.Event) -> None:
+        """One master, until it is one no more. Raises StorageUnavailable."""
+        master = self._master()
+        check_settings(master)
+        reached = archive.reached()
+        numbers = archive.numbers()
+        last = numbers[-1] if numbers else -1
+        if last > reached.number:  # killed between the piece and its report
+            piece = archive.read(last)
+            reached = msgspec.structs.replace(
+                reached, number=last, sha256=piece.sha256, position=piece.head.end
+            )
+        if not reached.position:
+            reached = self._begin(archive, reached, master, "")
+        begins = [position_of(reached.position)]
+        for number in [None, *reversed(numbers)]:
+            if number is not None:
+                begins.append(position_of(archive.read(number).head.begin))
+            try:
+                self._copy(archive, reached, master, begins[-1], stop)
+                return
+            except Diverged as error:
+                _log.warning("what follows is archived from an earlier place on: %s", error)
+            except Purged as error:
+                self._begin(archive, reached, master, str(error))
+                return
+        self._begin(
+            archive, reached, master, f"{master} has no transaction that the archive ends with"
+        )
+
+    def _begin(
+        self, archive: BinlogArchive, reached: Reached, master: MySqlServer, gap: str
+    ) -> Reached:
+        """The archive begins, or begins again, at the master's present position."""
+        at_us, position = clock_and_position(master)
+        if gap:
+            _log.error(
+                "a gap in %s: what was committed until now is in no archive. The next increment"
+                " closes it. %s",
+                archive,
+                gap,
+            )
+        begun = msgspec.structs.replace(
+            reached,
+            format_version=PLAIN,
+            archive_id=archive.marker.archive_id,
+            position=text_of(position),
+            at_us=at_us,
+            since_us=at_us,
+            gap=gap,
+        )
+        archive.say(begun)
+        self._say(Archived(begun.since_us, begun.at_us, gap))
+        return begun
+
+    def _copy(
+        self,
+        archive: BinlogArchive,
+        reached: Reached,
+        master: MySqlServer,
+        begin: Position,
+        stop: threading.Event,
+    ) -> None:
+        copying = _Copying(self, archive, reached, master, begin)
+        with closing(BinlogStream(master, self._layout, begin)) as stream:
+            try:
+                for passed in stream.passed():
+                    copying.take(passed)
+                    if stop.is_set():
+                        break
+                    if copying.is_due(self._flush_s):
+                        copying.look()
+                        if copying.is_role_due() and self._master() is not master:
+                            break
+            except StorageUnavailable:
+                copying.flush()  # of a master that died, nobody else may have it
+                raise
+            copying.flush()
+
+    def write(
+        self,
+        archive: BinlogArchive,
+        reached: Reached,
+        head: PieceHead,
+        transactions: list[Transaction],
+    ) -> Reached:
+        return archive.append(reached, head, transactions, self._cluster.recipients)
+
+    def _say(self, told: Archived) -> None:
+        self._told = told
+        try:
+            self._report(self._servers.name, told)
+        except OSError as error:  # the disk of reports is not the one of backups
+            _log.error("how far the binlogs are archived cannot be reported: %s", error)
+
+    def said(self, reached: Reached) -> None:
+        """Reports it."""
+        self._say(Archived(reached.since_us, reached.at_us, reached.gap))
+
+
+class _Copying:
+    """What was read of one stream, and how far it is written."""
+
+    def __init__(
+        self,
+        archiver: BinlogArchiver,
+        archive: BinlogArchive,
+        reached: Reached,
+        master: MySqlServer,
+        begin: Position,
+    ) -> None:
+        self._archiver = archiver
+        self._archive = archive
+        self._reached = reached
+        self._master = master
+        self._begin = self._position = begin
+        self._waiting = list[Transaction]()
+        self._bytes = 0
+        self._flushed_s = self._said_s = self._role_s = self._looked_s = time.monotonic()
+        self._begun_us, self._target = clock_and_position(master)
+
+    def take(self, passed: Passed) -> None:
+        if passed.transaction is not None and not passed.transaction.is_empty:
+            self._waiting.append(passed.transaction)
+            self._bytes += passed.transaction.size_bytes
+        self._position = passed.position
+
+    def is_due(self, flush_s: float) -> bool:
+        return self._bytes >= PIECE_BYTES or time.monotonic() - self._flushed_s >= flush_s
+
+    def is_role_due(self) -> bool:
+        if time.monotonic() - self._role_s < ROLE_S:
+            return False
+        self._role_s = time.monotonic()
+        return True
+
+    def look(self) -> None:
+        """Writes what waits, and how far the archive is by it."""
+        wrote = self.flush()
+        if has_passed(self._position, self._target):
+            self._reached = msgspec.structs.replace(
+                self._reached,
+                position=text_of(self._position),
+                at_us=max(self._begun_us, self._reached.at_us),
+            )
+            self._looked_s = time.monotonic()
+            self._begun_us, self._target = clock_and_position(self._master)
+            self._archiver.said(self._reached)
+            if wrote or time.monotonic() - self._said_s >= IDLE_S:
+                self._archive.say(self._reached)
+                self._said_s = time.monotonic()
+                failpoint("binlogs.after_reached")
+        elif wrote:
+            self._archive.say(self._reached)
+        self._flushed_s = time.monotonic()
+
+    def flush(self) -> bool:
+        """Writes what waits. Returns whether there was anything."""
+        if not self._waiting:
+            return False
+        elapsed_us = int((time.monotonic() - self._looked_s) * 1e6)
+        head = PieceHead(
+            PLAIN,
+            "",
+            0,
+            "",
+            str(self._master),
+            text_of(self._begin),
+            text_of(self._position),
+            self._begun_us + elapsed_us,
+            self._reached.since_us,
+            0,
+            {},
+            0,
+            "",
+            [],
+            self._reached.gap,
+        )
+        self._reached = self._archiver.write(self._archive, self._reached, head, self._waiting)
+        failpoint("binlogs.after_piece")
+        self._begin, self._waiting, self._bytes = self._position, [], 0
+        return True

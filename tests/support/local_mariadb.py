@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pymysql
 
@@ -94,7 +95,7 @@ class MariaDB:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
 
-    def sql(self, *statements: str) -> list[tuple[object, ...]]:
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
         """Runs statements as root; the rows of the last one."""
         with (
             pymysql.connect(

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 
 import confluent_kafka
 
-from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import NewCell
@@ -258,7 +258,7 @@ def paused_mover(
 
 @contextmanager
 def gateway(
-    datastore: Datastore, coordinator: StoreCoordinator, name: str = "gateway", values: str = "json"
+    datastore: Datastore, coordinator: Coordinator, name: str = "gateway", values: str = "json"
 ) -> Iterator[str]:
     """One over the datastore, with values of that format; gives its bootstrap address."""
     stop, ports = threading.Event(), list[int]()

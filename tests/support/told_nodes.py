@@ -18,6 +18,12 @@ def head(next_added_id: int, erasures: int = 0, epoch: int = 1, log_start: int =
     return Head(log_start, next_added_id, next_added_id, epoch, 0, erasures)
 
 
+def named(engine: Any) -> str:
+    """The name of the node that answers a call: it stands in the place of the engine, or is in
+    it."""
+    return str(getattr(engine, "name", engine))
+
+
 class Node:
     """What a cluster asks of a node. ``after_call`` happens while a call is under way; ``on_look``
     when it is looked at; ``engine`` is what a call gets, the node's name where there is none."""

@@ -4,6 +4,7 @@ they come off the list."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -34,7 +35,7 @@ def run_dir(tmp_path: Path) -> Path:
         " park}]}\ngateways: [{port: 0, registry_port: 0}]\n"
     )
     with Datastore.open_embedded(tmp_path / "store", shards=1) as datastore:
-        bodies = [{"fare": 1}, {"fare": 2, "tip": 3}, {"fare": 4.5}]
+        bodies: list[dict[str, Any]] = [{"fare": 1}, {"fare": 2, "tip": 3}, {"fare": 4.5}]
         datastore.put_cells(
             [
                 *((ROW, "BASE", number, body) for number, body in enumerate(bodies)),

@@ -13,8 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cellfeed.cli.main import command_line
 from cellfeed.store.datastore import Datastore
@@ -48,7 +47,7 @@ def commands(page: str, section: str | None = None) -> list[list[str]]:
 
 def run(lines: list[str], srv: Path) -> list[Result]:
     """Runs them with ``srv`` in the place of /srv; each must end well."""
-    done = []
+    done: list[Result] = []
     for line in lines:
         program, *words = shlex.split(line.replace("/srv/", f"{srv}/"), comments=True)
         if words[:1] == ["up"]:

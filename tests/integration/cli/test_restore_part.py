@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pyrage
@@ -86,13 +87,13 @@ def cells_of(run_dir: Path, shard: int = SHARD) -> list[StoredCell]:
         return store.engine.scan(shard, head.log_start, 10_000)
 
 
-def part(*words: object, exit_code: int = 0) -> dict[str, object]:
+def part(*words: object, exit_code: int = 0) -> dict[str, Any]:
     """What the command prints."""
     result = CliRunner().invoke(
         command_line("restore"), ["restore", *(str(word) for word in words), "--json"]
     )
     assert result.exit_code == exit_code, (result.output, result.exception)
-    found: dict[str, object] = json.loads(result.stdout)
+    found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
@@ -149,7 +150,7 @@ def test_a_shard_of_a_later_backup_of_the_parent_names_what_differs_and_overwrit
     for more in (("--dry-run",), ()):
         told = part(*words, *more, exit_code=1)
         assert counts(told) == expected
-        [problem] = told["problems"]  # type: ignore[misc]
+        [problem] = told["problems"]
         assert problem["row_key"] == str(UUID(bytes=other.row_key))
         assert (problem["column_name"], problem["error"]) == ("BASE", "conflict")
     after = cells_of(into)
@@ -377,7 +378,7 @@ def test_a_damaged_cell_of_the_store_keeps_no_other_one_from_coming_back(
         connection.commit()
     told = part(backups, "--into", run_dir, "--shard", SHARD, exit_code=1)
     assert counts(told) == {"stored": lost - 1, "failed": 1}
-    [problem] = told["problems"]  # type: ignore[misc]
+    [problem] = told["problems"]
     assert problem["error"] == "data_damaged"
 
 

@@ -16,7 +16,8 @@ from cellfeed.store.backups.manifest import Reader
 from cellfeed.store.cells.cell import RESTORED_COLUMN
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, ProtectData
-from tests.integration.cli.test_cli_restore import CONFIG, done, killed, refused
+from tests.integration.cli.test_cli_restore import CONFIG
+from tests.support.cli_commands import done, killed, refused
 from tests.support.rides import rides, row_of
 
 pytestmark = pytest.mark.integration

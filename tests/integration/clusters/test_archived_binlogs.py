@@ -260,7 +260,7 @@ def test_a_binlog_that_was_purged_is_a_gap_that_is_named_and_that_the_next_incre
 def _purged(cluster: TestCluster, to: str) -> bool:
     master = cluster.servers["a"]
     master.sql(f"PURGE BINARY LOGS TO '{to}'")
-    return master.sql("SHOW BINARY LOGS")[0][0] == to
+    return bool(master.sql("SHOW BINARY LOGS")[0][0] == to)
 
 
 def test_an_erased_row_does_not_come_back_out_of_the_archive(

@@ -473,12 +473,13 @@ def test_what_was_done_to_a_cluster_that_a_killed_restore_had_opened_stays_and_t
         # The first one is a datastore like any other: rows are erased, cells are put, a log is
         # trimmed.
         meanwhile = before[1][10].row_key
-        with Datastore(ClusteredEngine(DATASTORE, SHARDS, nodes)) as store:
+        engine = ClusteredEngine(DATASTORE, SHARDS, nodes)
+        with Datastore(engine) as store:
             with pytest.raises(
                 OutcomeUnknown
             ):  # cluster c2 cannot say yet that it buffers nothing of the row
                 store.erase_row(UUID(bytes=meanwhile))
-            store.engine.clusters["c1"].trim(0, 5, 100)
+            engine.clusters["c1"].trim(0, 5, 100)
             [put] = store.engine.put(
                 [each for each in rides(400, 40) if shard_of(each.row_key, SHARDS) == 0][:1]
             )

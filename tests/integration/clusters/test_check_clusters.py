@@ -34,7 +34,10 @@ TABLE = f"trips_{SHARD:04d}.cell"
 def filled(cluster: TestCluster) -> Iterator[ClusteredEngine]:
     with closing(open_engine(cluster)) as engine:
         engine.put(cells_of_shard(SHARD, 0, CELLS))
-        counted = lambda node: cluster.servers[node].sql(f"SELECT COUNT(*) FROM {TABLE}")  # noqa: E731
+
+        def counted(node: str) -> list[tuple[Any, ...]]:
+            return cluster.servers[node].sql(f"SELECT COUNT(*) FROM {TABLE}")
+
         wait_until(lambda: all(counted(node) == [(CELLS,)] for node in "abc"), "all nodes have all")
         yield engine
 

@@ -211,9 +211,7 @@ def test_reads_go_on_from_a_minion_when_the_master_is_gone_and_absence_is_not_to
     before = log(engine)
     cluster.servers["a"].kill()
     found = engine.get([cell.triple for cell in written])
-    assert [located.cell.body for located in found if located] == [
-        located.cell.body for located in found
-    ]
+    assert all(located is not None for located in found)
     assert log(engine) == before
     with pytest.raises(StorageUnavailable, match="absence cannot be told"):
         engine.get([new_cell(uuid5(NAMESPACE, "never put"), "BASE", 1, {}).triple])
@@ -478,11 +476,11 @@ def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(
             if node != role.master:
                 follow_again(cluster.admin, node)
         eventually(
-            lambda role=role: all(
+            lambda role=role: all(  # type: ignore[misc]  # mypy infers no lambda with a default
                 checksums(cluster, node) == checksums(cluster, role.master) for node in "abc"
             ),
             f"copies again after {name}",
-        )  # type: ignore[misc]
+        )
     put_until_stored(engine, cells(range(100, 110)))
     eventually(lambda: shown(engine) == 70, "all shown")
     assert all(engine.get([cell.triple for cell in cells(range(60))]))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -55,9 +56,12 @@ def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
         )
     ) as engine:
         engine.put(CELLS)
-        heads = lambda node: cluster.servers[node].sql(  # noqa: E731
-            "SELECT SUM(next_added_id) FROM trips_meta.shard_counter"
-        )
+
+        def heads(node: str) -> list[tuple[Any, ...]]:
+            return cluster.servers[node].sql(
+                "SELECT SUM(next_added_id) FROM trips_meta.shard_counter"
+            )
+
         wait_until(
             lambda: shown(engine) == 40 and all(heads(node) == [(40,)] for node in "bc"),
             "all nodes have all",
@@ -145,9 +149,12 @@ def test_a_minion_that_answered_with_damage_is_asked_no_more_until_a_while_has_p
     all_of_it(engine)
     node, asked = engine.clusters[cluster.name].nodes["b"], list[object]()
     real = node.call
-    monkeypatch.setattr(
-        node, "call", lambda what, *given: (asked.append(what), real(what, *given))[1]
-    )
+
+    def noted(what: Any, *given: Any) -> Any:
+        asked.append(what)
+        return real(what, *given)
+
+    monkeypatch.setattr(node, "call", noted)
     all_of_it(engine)
     assert asked == []
     node._damaged_at_s -= DAMAGE_S
@@ -176,16 +183,14 @@ def test_index_queries_gateway_export_and_backup_read_past_a_damaged_node(
         with gateway(datastore, coordinator) as bootstrap:
             consumer = kafka_consumer(bootstrap, "g")
             consumer.assign([TopicPartition(DATASTORE, SHARD, 0)])
-            offsets: list[int] = []
-            wait_until(
-                lambda: bool(
-                    offsets.extend(
-                        each.offset() for each in consumer.consume(100, 0.5) if each.error() is None
-                    )
-                    or len(offsets) >= 40
-                ),
-                "all",
-            )
+            offsets: list[int | None] = []
+
+            def all_read() -> bool:
+                messages = consumer.consume(100, 0.5)
+                offsets.extend(each.offset() for each in messages if each.error() is None)
+                return len(offsets) >= 40
+
+            wait_until(all_read, "all")
             consumer.close()
         assert offsets == list(range(40))
     made = create(BackupFolder(tmp_path / "backups"), Source(engine, lambda _: True))

@@ -212,9 +212,12 @@ def test_heads_differ_once_more_for_each_node_that_comes_to_an_erasure(
     try:
         engine.erase(cell.row_key)
         wait_until(lambda: engine.heads()[SHARD].watermark == 2, "the erasure is shown")
-        wait_until(
-            lambda: engine.clusters["c1"].nodes["b"].view.heads[SHARD].erasures == 1, "b has it"
-        )  # type: ignore[union-attr]
+
+        def b_has_it() -> bool:
+            view = engine.clusters["c1"].nodes["b"].view
+            return view is not None and view.heads[SHARD].erasures == 1
+
+        wait_until(b_has_it, "b has it")
         behind = engine.heads()[SHARD].erasures
         assert engine.clusters["c1"].nodes["c"].view.heads[SHARD].erasures == 0  # type: ignore[union-attr]
     finally:

@@ -79,9 +79,9 @@ def test_after_a_trim_and_a_promotion_the_new_masters_log_begins_where_the_old_o
     with closing(open_engine(cluster)) as another:
         for reader in (engine, another):
             wait_until(
-                lambda reader=reader: reader.heads()[SHARD].watermark == 50,
+                lambda reader=reader: reader.heads()[SHARD].watermark == 50,  # type: ignore[misc]  # mypy infers no lambda with a default
                 "the new cells are shown",
-            )  # type: ignore[misc]
+            )
             assert reader.heads()[SHARD].log_start == 25
             assert ids(reader, 25) == list(range(25, 50))
             with pytest.raises(Trimmed, match="begins at 25"):
@@ -101,9 +101,9 @@ def test_after_a_trim_and_a_promotion_the_new_masters_log_begins_where_the_old_o
     trim(engine, 51)
     for server in cluster.servers.values():
         wait_until(
-            lambda server=server: server.sql("SELECT COUNT(*) FROM trips_0002.cell") == [(0,)],
+            lambda server=server: server.sql("SELECT COUNT(*) FROM trips_0002.cell") == [(0,)],  # type: ignore[misc]  # mypy infers no lambda with a default
             "every node has trimmed",
-        )  # type: ignore[misc]
+        )
         assert server.sql(
             f"SELECT log_start, next_added_id FROM trips_meta.shard_counter WHERE shard = {SHARD}"
         ) == [(51, 51)]

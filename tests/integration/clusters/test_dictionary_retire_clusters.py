@@ -36,6 +36,7 @@ from cellfeed.store.failpoints import (
     watch_failpoint,
 )
 from tests.support.cli_commands import done, killed
+from tests.support.local_mariadb import MariaDB
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 from tests.support.move_steps import SHARD, move, open_engine
 from tests.support.rides import rides
@@ -337,11 +338,15 @@ def test_one_that_was_put_to_use_again_is_kept_and_one_that_is_gone_is_never_put
         put(again, rides(1_000, 10))
 
 
+def _stop_applying(minion: MariaDB) -> None:
+    minion.sql("STOP SLAVE SQL_THREAD")
+
+
 def test_while_a_minion_has_bodies_that_name_it_the_content_stays(
     clusters: Clusters, engine: ClusteredEngine
 ) -> None:
     minion = clusters["c1"].servers["b"]
-    watch_failpoint("dictionary.retire.stopped", lambda: minion.sql("STOP SLAVE SQL_THREAD"))
+    watch_failpoint("dictionary.retire.stopped", lambda: _stop_applying(minion))
     try:
         with pytest.raises(ProtectData, match="node b"):
             retired(engine)

@@ -337,9 +337,9 @@ def test_two_promotions_from_one_place_leave_different_gaps(cluster: TestCluster
         )
         done = promote(cluster.admin)
         eventually(
-            lambda done=done: _follows_all(cluster, done.epoch, [done.master, *done.minions]),
+            lambda done=done: _follows_all(cluster, done.epoch, [done.master, *done.minions]),  # type: ignore[misc]  # mypy infers no lambda with a default
             "all have heard of it",
-        )  # type: ignore[misc]
+        )
         [(second,)] = cluster.servers[done.master].sql(
             "SELECT revision FROM trips_meta.state_revision"
         )
@@ -429,7 +429,7 @@ def test_a_commit_that_an_operator_lets_go_without_a_minion_is_not_acknowledged(
 def waits_for_a_minion(server: MariaDB) -> bool:
     """Whether a commit of this server does."""
     [(_, sessions)] = server.sql("SHOW STATUS LIKE 'Rpl_semi_sync_master_wait_sessions'")
-    return int(sessions) > 0
+    return bool(int(sessions) > 0)
 
 
 @pytest.mark.parametrize("name", ["a state commit", "a put", "a buffer copy"])
@@ -438,7 +438,7 @@ def test_a_guarded_write_is_at_most_two_round_trips(
 ) -> None:
     server, terms = cluster.servers["a"], terms_of(cluster)
     sent: list[str] = []
-    execute = Connection._execute_command
+    execute: Any = vars(Connection)["_execute_command"]
 
     def counted(self: Any, command: int, sql: str | bytes) -> None:
         sent.append(sql if isinstance(sql, str) else sql.decode())
@@ -462,11 +462,16 @@ def test_a_compare_and_set_is_two_round_trips_whether_it_holds_or_not(
     with opened(server) as engine:
         version = engine.state.commit({"offset/0": b"499"}, None, terms)
         sent: list[object] = []
-        execute = Connection._execute_command
+        execute: Any = vars(Connection)["_execute_command"]
+
+        def counted(self: Any, command: int, sql: str | bytes) -> None:
+            sent.append(sql)
+            execute(self, command, sql)
+
         monkeypatch.setattr(
             Connection,
             "_execute_command",
-            lambda self, command, sql: (sent.append(sql), execute(self, command, sql)),
+            counted,
         )
         assert engine.state.commit({"offset/0": b"500"}, {"offset/0": version}, terms) is not None
         assert len(sent) == 2, sent

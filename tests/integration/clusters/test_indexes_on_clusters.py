@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
@@ -25,6 +26,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StaleWriter, StorageUnavailable, Unavailable
 from cellfeed.store.indexes.check import IndexCheck
 from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.request import IndexRow
 from tests.support.cluster_steps import open_engine
 from tests.support.kept_index import caught_up, index_worker, made_index
 from tests.support.local_mariadb import MariaDB
@@ -62,7 +64,7 @@ def writing(datastore: Datastore) -> Iterator[list[int]]:
         number = 0
         while not stop.is_set():
             row = uuid5(NAMESPACE, str(number % 60))
-            cells = [
+            cells: list[tuple[UUID, str, int, dict[str, Any]]] = [
                 (row, "BASE", number, {"driver": f"driver {number % 7}", "n": number}),
                 (row, "STATUS", number, {"done": number % 2 == 0}),
             ]
@@ -311,7 +313,8 @@ def test_a_query_of_two_clusters_asks_both_before_either_has_answered(
             both_are_asked, "the second cluster is asked while the first one's answer is held"
         )
         for mode in ("fresh", "fast"):
-            rows, cursor = [], None
+            rows: list[IndexRow] = []
+            cursor: str | None = None
             while cursor is not None or not rows:
                 page = datastore.query_index(
                     "by_driver",
@@ -322,7 +325,7 @@ def test_a_query_of_two_clusters_asks_both_before_either_has_answered(
                     cursor=cursor,
                     mode=mode,
                     columns="*",
-                )  # type: ignore[arg-type]
+                )
                 rows += page.rows
                 cursor = page.cursor
             assert [row.fields["n"] for row in rows] == list(range(59, -1, -1))

@@ -66,7 +66,7 @@ class Tailer(threading.Thread):
                     )
                     assert piece.head.watermark >= piece.next_location
                     self.seen[shard] += piece.cells
-                    locations[shard] = piece.next_location  # type: ignore[assignment]
+                    locations[shard] = piece.next_location
                 if stopping and not any(piece.cells for piece in pieces.values()):
                     return
         except BaseException as error:

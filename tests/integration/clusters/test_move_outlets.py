@@ -87,7 +87,7 @@ def records(port: int, topic: str, count: int) -> list[Record]:
                         message.key(),
                         message.value(),
                     )
-                )  # type: ignore[arg-type]
+                )
             return len(found) >= count
 
         wait_until(come, f"{count} records of {topic}")

@@ -195,9 +195,9 @@ def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwh
         before = others(engine, erased, ends)
         for name, server in pair.servers.items():
             wait_until(
-                lambda name=name: checksums(pair, name) == checksums(pair, "a"),
+                lambda name=name: checksums(pair, name) == checksums(pair, "a"),  # type: ignore[misc]  # mypy infers no lambda with a default
                 f"{name} has all of it",
-            )  # type: ignore[misc]
+            )
             flushed(server)
             places = found_in(server, needles)
             assert made <= set(places), "they are in the buffer and in the state"
@@ -207,7 +207,7 @@ def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwh
         for row in erased:
             assert datastore.erase_row(row).cells == 4
             engine.clusters["c1"].write(
-                lambda node, role, row=row: node.buffer.remove_row("c2", row.bytes, role.terms)
+                lambda node, role, row=row: node.buffer.remove_row("c2", row.bytes, role.terms)  # type: ignore[misc]  # mypy infers no lambda with a default
             )  # as an erasure on that cluster does
         for server in pair.servers.values():
             flushed(server)
@@ -237,9 +237,9 @@ def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwh
         ], scrubbed.stderr
         for server in pair.servers.values():
             wait_until(
-                lambda server=server: found_in(server, needles) == {},
+                lambda server=server: found_in(server, needles) == {},  # type: ignore[misc]  # mypy infers no lambda with a default
                 f"no file of {server.url} has any of it",
-            )  # type: ignore[misc]
+            )
             assert ("trips_scrubbing",) not in server.sql("SHOW DATABASES")
         assert others(engine, erased, ends) == before, "every other cell is as before, at its place"
         wait_until(

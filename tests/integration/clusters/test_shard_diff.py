@@ -47,7 +47,8 @@ def engine(
 
 
 def counted(server: MariaDB) -> int:
-    return int(server.sql(f"SELECT COUNT(*) FROM {TABLE}")[0][0])
+    [(count,)] = server.sql(f"SELECT COUNT(*) FROM {TABLE}")
+    return int(count)
 
 
 def hurt(server: MariaDB, change: str) -> None:

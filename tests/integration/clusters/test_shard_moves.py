@@ -499,9 +499,9 @@ def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(
     assert underway(admins(clusters)) == []
     for server in clusters["c1"].servers.values():
         wait_until(
-            lambda server=server: not server.sql("SHOW DATABASES LIKE 'trips_0001'"),
+            lambda server=server: not server.sql("SHOW DATABASES LIKE 'trips_0001'"),  # type: ignore[misc]  # mypy infers no lambda with a default
             "nothing is kept",
-        )  # type: ignore[misc]
+        )
     assert len(log(engine)) == 30
     states = [MySqlState(each.admin.server("a"), each.admin.meta) for each in clusters.values()]
     assert {told.by_shard()[SHARD] for state in states if (told := read_map(state))} == {"c2"}

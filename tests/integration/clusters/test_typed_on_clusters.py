@@ -106,7 +106,7 @@ def read(port: int, registry_port: int, count: int) -> list[tuple[Received, dict
         return [
             (record, typed(record.value, SerializationContext(TOPIC, MessageField.VALUE))["body"])
             for record in sorted(records)
-        ]  # type: ignore[index]
+        ]
 
 
 def test_typed_topics_on_a_cluster_and_on_the_minion_that_is_promoted(

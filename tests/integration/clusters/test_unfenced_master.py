@@ -153,7 +153,7 @@ def test_what_the_new_master_acknowledged_is_never_told_to_be_absent(
         promoted.put(new_cell(row_key, "BASE", 2, {"n": 2}))
         told = [is_there(reader, row_key, ask) for _ in range(_READS)]
         assert False not in told, told
-        wait_until(lambda: is_there(reader, row_key, ask), "the new master is read")
+        wait_until(lambda: is_there(reader, row_key, ask) is True, "the new master is read")
     finally:
         reader.close()
 
@@ -245,7 +245,7 @@ def test_a_reader_that_the_new_master_is_hidden_from_cannot_tell_what_is_absent(
         assert told == [None] * _READS
         query(behind, "ROLLBACK")
         way.clear()
-        wait_until(lambda: is_there(reader, row_key, by_triple), "the new master is read")
+        wait_until(lambda: is_there(reader, row_key, by_triple) is True, "the new master is read")
 
 
 def test_a_new_master_takes_writes_only_after_its_role_could_be_read_for_a_while(

@@ -9,13 +9,13 @@ from uuid import UUID, uuid5
 import pytest
 
 from cellfeed.bridge.triggers.program import Trigger
-from cellfeed.consumers.billing.app import GROUP, STATUS_COLUMN, card_of, program
+from cellfeed.consumers.billing.app import STATUS_COLUMN, card_of, program
 from cellfeed.consumers.billing.card_provider import (
     CardDeclined,
     SandboxCardProvider,
     declines_first,
 )
-from cellfeed.consumers.billing.charge_keys import ChargeKeys
+from cellfeed.consumers.billing.charge_keys import GROUP, ChargeKeys
 from cellfeed.store.cells.cell import Outcome
 from cellfeed.store.failpoints import FAILPOINTS
 from cellfeed.testing import Kit, RunOutcome

@@ -12,6 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from cellfeed.bridge.events.envelope import decode_record
 from cellfeed.consumers.warehouse import kafka_records, shard_loader
 from cellfeed.consumers.warehouse.kafka_records import end_offsets
 from cellfeed.consumers.warehouse.layout import (
@@ -27,7 +28,7 @@ from cellfeed.consumers.warehouse.loader_progress import FlushPolicy, LoaderProg
 from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import DataDamaged, NotFound, ProtectData, Unavailable
-from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
+from cellfeed.verify import Place, StorePlace, TopicPlace, WarehousePlace, verify
 from tests.support.free_ports import free_port
 from tests.support.running_gateway import GatewayProcess
 from tests.support.trips_log import fill
@@ -158,7 +159,7 @@ def test_two_members_of_a_group_share_the_shards_and_a_leaver_hands_over(
 def test_a_poison_record_stops_its_partition_and_nothing_else_and_is_never_skipped(
     gateway: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends, honest = end_offsets(gateway, "trips"), shard_loader.decode_record
+    ends, honest = end_offsets(gateway, "trips"), decode_record
 
     def poisoned(*record: Any) -> Any:
         event = honest(*record)
@@ -246,7 +247,7 @@ def test_a_table_that_lacks_or_changes_a_cell_is_found(
         flush=FlushPolicy(rows=10, age_s=0.1),
     )
     with Datastore.open_embedded(store) as datastore:
-        places = [StorePlace(datastore), WarehousePlace(directory)]
+        places: list[Place] = [StorePlace(datastore), WarehousePlace(directory)]
         partly = verify(places)
         assert partly.equal
         load(gateway, "trips", directory)

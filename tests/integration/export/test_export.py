@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka import OFFSET_END, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -501,9 +501,10 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_be
     coordinator, admin = StoreCoordinator(store.state), kafka_admin(kafka)
     put(store, 200)
     export_everything(store, place, "a", export)
-    admin.delete_topics([export.topic])[export.topic].result(METADATA_S)
+    topic = export.topic_of("trips")
+    admin.delete_topics([topic])[topic].result(METADATA_S)
     wait_until(
-        lambda: export.topic not in admin.list_topics(timeout=METADATA_S).topics,
+        lambda: topic not in admin.list_topics(timeout=METADATA_S).topics,
         "the topic is gone",
         WAIT_S,
     )
@@ -513,9 +514,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_be
             lambda: gone.said("is not there any more"), "it says that the topic is gone", WAIT_S
         )
         settings = {"retention.ms": "-1", "max.message.bytes": str(export.record_bytes_max)}
-        admin.create_topics([NewTopic(export.topic, SHARDS, 1, config=settings)])[
-            export.topic
-        ].result(METADATA_S)
+        admin.create_topics([NewTopic(topic, SHARDS, 1, config=settings)])[topic].result(METADATA_S)
         wait_until(
             lambda: gone.said("was deleted and made again"),
             "it says that the topic is another one",
@@ -607,9 +606,8 @@ def test_a_topic_that_becomes_unfit_while_it_is_exported_to_stands_still_until_i
         set_policy(admin, export, "delete")
         wait_caught_up(store, coordinator, export)
         assert check_equal(store, export) == 200
-        admin.create_partitions([NewPartitions(export.topic, SHARDS + 1)])[export.topic].result(
-            METADATA_S
-        )
+        topic = export.topic_of("trips")
+        admin.create_partitions([NewPartitions(topic, SHARDS + 1)])[topic].result(METADATA_S)
         wait_until(
             lambda: stands_still(f"has {SHARDS + 1} partitions"),
             "each shard tells of the partition",
@@ -622,7 +620,9 @@ def test_a_topic_that_becomes_unfit_while_it_is_exported_to_stands_still_until_i
 
 def set_policy(admin: AdminClient, export: Export, policy: str) -> None:
     change = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, export.topic, incremental_configs=[change])
+    resource = ConfigResource(
+        ResourceType.TOPIC, export.topic_of("trips"), incremental_configs=[change]
+    )
     admin.incremental_alter_configs([resource])[resource].result(METADATA_S)
 
 
@@ -919,14 +919,14 @@ def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_a
         shutil.rmtree(directory)
 
 
-def _exported(export: object) -> dict[int, int]:
+def _exported(export: Export) -> dict[int, int]:
     from cellfeed.bridge.export.kafka_clients import consumer_of
 
-    consumer = consumer_of(export)  # type: ignore[arg-type]
+    consumer = consumer_of(export)
     try:
         return {
             shard: (each.tail.added_id or -1) + 1
-            for shard, each in read_tails(consumer, export.topic, range(SHARDS)).items()
-        }  # type: ignore[attr-defined]
+            for shard, each in read_tails(consumer, export.topic_of("trips"), range(SHARDS)).items()
+        }
     finally:
         consumer.close()

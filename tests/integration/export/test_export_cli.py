@@ -90,7 +90,7 @@ def verified(run_dir: Path, name: str, records: int) -> dict[int, dict[str, Any]
 
     def all_there() -> bool:
         found.update({each["shard"]: each for each in asked(run_dir, "export", "verify", name)})
-        return sum(each["cells"] for each in found.values()) == records
+        return bool(sum(each["cells"] for each in found.values()) == records)
 
     wait_until(all_there, f"{records} records of {name} are compared", WAIT_S)
     return found
@@ -152,7 +152,7 @@ def test_a_paused_export_tells_who_paused_it_and_why(run_dir: Path) -> None:
 def test_a_topic_that_is_not_fit_is_refused_with_the_command_that_mends_it(
     run_dir: Path, kafka: Kafka
 ) -> None:
-    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+    from confluent_kafka.admin import NewTopic
 
     admin = kafka_admin(kafka)  # held until it has answered
     admin.create_topics([NewTopic("unfit", 2, 1, config={"cleanup.policy": "compact"})])[

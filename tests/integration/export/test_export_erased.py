@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.export.verify import ExportVerifier

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pytest
@@ -37,7 +38,7 @@ SHARDS = 4
 def schema(*more: str) -> BodySchema:
     """Of the cells that :func:`tests.support.export_steps.put` puts; with ``text`` of those
     that have one."""
-    fields = [{"name": "n", "type": "long"}, {"name": "kind", "type": "int"}]
+    fields: list[dict[str, Any]] = [{"name": "n", "type": "long"}, {"name": "kind", "type": "int"}]
     fields += [{"name": name, "type": ["null", "string"], "default": None} for name in more]
     return body_schema(json.dumps({"type": "record", "name": "Numbered", "fields": fields}))
 

@@ -161,7 +161,9 @@ def test_the_client_is_told_what_is_not_there_and_what_is_refused(
 def test_a_deserializing_consumer_reads_cells_from_the_gateway(datastore: Datastore) -> None:
     """Gateway, registry and Confluent's consumer together; a topic that carries JSON and a column
     no topic can be named after have no subject."""
-    bodies = {uuid.UUID(int=n): {"n": n, "zone": "Théâtre"} for n in range(20)}
+    bodies: dict[uuid.UUID, dict[str, Any]] = {
+        uuid.UUID(int=n): {"n": n, "zone": "Théâtre"} for n in range(20)
+    }
     for column in ("BASE", "NOTES", "not a topic"):
         for put in datastore.put_cells(
             [(row_key, column, 1, body) for row_key, body in bodies.items()]

@@ -239,7 +239,8 @@ def test_a_cursor_goes_with_its_query_alone(trips: tuple[Datastore, str]) -> Non
 def test_a_caller_reads_its_own_writes(trips: tuple[Datastore, str]) -> None:
     datastore, url = trips
     with Client(url, "trips") as client:
-        for number, store in enumerate((datastore, client) * 5):
+        stores: list[Datastore | Client] = [datastore, client] * 5
+        for number, store in enumerate(stores):
             put = store.put_cell(
                 uuid4(), "BASE", 1, {"pickup_zone": "own writes", "payment": "cash"}
             )
@@ -304,7 +305,9 @@ def test_a_page_with_large_cells_ends_early_and_its_cursor_goes_on(datastore: Da
             ]
         )
         caught_up(datastore, version)
-        sizes, found, cursor = [], [], None
+        sizes: list[int] = []
+        found: list[int] = []
+        cursor: str | None = None
         while not sizes or cursor is not None:
             page = datastore.query_index(
                 "by_driver", "ann", columns=["BASE"], limit=100, cursor=cursor
@@ -505,11 +508,13 @@ def test_a_worker_looks_often_only_while_a_version_is_built(tmp_path: Path) -> N
         datastore.indexes.catalog.create(SMALL)
         worker.look()
         assert worker.is_building
-        wait_until(
-            lambda: worker.look() or datastore.indexes.catalog.get("by_driver").current is not None,
-            "built",
-            30,
-        )
+
+        def is_built() -> bool:
+            worker.look()
+            return datastore.indexes.catalog.get("by_driver").current is not None
+
+        wait_until(is_built, "built", 30)
         worker.look()
-        assert not worker.is_building
+        still_builds: bool = worker.is_building
+        assert not still_builds
         worker.close()

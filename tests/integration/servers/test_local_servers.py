@@ -20,7 +20,7 @@ import pymysql
 import pytest
 import yaml
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub does not say that it exports it
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir

@@ -19,7 +19,7 @@ from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.instance.config_file import write_config
 from cellfeed.store.cells.body_codec import forget_dictionaries
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.dictionaries.trainer import SAMPLES_WANTED
+from cellfeed.store.dictionaries.training import SAMPLES_WANTED
 from cellfeed.store.engines.contract.dictionaries import REFRESH_S
 from cellfeed.store.http.client import Client
 from tests.support.cli_instance import ROOT, running

@@ -115,7 +115,7 @@ def read_row(client: Client) -> int:
 def read_logs(client: Client) -> int:
     found, locations = 0, dict.fromkeys(range(4), 0)
     while True:
-        pieces = client.get_cells_for_shards(locations, 1000)  # type: ignore[arg-type]
+        pieces = client.get_cells_for_shards(locations, 1000)
         if not any(piece.cells for piece in pieces.values()):
             return found - 40
         found += sum(len(piece.cells) for piece in pieces.values())

@@ -17,6 +17,7 @@ import pytest
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LocatedCell
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from cellfeed.store.engines.sqlite.scrub import scrub_files
@@ -187,11 +188,12 @@ def test_no_flipped_bit_of_an_entry_in_the_index_of_keys_hides_its_cell(place: P
             damaged[start + bit // 8] ^= 1 << bit % 8
             (place / CELLS_FILE).write_bytes(damaged)
             with closing(opened(place)) as engine:
-                for ask in (
+                asks: list[Callable[[], LocatedCell | None]] = [
                     lambda: engine.get([cell.triple])[0],
                     lambda: engine.latest([(cell.row_key, cell.column_name)])[0],
                     lambda: next(iter(engine.row([cell.row_key])[0]), None),
-                ):
+                ]
+                for ask in asks:
                     try:
                         found = ask()
                         assert found is not None, f"bit {bit} of the key at {start}: not there"

@@ -231,5 +231,5 @@ def polled(consumer: Consumer) -> int | None:
         message = consumer.poll(1)
     except KafkaException as error:
         return int(error.args[0].code())
-    error = message.error() if message is not None else None
-    return error.code() if error is not None else None
+    refusal = message.error() if message is not None else None
+    return refusal.code() if refusal is not None else None

@@ -19,9 +19,8 @@ import pytest
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard.run import CHUNK_CELLS
-from cellfeed.consumers.billing.app import GROUP
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider, declines_first
-from cellfeed.consumers.billing.charge_keys import ChargeKeys
+from cellfeed.consumers.billing.charge_keys import GROUP, ChargeKeys
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FAILPOINTS
 from tests.faults.invariants import check_once_per_cell, check_run_or_parked
@@ -92,10 +91,13 @@ def start(tmp_path: Path, store: Datastore) -> Iterator[Start]:
 def runs(tmp_path: Path) -> list[tuple[int, int, int]]:
     path = tmp_path / "runs"
     return (
-        [tuple(map(int, line.split())) for line in path.read_text().splitlines()]
+        [
+            (int(number), int(shard), int(added_id))
+            for number, shard, added_id in map(str.split, path.read_text().splitlines())
+        ]
         if path.exists()
         else []
-    )  # type: ignore[misc]
+    )
 
 
 def put(store: Datastore, numbers: range, **extra: object) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -74,7 +74,7 @@ class Supervised:
                 stderr=log,
             )
 
-    def run_until(self, done: Callable[[], bool], what: str, **settings: object) -> None:
+    def run_until(self, done: Callable[[], bool], what: str, **settings: Any) -> None:
         """Starts it, again and again as it ends."""
 
         def look() -> bool:

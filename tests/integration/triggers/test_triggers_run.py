@@ -102,10 +102,13 @@ class Instance:
     def runs(self) -> list[tuple[int, int, int]]:
         path = self.directory / "runs"
         return (
-            [tuple(map(int, line.split())) for line in path.read_text().splitlines()]
+            [
+                (int(number), int(shard), int(added_id))
+                for number, shard, added_id in map(str.split, path.read_text().splitlines())
+            ]
             if path.exists()
             else []
-        )  # type: ignore[misc]
+        )
 
     def cells_run(self) -> Counter[tuple[int, int]]:
         return Counter((shard, added_id) for shard, added_id, _ in self.runs())

@@ -32,7 +32,13 @@ from cellfeed.store.cells.known_dictionaries import KnownDictionary
 from cellfeed.store.dictionaries import trainer
 from cellfeed.store.dictionaries.trainer import SAMPLED_COLUMNS_MAX, DictionaryTrainer, publish
 from cellfeed.store.dictionaries.training import SAMPLES_WANTED, Sample, train
-from cellfeed.store.engines.contract.dictionaries import REFRESH_S, DictionariesOfPuts, Turn
+from cellfeed.store.engines.contract.dictionaries import (
+    REFRESH_S,
+    DictionariesOfPuts,
+    KeptDictionary,
+    Stopped,
+    Turn,
+)
 from cellfeed.store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
 from cellfeed.store.limits import DICTIONARIES_MAX
 from tests.support.rides import rides
@@ -320,8 +326,14 @@ class FakeStore:
     def complete(self) -> None:
         self._ask()
 
-    def kept(self) -> list[object]:
+    def kept(self) -> list[KeptDictionary]:
         return []
+
+    def stop_using(self, dictionary_id: int) -> Stopped:
+        raise NotImplementedError
+
+    def take_away(self, dictionary_id: int, stopped: Stopped) -> None:
+        raise NotImplementedError
 
     def restore(self, dictionary: Dictionary) -> None: ...
 
@@ -330,7 +342,7 @@ class FakeStore:
 
 def test_puts_take_what_is_in_use_under_their_epoch_and_nothing_that_is_lost() -> None:
     store, now_s = FakeStore(), [0.0]
-    puts = DictionariesOfPuts(store, lambda: now_s[0])  # type: ignore[arg-type]
+    puts = DictionariesOfPuts(store, lambda: now_s[0])
     assert puts.under(1) == {}
     publish(store, FIRST, 0)
     assert puts.under(1) == {}  # looked at a moment ago
@@ -418,8 +430,6 @@ def test_a_defect_in_one_column_keeps_no_other_one_from_a_dictionary(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    train = trainer.train
-
     def fail_for_one(name: str, samples: Sequence[Sample]) -> object:
         if name == "BROKEN":
             raise ValueError("a defect")

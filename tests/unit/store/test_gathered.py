@@ -107,7 +107,7 @@ def test_a_void_claim_keeps_no_other_shard_from_being_saved(datastore: Datastore
             "group", {**lot[0][0], **lot[1][0]}, claims=[*lot[0][1], *lot[1][1]]
         )
     begun, go_on = threading.Event(), threading.Event()
-    refused = []
+    refused: list[int] = []
 
     class Slow(StoreCoordinator):
         def commit_offsets(self, group: str, offsets: Any, **how: Any) -> None:

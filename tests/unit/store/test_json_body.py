@@ -23,18 +23,18 @@ from cellfeed.store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX
 from tests.support.json_values import BODIES
 
 
-def identical(a: object, b: object) -> bool:
+def identical(a: Any, b: Any) -> bool:
     """Equal, and of the same types all the way down (1 is not 1.0, True is not 1, -0.0 is not
     0.0)."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(identical(a[k], b[k]) for k in a)  # type: ignore[attr-defined,index]
+        return a.keys() == b.keys() and all(identical(a[k], b[k]) for k in a)
     if isinstance(a, list):
-        return len(a) == len(b) and all(map(identical, a, b))  # type: ignore[arg-type]
+        return len(a) == len(b) and all(map(identical, a, b))
     if isinstance(a, float):
-        return a == b and math.copysign(1, a) == math.copysign(1, b)  # type: ignore[arg-type]
-    return a == b
+        return a == b and math.copysign(1, a) == math.copysign(1, b)
+    return bool(a == b)
 
 
 @given(BODIES)
@@ -142,7 +142,7 @@ def test_nesting_is_bounded_and_the_bound_itself_is_allowed() -> None:
             canonical_json.canonical(nested(levels))
     with pytest.raises(InvalidBody, match="nested deeper than 64"):
         canonical_json.canonical_from_json(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
-    wide = {str(n): [] for n in range(1000)}
+    wide: dict[str, list[object]] = {str(n): [] for n in range(1000)}
     assert canonical_json.parse(canonical_json.canonical(wide)) == wide
 
 

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -83,9 +84,7 @@ def test_all_threads_are_woken_among_answers_that_nobody_waits_for_and_threads_t
             assert added_id is not None
             got.append(added_id)
 
-        waiting = [
-            in_thread(lambda number=number: wait(number)) for number in range(60) if number % 4
-        ]  # type: ignore[misc]
+        waiting = [in_thread(partial(wait, number)) for number in range(60) if number % 4]
         time.sleep(
             0.0005 * (seed % 10)
         )  # not for anything to happen: the answer comes while the threads are at different places

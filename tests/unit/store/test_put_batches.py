@@ -4,6 +4,7 @@ survives the failure of a later one."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -86,7 +87,8 @@ def test_an_item_that_is_refused_has_its_shard_when_its_row_key_is_one() -> None
     short = checked_item((key, "BASE"), shards)
     assert isinstance(short, PutResult)
     assert (short.outcome, short.shard) == (Outcome.FAILED, shard_of(key.bytes, 4))
-    for item in (None, (), ("no key", "BASE", 1, {})):
+    items: list[Any] = [None, (), ("no key", "BASE", 1, {})]
+    for item in items:
         refused = checked_item(item, shards)
         assert isinstance(refused, PutResult)
         assert refused.shard is None

@@ -350,7 +350,7 @@ def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.Mo
     waiting = [
         threading.Thread(target=lambda answer=answer: found.append(answer.result(30)), daemon=True)
         for answer in answers
-    ]  # type: ignore[misc]
+    ]
     for thread in waiting:
         thread.start()
     wake_next, calls = cellfeed.store.commit.put_answers.wake_next, iter(range(100))

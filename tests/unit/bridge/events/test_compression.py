@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from typing import Any
 
 import pyarrow
 import pytest
@@ -13,21 +14,22 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellfeed.bridge.events.compression import compression_named
+from cellfeed.bridge.events.compression import CompressionName, compression_named
 from cellfeed.bridge.events.envelope import JsonFormat
 from cellfeed.bridge.events.record_batch import (
     HEAD_BYTES,
     decode_record_batches,
     encode_record_batch,
 )
+from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import DataDamaged
 from tests.support.event_cells import cells, plain_cells
 
-_CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_CODECS: dict[CompressionName, int] = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _ATTRIBUTES = slice(21, 23)
 
 
-def decompressed(name: str, text: bytes) -> bytes:
+def decompressed(name: CompressionName, text: bytes) -> bytes:
     """By libraries that had no part in it; snappy-java's framing, which none of them knows, by
     hand."""
     match name:
@@ -53,8 +55,8 @@ def decompressed(name: str, text: bytes) -> bytes:
     return b"".join(parts)
 
 
-def compress(name: str, text: bytes) -> bytes:
-    compression = compression_named(name)  # type: ignore[arg-type]
+def compress(name: CompressionName, text: bytes) -> bytes:
+    compression = compression_named(name)
     assert compression is not None
     assert compression.attribute == _CODECS[name]
     return compression.compress(text)
@@ -66,13 +68,13 @@ def compress(name: str, text: bytes) -> bytes:
     | st.binary(min_size=1, max_size=20).map(lambda piece: piece * 9_000)
 )
 @settings(max_examples=40, deadline=None)
-def test_what_was_compressed_is_what_comes_out(name: str, text: bytes) -> None:
+def test_what_was_compressed_is_what_comes_out(name: CompressionName, text: bytes) -> None:
     assert decompressed(name, compress(name, text)) == text
 
 
 @pytest.mark.parametrize("name", _CODECS)
 @pytest.mark.parametrize("size", [32 << 10, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 1_000_000])
-def test_what_cannot_be_made_smaller_comes_out_as_well(name: str, size: int) -> None:
+def test_what_cannot_be_made_smaller_comes_out_as_well(name: CompressionName, size: int) -> None:
     text = os.urandom(size)
     found = compress(name, text)
     assert decompressed(name, found) == text
@@ -83,13 +85,13 @@ def test_what_cannot_be_made_smaller_comes_out_as_well(name: str, size: int) -> 
 @given(given_cells=cells())
 @settings(max_examples=25, deadline=None)
 def test_a_batch_has_its_records_compressed_behind_the_head_of_the_plain_one(
-    name: str, given_cells: list
-) -> None:  # type: ignore[type-arg]
-    covered = {"base_offset": 0, "next_offset": 5_000, "leader_epoch": 3}
+    name: CompressionName, given_cells: list[StoredCell]
+) -> None:
+    covered: dict[str, Any] = {"base_offset": 0, "next_offset": 5_000, "leader_epoch": 3}
     plain = encode_record_batch(JsonFormat(), 5, given_cells, **covered)
     batch = encode_record_batch(
         JsonFormat(), 5, given_cells, **covered, compression=compression_named(name)
-    )  # type: ignore[arg-type]
+    )
     if not given_cells:
         assert batch == plain
         return
@@ -104,7 +106,7 @@ def test_a_batch_has_its_records_compressed_behind_the_head_of_the_plain_one(
 
 def test_records_of_one_kind_become_much_smaller() -> None:
     many = plain_cells(500)
-    covered = {"base_offset": 0, "next_offset": 500, "leader_epoch": 0}
+    covered: dict[str, Any] = {"base_offset": 0, "next_offset": 500, "leader_epoch": 0}
     plain = encode_record_batch(JsonFormat(), 0, many, **covered)
     for name in _CODECS:
         assert (
@@ -114,4 +116,4 @@ def test_records_of_one_kind_become_much_smaller() -> None:
                 )
             )
             < len(plain) / 2
-        )  # type: ignore[arg-type]
+        )

@@ -95,7 +95,7 @@ def test_avro_envelopes_are_what_fastavro_writes_and_reads(
     )
     mine = AvroFormat(7).encode(shard, cell, row_key_text(cell.row_key), text)
     assert mine == b"\x00\x00\x00\x00\x07" + by_fastavro(shard, cell, text)
-    read = fastavro.schemaless_reader(io.BytesIO(mine[5:]), PARSED_SCHEMA, None)
+    read: Any = fastavro.schemaless_reader(io.BytesIO(mine[5:]), PARSED_SCHEMA, None)
     assert (read["added_id"], read["shard"], read["row_key"].bytes, read["body"]) == (
         added_id,
         shard,

@@ -3,7 +3,6 @@ not a schema."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +21,7 @@ from cellfeed.bridge.events.registry import (
 )
 from cellfeed.bridge.events.registry_http import CONTENT_TYPE, REQUEST_BYTES_MAX, registry_app
 from cellfeed.store.errors import CellfeedError, DataDamaged, StorageUnavailable
+from tests.support.awaiting import awaited
 
 ENVELOPE_ID = 812_394_139
 COLUMNS = ["BASE", "a/b", "JSON"]
@@ -71,7 +71,7 @@ def answer_of(
         "query_string": query.encode(),
         "headers": headers or [],
     }
-    asyncio.run(registry_app(registry)(scope, receive, send))
+    awaited(registry_app(registry)(scope, receive, send))
     assert dict(sent[0]["headers"])[b"content-type"] == CONTENT_TYPE
     assert dict(sent[0]["headers"])[b"content-length"] == str(len(sent[1]["body"])).encode()
     return sent[0]["status"], json.loads(sent[1]["body"]) if method != "HEAD" else None

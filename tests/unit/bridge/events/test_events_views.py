@@ -43,7 +43,7 @@ def shown(view: View, *bodies: dict[str, Any]) -> list[tuple[int, dict[str, Any]
 
 def test_a_cell_is_shown_when_all_conditions_hold_and_keeps_its_added_id() -> None:
     conditions = [Condition("payment.kind", "=", value="card"), Condition("tip", "exists")]
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {"payment": {"kind": "card"}},
         {"payment": {"kind": "card"}, "tip": None},
         {"payment": {"kind": "cash"}, "tip": 1},

@@ -38,6 +38,10 @@ def looked(looks: _Looks, *groups: Group) -> None:
     looks.look([cast("ExportGroup", group) for group in groups])
 
 
+def is_shown(bar: Progress) -> bool:
+    return bar.live.is_started
+
+
 def test_the_bar_counts_what_was_there_of_the_shards_that_this_process_has() -> None:
     bar = Progress(console=Console(file=io.StringIO(), force_terminal=True), auto_refresh=False)
     looks = _Looks(threading.Event(), bar, {0: 100, 1: 50, 2: 1_000})
@@ -50,11 +54,11 @@ def test_the_bar_counts_what_was_there_of_the_shards_that_this_process_has() -> 
     looked(looks, Group({0: 130, 1: 50}), Group({1: 20}, Named("cards")))
     assert (bar.tasks[0].completed, bar.tasks[0].total) == (170, 200)
     looked(looks, Group({0: 130, 1: 60}), Group({1: 50}, Named("cards")))
-    assert not bar.live.is_started
+    assert not is_shown(bar)
     looked(
         looks, Group({0: 130, 1: 60, 2: 5})
     )  # of an exporter that has ended; the first export is over here
-    assert not bar.live.is_started
+    assert not is_shown(bar)
     looks.close()
 
 

@@ -94,6 +94,7 @@ def test_cells_that_were_trimmed_before_they_were_exported_are_never_passed_over
         return
     assert isinstance(refused, Refusal)
     assert f"cells {untrimmed.location} to {log_start - 1} were trimmed" in refused.because
+    assert not isinstance(skipped, Refusal)
     assert skipped[:2] == (log_start, untrimmed.exported)
     assert "goes on without them" in skipped[2]
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -103,7 +103,7 @@ def test_a_topic_has_a_partition_for_each_shard() -> None:
 
 
 def test_a_declaration_that_cannot_be_meant_is_refused() -> None:
-    wrong = [
+    wrong: list[dict[str, Any]] = [
         {"client": {"transactional.id": "mine"}},
         {"client": {"isolation.level": "read_uncommitted"}},
         {"filter": [Condition("a", "exists")]},
@@ -331,13 +331,15 @@ def test_large_cells_are_read_in_smaller_batches(datastore: Datastore) -> None:
     export = msgspec.structs.replace(EXPORT, too_large=CLAIM_CHECK, record_bytes_max=300_000)
     encoder = RecordEncoder(export, "trips", 1)
     checks = encoder.encode(0, datastore.engine.scan(0, 0, 100), LeaderEpochs([(0, 0)], 0)).records
-    assert all(len(record.value) < 1_000 for record in checks)
+    assert all(len(record.value or b"") < 1_000 for record in checks)
     reader = BatchReader(datastore.engine, RecordEncoder(EXPORT, "trips", 1), range(16))
     locations = dict.fromkeys(range(16), 0)
-    sizes = []
+    sizes: list[int] = []
     while (batch := reader.read(locations, datastore.heads())) is not None:
         sizes.append(
-            sum(len(record.value) for records in batch.records.values() for record in records)
+            sum(
+                len(record.value or b"") for records in batch.records.values() for record in records
+            )
         )
         locations |= batch.ends
     assert len(sizes) > 2

@@ -656,5 +656,5 @@ def test_what_was_encoded_before_something_was_erased_is_not_kept_afterwards(
 def test_a_restored_history_has_no_block_of_the_one_before(tmp_path: Path) -> None:
     log = Log()
     before = contents_fingerprint(log, ALL)  # type: ignore[arg-type]
-    log.history = History("2" * 32, parent="1" * 32)  # type: ignore[misc]
+    log.history = History("2" * 32, parent="1" * 32)
     assert contents_fingerprint(log, ALL) != before  # type: ignore[arg-type]

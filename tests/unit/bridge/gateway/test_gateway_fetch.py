@@ -143,7 +143,7 @@ def test_an_answer_whose_time_is_used_up_has_one_batch_and_every_partition_still
                 "enable.partition.eof": True,
             }
             consumer = Consumer(settings)
-            records, at_end = 0, set()
+            records, at_end = 0, set[int | None]()
             try:
                 consumer.assign([TopicPartition(topic, shard, 0) for shard in range(SHARDS)])
                 deadline_s = time.monotonic() + 30
@@ -216,6 +216,7 @@ def test_what_comes_while_a_fetch_reads_is_the_next_ones_and_no_cell_is_read_twi
             ) -> list[list[StoredCell]]:
                 if more:
                     put(more.pop())
+                    assert gateway.context is not None
                     asyncio.run_coroutine_threadsafe(gateway.context.heads.refresh(), loop).result(
                         10
                     )

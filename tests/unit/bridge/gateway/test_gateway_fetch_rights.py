@@ -3,7 +3,6 @@ nothing of it."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +16,7 @@ from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.security.users import Acl, Security
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.engines.contract.values import Head
+from tests.support.awaiting import awaited
 
 TOPIC = SimpleNamespace(name="trips", latest=False, compression=None)
 TOPIC_ID = UUID(int=7)
@@ -87,7 +87,7 @@ def test_a_topic_is_read_by_its_id_with_the_right_to_read_alone(
         session_epoch=-1,
     )
     peer = Peer("client", "127.0.0.1", 13, "default", principal, 1, 0.0)
-    asyncio.run(
+    awaited(
         api_01_fetch.handle(
             cast("GatewayContext", Gateway()),
             request,

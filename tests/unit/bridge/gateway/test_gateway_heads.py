@@ -252,6 +252,10 @@ def test_a_read_in_the_background_tells_its_error_and_the_next_one_works() -> No
     run(use)
 
 
+def _fail(error: BaseException) -> None:
+    pytest.fail(f"the refresh failed: {error!r}")
+
+
 def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -261,7 +265,7 @@ def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(
         before = counters.reads
         counters.watermarks[0] = 1
         for _ in range(3):
-            heads.refresh_soon(pytest.fail)
+            heads.refresh_soon(_fail)
         assert heads._put_off is not None
         assert (counters.reads, heads[0].watermark) == (before, 0)
         waiting = asyncio.create_task(heads.wait_for_more({0: 0}, LONG_S))
@@ -282,7 +286,7 @@ def test_who_waits_is_woken_however_long_ago_the_last_read_was(
         waiting = asyncio.create_task(heads.wait_for_more({0: 0}, LONG_S))
         await asyncio.sleep(0)
         counters.watermarks[0] = 1
-        heads.refresh_soon(pytest.fail)
+        heads.refresh_soon(_fail)
         await asyncio.wait_for(waiting, 10)
 
     run(use)
@@ -297,10 +301,10 @@ def test_wake_ups_while_cells_wait_for_a_minion_cost_no_looks_of_their_own(
         counters.waiting_for_a_minion = 1
         before = counters.reads
         while counters.reads == before or heads[0].next_added_id == 0:
-            heads.refresh_soon(pytest.fail)
+            heads.refresh_soon(_fail)
             await asyncio.sleep(0)
         for _ in range(100):
-            heads.refresh_soon(pytest.fail)
+            heads.refresh_soon(_fail)
             await asyncio.sleep(0)
         assert counters.reads - before == 1, "the next look comes after the pause"
 
@@ -312,7 +316,7 @@ def test_what_a_minion_has_after_a_pause_is_shown_without_another_wake_up() -> N
         counters.waiting_for_a_minion = 1
         before = counters.reads
         waiting = await begun(heads, {1: 0})
-        heads.refresh_soon(pytest.fail)
+        heads.refresh_soon(_fail)
         await until(lambda: counters.reads - before >= 2)
         counters.watermarks[1] = 1
         await asyncio.wait_for(waiting, 10)
@@ -328,13 +332,13 @@ def test_cells_that_no_minion_has_for_long_are_not_looked_for_without_end_and_th
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.waiting_for_a_minion = 1
         before = counters.reads
-        heads.refresh_soon(pytest.fail)
+        heads.refresh_soon(_fail)
         await until(lambda: len(asyncio.all_tasks()) == 1)
         assert counters.reads - before == 3, "a look at once, and one after each pause"
         counters.waiting_for_a_minion = 0
         counters.watermarks[1] = 1
         waiting = await begun(heads, {1: 0})
-        heads.refresh_soon(pytest.fail)
+        heads.refresh_soon(_fail)
         await asyncio.wait_for(waiting, 10)
 
     run(use)
@@ -344,11 +348,11 @@ def test_a_wake_up_during_a_look_that_shows_everything_is_followed_by_another_lo
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.hold = threading.Event()
         counters.looked.clear()
-        heads.refresh_soon(pytest.fail)
+        heads.refresh_soon(_fail)
         await asyncio.to_thread(counters.looked.wait, 10)
         waiting = await begun(heads, {0: 0})
         counters.watermarks[0] = 1  # committed after the look that is under way
-        heads.refresh_soon(pytest.fail)
+        heads.refresh_soon(_fail)
         counters.hold.set()
         await asyncio.wait_for(waiting, 10)
 

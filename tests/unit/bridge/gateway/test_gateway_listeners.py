@@ -3,12 +3,14 @@ how."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cellfeed.bridge.gateway.security.listeners import Listener, check_listener, subject_principal
 from cellfeed.store.errors import InvalidRequest, ProtectData
 
-TLS = {"certificate": "c.pem", "key": "k.pem"}
+TLS: dict[str, Any] = {"certificate": "c.pem", "key": "k.pem"}
 
 
 @pytest.mark.parametrize(

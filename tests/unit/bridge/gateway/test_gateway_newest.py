@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from math import inf
 from random import Random
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
@@ -23,6 +24,7 @@ from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.log.newest import LatestReads, Newest, Reader, encode_newest
 from cellfeed.bridge.gateway.topics.topics import make_topic
 from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head
 from tests.support.log_of_cells import LogOfCells, log_cell
 
@@ -96,22 +98,23 @@ class Client:
     def fetch(self, known_watermark: int, cells: int) -> None:
         """One answer of up to ``cells`` offsets, from a gateway that knows of the log up to
         there."""
+        engine = cast("Engine", self._log)
         reader = Reader(self._connection, LATEST.name, 0)
         live_from = self.reads.live_from(reader, self.position, known_watermark)
         end = min(self.position + cells, known_watermark)
         if self.position < live_from:
             end = min(end, live_from)
             batches = (
-                encode_newest(self._log, LATEST, 0, self.position, end, head(known_watermark))
+                encode_newest(engine, LATEST, 0, self.position, end, head(known_watermark))
                 if end > self.position
                 else []
-            )  # type: ignore[arg-type]
+            )
         else:
             batches = (
-                encode_range(self._log, LATEST, 0, self.position, end, 0)
+                encode_range(engine, LATEST, 0, self.position, end, 0)
                 if end > self.position
                 else []
-            )  # type: ignore[arg-type]
+            )
         self.reads.answered(reader, self.position, max(end, self.position))
         self.seen += offsets(batches)
         self.position = max(end, self.position)
@@ -131,7 +134,7 @@ steps = st.one_of(
     [("fetch", (1, 0)), ("put", (0, "BASE", 2)), ("fetch", (8, 0))],
 )
 def test_whoever_reads_from_an_offset_to_the_end_has_the_newest_of_each_row_and_column_that_lies_there(  # noqa: E501
-    begin: int, before: list[tuple[int, str, int]], then: list[tuple[str, object]]
+    begin: int, before: list[tuple[int, str, int]], then: list[tuple[str, Any]]
 ) -> None:
     written = dict.fromkeys(before)
     log = LogOfCells(log_of(list(written)))
@@ -139,10 +142,10 @@ def test_whoever_reads_from_an_offset_to_the_end_has_the_newest_of_each_row_and_
     start = client.position
     for step, value in then:
         if step == "put":
-            written[value] = None  # type: ignore[index]
+            written[value] = None
             log.cells = log_of(list(written))
         elif step == "fetch":
-            cells, behind = value  # type: ignore[misc]
+            cells, behind = value
             client.fetch(max(client.position, len(log.cells) - behind), cells)
         else:
             client.reconnect()
@@ -202,9 +205,9 @@ def test_no_more_reads_are_remembered_than_the_limit_and_those_that_go_on_stay()
 
 def read(log: LogOfCells, live_from: int, bytes_max: int, until_s: float) -> list[Batch]:
     async def run(executor: ThreadPoolExecutor) -> list[Batch]:
-        return await Newest(log, executor).read(
+        return await Newest(cast("Engine", log), executor).read(
             LATEST, 0, 0, live_from, head(live_from), bytes_max, until_s
-        )  # type: ignore[arg-type]
+        )
 
     with ThreadPoolExecutor(1) as executor:
         return asyncio.run(run(executor))

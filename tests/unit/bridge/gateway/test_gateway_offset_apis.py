@@ -84,11 +84,12 @@ def test_a_commit_is_judged_by_member_instance_and_generation(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        told.groups,
-        "commit_error",
-        lambda *about: asked.append(about) or ErrorCode.fenced_instance_id,
-    )
+
+    def commit_error(*about: Any) -> ErrorCode:
+        asked.append(about)
+        return ErrorCode.fenced_instance_id
+
+    monkeypatch.setattr(told.groups, "commit_error", commit_error)
     partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": None}
     answer = told.ask(
         api_08_offset_commit,

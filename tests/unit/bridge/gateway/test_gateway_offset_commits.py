@@ -16,6 +16,7 @@ from cellfeed.bridge.gateway.apis import api_08_offset_commit
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.errors import StaleWriter, StorageUnavailable
+from tests.support.awaiting import awaited
 
 CLAIM = Claim("__gateways", "__consumer_offsets", 5, "gateway-1", 77)
 
@@ -83,7 +84,7 @@ def commit(gateway: Gateway, *places: tuple[str, int, int]) -> list[ErrorCode]:
     ]
     request = SimpleNamespace(group_id="g", member_id="", generation_id=-1, topics=topics)
     peer = Peer("client", "127.0.0.1", 8, "default", "User:a", 1, 0.0)
-    answer = asyncio.run(
+    answer = awaited(
         api_08_offset_commit.handle(
             cast("GatewayContext", gateway), request, cast("RequestHead", None), peer
         )

@@ -16,6 +16,7 @@ from cellfeed.bridge.gateway.apis import api_09_offset_fetch
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.security.users import Acl, Security
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from tests.support.awaiting import awaited
 
 OFFSETS = {("open", 0): CommittedOffset(5), ("secret", 0): CommittedOffset(7)}
 RULES = [
@@ -55,7 +56,7 @@ def fetch(
     request = SimpleNamespace(group_id="g", topics=asked)
     peer = Peer("client", "127.0.0.1", 6, "default", principal, 1, 0.0)
     head = cast("RequestHead", SimpleNamespace(version=6))
-    answer = asyncio.run(
+    answer = awaited(
         api_09_offset_fetch.handle(cast("GatewayContext", Gateway()), request, head, peer)
     )
     return answer["error_code"], {

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import get_args
+from typing import cast, get_args
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -28,6 +28,7 @@ from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import Topic, make_topic
 from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import InvalidRequest
 from tests.support.log_of_cells import LogOfCells, log_cell
 
@@ -35,7 +36,7 @@ FORMATS = get_args(FormatName)
 CARDS = [Condition("pay.kind", "=", value="card")]
 
 
-def topic_of(view: View, name: str = "json") -> Topic:
+def topic_of(view: View, name: FormatName = "json") -> Topic:
     return make_topic("a-view", view, event_format(name, "trips", envelope_schema_id()))
 
 
@@ -84,7 +85,10 @@ def numbered(drawn: Sequence[tuple[int, str, dict[str, object]]]) -> list[Stored
 
 @given(cells, views, st.sampled_from(FORMATS), st.data())
 def test_a_view_has_the_exporters_records_at_their_offsets_and_its_batches_cover_the_rest(
-    drawn: list[tuple[int, str, dict[str, object]]], view: View, name: str, data: st.DataObject
+    drawn: list[tuple[int, str, dict[str, object]]],
+    view: View,
+    name: FormatName,
+    data: st.DataObject,
 ) -> None:
     log = numbered(drawn)
     end = log[-1].added_id + 1 if log else 5
@@ -97,7 +101,7 @@ def test_a_view_has_the_exporters_records_at_their_offsets_and_its_batches_cover
     assert all(before.end == after.start for before, after in pairwise(batches))
     export = Export(
         "e", "b", topic="t", format=name, column=view.column, filter=view.filter, fields=view.fields
-    )  # type: ignore[arg-type]
+    )
     encoder = RecordEncoder(export, "trips", envelope_schema_id())
     wanted = encoder.encode(
         0, [cell for cell in log if start <= cell.added_id < stop], LeaderEpochs([], 0)
@@ -176,10 +180,10 @@ def test_topics_with_the_same_records_share_their_kept_blocks() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_cloud_event_says_so_in_a_header_and_other_formats_have_none(name: str) -> None:
+def test_a_cloud_event_says_so_in_a_header_and_other_formats_have_none(name: FormatName) -> None:
     [batch] = encode_range(
-        LogOfCells([log_cell(0), log_cell(1)]), topic_of(View(), name), 0, 0, 2, 0
-    )  # type: ignore[arg-type]
+        cast("Engine", LogOfCells([log_cell(0), log_cell(1)])), topic_of(View(), name), 0, 0, 2, 0
+    )
     wanted = [("content-type", CONTENT_TYPE)] if name == "cloudevents" else []
     assert [list(record.headers) for record in DefaultRecordBatch(batch.data)] == [wanted, wanted]
 

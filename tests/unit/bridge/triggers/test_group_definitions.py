@@ -142,13 +142,12 @@ def test_a_program_without_an_entry_helps_out_any_one_and_only_one(datastore: Da
 
 def test_of_two_that_begin_a_group_at_once_one_has_it(datastore: Datastore) -> None:
     state, first = datastore.state, Definition(["BASE"], "app:bill")
-    watch_failpoint(
-        "definition.before_recorded",
-        lambda: (
-            unwatch_failpoint("definition.before_recorded"),
-            check_definition(state, GROUP, first),
-        )[0],
-    )
+
+    def other_is_first() -> None:
+        unwatch_failpoint("definition.before_recorded")
+        check_definition(state, GROUP, first)
+
+    watch_failpoint("definition.before_recorded", other_is_first)
     with pytest.raises(GroupTaken):
         check_definition(state, GROUP, Definition(["REFUND"], "app:bill"))
     assert definition_of(state, GROUP) == first

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -74,7 +74,8 @@ def test_shards_that_are_behind_are_brought_on_one_at_a_time_and_those_that_are_
     def work(cells: Sequence[Cell]) -> None:
         turns.append((held.locked(), len(cells)))
 
-    work.__cellfeed_trigger__ = replace(work.__cellfeed_trigger__, backlog_turn=held)
+    marked = cast("Any", work)
+    marked.__cellfeed_trigger__ = replace(marked.__cellfeed_trigger__, backlog_turn=held)
     worker = Worker(datastore, work)
     shard = datastore.shard_of(row(0))
     run = worker.runs[shard]

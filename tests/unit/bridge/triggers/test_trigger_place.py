@@ -4,6 +4,7 @@ does not set the next owner back."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -79,12 +80,12 @@ def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(
     def taken(name: str) -> tuple[Membership, ShardRun]:
         membership = Membership(coordinator, GROUP, name, 600)
         taking = TakeOver(
-            work.__cellfeed_trigger__,
+            cast("Any", work).__cellfeed_trigger__,
             datastore,
             coordinator,
             ParkedCells(datastore.state),
             membership,
-        )  # type: ignore[attr-defined]
+        )
         return membership, taking.take(membership.session, [shard])[shard]
 
     datastore.put_cells([(row(0), "BASE", number, {}) for number in range(20)])
@@ -122,12 +123,12 @@ def test_a_cell_whose_parking_was_not_answered_is_not_taken_off_the_queue_before
     def taken(name: str) -> ShardRun:
         membership = Membership(coordinator, GROUP, name, 600)
         taking = TakeOver(
-            work.__cellfeed_trigger__,
+            cast("Any", work).__cellfeed_trigger__,
             datastore,
             coordinator,
             ParkedCells(datastore.state),
             membership,
-        )  # type: ignore[attr-defined]
+        )
         return taking.take(membership.session, [shard])[shard]
 
     datastore.put_cells([(row(0), "BASE", number, {}) for number in range(4)])

@@ -48,7 +48,12 @@ ONCE, TWICE, SIX = RetryPolicy(1), RetryPolicy(2), RetryPolicy(6)
 def test_the_policy_of_the_nearest_class_counts(
     kind: type[BaseException], policy: RetryPolicy
 ) -> None:
-    retry = {Exception: SIX, Declined: TWICE, DeclinedForGood: ONCE, OSError: RetryPolicy(3)}
+    retry: dict[type[BaseException], RetryPolicy] = {
+        Exception: SIX,
+        Declined: TWICE,
+        DeclinedForGood: ONCE,
+        OSError: RetryPolicy(3),
+    }
     assert policy_for(retry, kind) == policy
     assert policy_for(TWICE, kind) == TWICE
 

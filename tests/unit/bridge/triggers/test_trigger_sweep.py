@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -49,7 +49,7 @@ class Recorder:
         def work(cells: Sequence[Cell]) -> None:
             self._run({cells[0].shard: [cell.added_id for cell in cells]})
 
-        self.function: Any = work
+        self.function = cast("Any", work)
         self.trigger: Trigger = replace(
             self.function.__cellfeed_trigger__, together=self._run_together, saves_lazily=True
         )

@@ -68,11 +68,12 @@ def test_nothing_is_written_for_a_shard_that_was_given_back(
     Worker(datastore, deadly(ran, lambda _: False)).give_back()
     commits: list[set[str]] = []
     commit = datastore.state.commit
-    monkeypatch.setattr(
-        datastore.state,
-        "commit",
-        lambda write, expect=None: (commits.append(set(write)), commit(write, expect))[1],
-    )
+
+    def noted(write: Any, expect: Any = None) -> Any:
+        commits.append(set(write))
+        return commit(write, expect)
+
+    monkeypatch.setattr(datastore.state, "commit", noted)
     Worker(datastore, deadly(ran, lambda _: False)).work()
     assert ran == list(range(10))
     assert not any(key.startswith("tries/") for keys in commits for key in keys)

@@ -140,7 +140,7 @@ def test_a_missing_member_fits_only_where_the_default_is_null_and_null_does_not_
     )
     assert encoder.encode({"n": 0}) == b"\x00\x00"
     assert encoder.encode({"n": 0, "note": "x"}) == b"\x00\x02\x02x"
-    for body, reason in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "n is missing"),
         (
             {"n": 1, "note": None},
@@ -151,7 +151,8 @@ def test_a_missing_member_fits_only_where_the_default_is_null_and_null_does_not_
         ),
         ({"n": 1, "more": 1}, "more is a member that the schema does not have"),
         ({"n": 1, "note": {"a": 1}}, "note is an object, none of [null, string]"),
-    ]:
+    ]
+    for body, reason in wrong:
         with pytest.raises(Misfit, match=reason.replace("[", r"\[")):
             encoder.encode(body)
 

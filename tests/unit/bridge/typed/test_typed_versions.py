@@ -191,11 +191,11 @@ def test_two_gateways_that_register_at_one_moment_come_one_behind_the_other(
                 register(datastore.state, "BASE", self._first.pop(), Settings())
             return datastore.state.commit(write, expect)
 
-    assert register(Racing(V2), "BASE", V1, Settings()).number == 2  # type: ignore[arg-type]
+    assert register(Racing(V2), "BASE", V1, Settings()).number == 2
     with pytest.raises(IncompatibleSchema, match="version 3"):
         register(
             Racing(V3), "BASE", trip({"name": "tip", "type": "string", "default": ""}), Settings()
-        )  # type: ignore[arg-type]
+        )
     assert [number for number, _ in numbers(datastore)] == [1, 2, 3]
 
 
@@ -328,7 +328,7 @@ def test_while_the_datastore_cannot_be_asked_nothing_is_called_unfit(datastore: 
         def __getattr__(self, name: str) -> Any:
             raise StorageUnavailable(f"{name}: away")
 
-    column = TypedColumn(Away(), "BASE", stored_columns(datastore.state)["BASE"])  # type: ignore[arg-type]
+    column = TypedColumn(Away(), "BASE", stored_columns(datastore.state)["BASE"])
     cell = log_cell(0)
     assert TypedFormat(column).encode(0, cell, row_key_text(cell.row_key), b'{"fare":1}')
     with pytest.raises(StorageUnavailable):
@@ -343,7 +343,7 @@ def put(datastore: Datastore, *bodies: dict[str, Any]) -> list[tuple[int, int]]:
     return [
         (result.shard, result.added_id)
         for result in results
-        if result.or_raise() and result.added_id is not None
+        if result.or_raise() and result.shard is not None and result.added_id is not None
     ]
 
 
@@ -425,7 +425,7 @@ def test_topics_that_are_typed(datastore: Datastore) -> None:
     json_format, avro = (
         RecordEncoder(Export("e", "b", format=name), "trips", 1)._format
         for name in ("json", "avro")
-    )  # type: ignore[arg-type]
+    )
 
     def names(formats: Any, *declared: VirtualTopic) -> set[str]:
         typed = TypedTopics(datastore.state)
@@ -503,6 +503,8 @@ def test_what_was_exported_as_json_before_a_version_took_it_is_known_as_the_same
     register(datastore.state, "BASE", trip(TIP), Settings())
     encoder = RecordEncoder(export, "trips", 1, typed_format(export, datastore, "t"))
     after = encoder.encode(0, [cell], LeaderEpochs([], 0)).records[0].value
+    assert before is not None
+    assert after is not None
     assert before != after
     assert encoder.is_as_json(0, cell, body, before)
     assert not encoder.is_as_json(0, cell, body.replace(b"2", b"3"), before)

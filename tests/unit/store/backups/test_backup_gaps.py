@@ -222,13 +222,16 @@ def test_a_backup_waits_for_what_was_acknowledged_and_for_nothing_that_came_late
 
 
 def test_a_backup_waits_while_a_promotion_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = iter([StorageUnavailable("no node that follows a answers"), {0: Head(0, 7, 7, 2, 0)}])
+    told: Iterator[StorageUnavailable | dict[int, Head]] = iter(
+        [StorageUnavailable("no node that follows a answers"), {0: Head(0, 7, 7, 2, 0)}]
+    )
 
     class Promoted(_Heads):
         def heads(self) -> dict[int, Head]:
-            if isinstance(each := next(told), StorageUnavailable):
-                raise each
-            return each
+            each = next(told)
+            if isinstance(each, dict):
+                return each
+            raise each
 
     monkeypatch.setattr("cellfeed.store.backups.ends._LOOK_EVERY_S", 0.001)
     assert acknowledged_heads(Promoted((0, 7, 2)))[0].watermark == 7  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import ErasedStep
 
 ROW = UUID(int=5)
 
@@ -14,7 +15,8 @@ def test_every_step_that_takes_a_body_changes_the_count_and_one_that_takes_none_
     datastore: Datastore,
 ) -> None:
     datastore.put_cells([(ROW, "BASE", number, {"n": number}) for number in range(5)])
-    counts, steps = [], []
+    counts: list[int] = []
+    steps: list[ErasedStep] = []
     while not steps or not steps[-1].done:
         steps.append(datastore.engine.erase(ROW.bytes, 2))
         counts.append(datastore.heads()[steps[-1].shard].erasures)

@@ -291,7 +291,7 @@ def test_a_clock_that_went_back_leaves_a_prefix(store: Datastore, folder: Backup
 
         told = [
             Backup(
-                each.path,
+                each.place,
                 msgspec.structs.replace(each.manifest, created_at_us=begin),
                 each.sha256,
             )

@@ -18,7 +18,7 @@ from cellfeed.store.backups.epochs import (
 )
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.backups.restore import Target, plan, restore
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
 from tests.support.rides import rides
@@ -39,7 +39,8 @@ def test_two_restores_of_one_backup_are_in_leader_epochs_of_their_own(tmp_path: 
             folder.chain(backup), restored(read_state(backup), NOW_US), [], {}, NOW_US, "a test"
         )
         with SqliteTarget(tmp_path / name / "trips", "trips", SHARDS) as target:
-            assert target.begun_epoch(backup) is None
+            begun: Target = target
+            assert begun.begun_epoch(backup) is None
             restore(made, target)
         with Datastore.open_embedded(tmp_path / name, "trips", SHARDS) as store:
             store.put_new_cells(rides(1_000, 100))

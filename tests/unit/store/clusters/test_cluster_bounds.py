@@ -4,6 +4,7 @@ trims and erasures that wait for a minion. Nodes are values here."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from cellfeed.store.clusters.serving.node import NodeView, StorageNode
 from cellfeed.store.engines.contract.values import ErasedStep
 from cellfeed.store.errors import DataDamaged, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX
-from tests.support.told_nodes import ROLE, Node, head
+from tests.support.told_nodes import ROLE, Node, head, named
 
 
 @pytest.fixture
@@ -75,11 +76,12 @@ def test_nobody_knows_where_the_log_of_a_master_that_is_away_ends(
 
 
 def test_ends_are_told_of_the_clusters_own_shards(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    def look(node: Node) -> None:
+        node.says(10)
+        node.view = NodeView(ROLE, {0: head(10), 1: head(5)})
+
     for node in nodes.values():
-        node.on_look = lambda node=node: (  # type: ignore[misc]
-            node.says(10),
-            setattr(node, "view", NodeView(ROLE, {0: head(10), 1: head(5)})),
-        )
+        node.on_look = partial(look, node)
     assert cluster.acknowledged_ends() == {0: (1, 10)}
 
 
@@ -103,7 +105,7 @@ def test_a_master_that_is_silent_itself_does_not_count_among_the_silent(
 ) -> None:
     nodes["a"].told_at_s -= 60
     nodes["b"].told_at_s -= 60
-    assert cluster.read(lambda engine: engine) == ("a", False)
+    assert cluster.read(named) == ("a", False)
 
 
 def test_a_poor_answer_is_better_than_damage(cluster: Cluster, nodes: dict[str, Node]) -> None:
@@ -111,15 +113,15 @@ def test_a_poor_answer_is_better_than_damage(cluster: Cluster, nodes: dict[str, 
     for good, bad in (("b", "c"), ("c", "b")):
         nodes[good].after_call = lambda: None
         nodes[bad].after_call = raising(DataDamaged("a page"))
-        assert cluster.read(lambda engine: engine, enough=lambda _: False) == (good, True)
+        assert cluster.read(named, enough=lambda _: False) == (good, True)
     nodes["c"].after_call = nodes["b"].after_call = raising(DataDamaged("a page"))
     with pytest.raises(DataDamaged, match=r"cluster c1, node [bc]: a page"):
-        cluster.read(lambda engine: engine)
+        cluster.read(named)
 
 
 def test_what_was_shown_is_looked_for_beyond_a_sure_master(cluster: Cluster) -> None:
-    assert cluster.read(lambda engine: engine, enough=lambda value: value != "a") == ("a", False)
-    value, stale = cluster.read(lambda engine: engine, enough=lambda v: v != "a", shown=True)
+    assert cluster.read(named, enough=lambda value: value != "a") == ("a", False)
+    value, stale = cluster.read(named, enough=lambda v: v != "a", shown=True)
     assert value in ("b", "c")
     assert stale
 
@@ -131,7 +133,7 @@ def test_a_node_that_takes_no_part_is_not_read(
     nodes["a"].after_call = raising(StorageUnavailable("away"))
     nodes["b"].is_foreign = True
     for _ in range(turn + 1):
-        assert cluster.read(lambda engine: engine) == ("c", True)
+        assert cluster.read(named) == ("c", True)
 
 
 def test_a_master_that_no_minion_confirms_is_not_sure(
@@ -145,9 +147,9 @@ def test_a_master_that_no_minion_confirms_is_not_sure(
     nodes["a"].engine = SimpleNamespace(
         name="a", settle=lambda _terms: raising(OutcomeUnknown("no minion's word"))()
     )
-    assert made.read(lambda engine: engine.name)[1]
+    assert made.read(named)[1]
     nodes["a"].engine = SimpleNamespace(name="a", settle=lambda _terms: None)
-    assert not made.read(lambda engine: engine.name)[1]
+    assert not made.read(named)[1]
 
 
 # --- trims and erasures ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
@@ -17,11 +17,13 @@ from cellfeed.store.cells.cell import (
     NewCell,
     Outcome,
     PutResult,
+    Triple,
     conflict_error,
     new_cell,
     refused_as_erased,
 )
 from cellfeed.store.clusters.serving.buffer import BufferDrain, BufferedWriter
+from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell
 from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 
@@ -87,7 +89,7 @@ class Table:
 
     add_is: Call = Call.DONE
     accept_is: Call = Call.DONE
-    rows: dict[tuple[bytes, str, int], BufferedCell] = field(default_factory=dict)
+    rows: dict[Triple, BufferedCell] = field(default_factory=dict)
     adds: int = 0
 
     def add(self, owner: str, cells: Sequence[NewCell]) -> None:
@@ -302,10 +304,8 @@ def test_a_table_that_is_damaged_keeps_no_other_from_being_drained() -> None:
     damaged, well = Damaged(), Table()
     for table in (damaged, well):
         table.add("own", [OTHER])
-    assert (
-        BufferDrain({"x": damaged, "y": well}, lambda _: Conflicting(), lambda _: SHARD).drain_once(
-            0
-        )
-        == 0
-    )  # type: ignore[arg-type, return-value]
+    drain = BufferDrain(
+        {"x": damaged, "y": well}, lambda _: cast("Cluster", Conflicting()), lambda _: SHARD
+    )
+    assert drain.drain_once(0) == 0
     assert (len(damaged.rows), len(well.rows)) == (1, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -82,11 +82,12 @@ def test_a_node_that_answers_nothing_is_left_alone_until_it_answers_again(
 
 
 def _is_left_alone(node: StorageNode) -> bool:
+    read: Callable[[object], None] = slow_read
     try:
-        node.call(slow_read)
+        node.call(read)
+        return False
     except StorageUnavailable as error:
         return "left alone for a moment: timed out" in str(error)
-    return False
 
 
 def test_calls_that_fail_at_once_count_whatever_was_looked_at_before(node: StorageNode) -> None:

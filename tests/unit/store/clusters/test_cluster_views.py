@@ -14,7 +14,7 @@ from cellfeed.store.clusters.serving import cluster as cluster_module
 from cellfeed.store.clusters.serving.cluster import Cluster, Watermark
 from cellfeed.store.clusters.serving.node import NodeView, StorageNode
 from cellfeed.store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
-from tests.support.told_nodes import ROLE, Node, head
+from tests.support.told_nodes import ROLE, Node, head, named
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(
     with pytest.raises(OutcomeUnknown, match="b has become master meanwhile"):
         cluster.write(lambda engine, _: engine)
     nodes["a"].after_call = lambda: None
-    assert cluster.write(lambda engine, _: engine) == "b"
+    assert cluster.write(lambda engine, _: named(engine)) == "b"
 
 
 def test_a_role_of_a_lower_epoch_is_not_believed_and_a_higher_one_cuts_the_old_master_off(
@@ -93,11 +93,11 @@ def test_a_role_of_a_lower_epoch_is_not_believed_and_a_higher_one_cuts_the_old_m
 def test_a_master_is_sure_only_while_too_few_nodes_are_silent_to_have_promoted_another(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
-    assert cluster.read(lambda engine: engine) == ("a", False)
+    assert cluster.read(named) == ("a", False)
     nodes["b"].told_at_s -= 60
-    assert cluster.read(lambda engine: engine) == ("a", False)
+    assert cluster.read(named) == ("a", False)
     nodes["c"].told_at_s -= 60
-    assert cluster.read(lambda engine: engine) == ("a", True)
+    assert cluster.read(named) == ("a", True)
 
 
 def absent(engine: Any) -> list[Any]:

@@ -53,7 +53,7 @@ def piece(shard: int = 1, **more: Any) -> dict[str, Any]:
 
 
 HEADS = {"datastore": "trips", "shards": SHARDS, "heads": [HEAD] * SHARDS}
-PUT = {"outcome": "stored", "shard": shard_of(ROW.bytes, SHARDS), "added_id": 0}
+PUT: dict[str, Any] = {"outcome": "stored", "shard": shard_of(ROW.bytes, SHARDS), "added_id": 0}
 ELSEWHERE = {**PUT, "shard": (PUT["shard"] + 1) % SHARDS}
 
 
@@ -347,12 +347,16 @@ def test_a_child_that_is_forked_while_others_call_never_waits_for_their_locks() 
                 number += 1
                 client.put_cell(ROW, "BASE", number, {})
 
+        def put_three() -> None:
+            for number in range(3):
+                client.put_cell(ROW, "BASE", number, {})
+
         callers = [threading.Thread(target=call) for _ in range(4)]
         for caller in callers:
             caller.start()
         try:
             for _ in range(20):
-                in_child(lambda: [client.put_cell(ROW, "BASE", n, {}) for n in range(3)] and None)
+                in_child(put_three)
         finally:
             stop.set()
             for caller in callers:

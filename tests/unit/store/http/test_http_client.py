@@ -221,7 +221,12 @@ def test_an_address_that_is_no_worker_is_refused(url: str) -> None:
 
 
 def test_a_client_needs_a_worker_a_name_and_a_deadline() -> None:
-    for arguments in (([], "trips"), ("http://h:1", "Trips!"), ("http://h:1", "")):
+    wrong: list[tuple[Any, str]] = [
+        ([], "trips"),
+        ("http://h:1", "Trips!"),
+        ("http://h:1", ""),
+    ]
+    for arguments in wrong:
         with pytest.raises(InvalidRequest):
             Client(*arguments)
     with pytest.raises(InvalidRequest, match="timeout_s"):

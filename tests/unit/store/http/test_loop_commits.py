@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -40,13 +40,20 @@ def commits_over(datastore: HeldDatastore) -> LoopCommits:
     return LoopCommits(cast("Datastore", datastore))
 
 
-def test_all_puts_of_a_commit_are_answered_with_one_wake_up_of_the_loop() -> None:
-    datastore, wake_ups = HeldDatastore(), []
+def test_all_puts_of_a_commit_are_answered_with_one_wake_up_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    datastore, wake_ups = HeldDatastore(), list[int]()
 
     async def put_all() -> list[list[PutResult]]:
         loop, held = asyncio.get_running_loop(), commits_over(datastore)
         wake = loop.call_soon_threadsafe
-        loop.call_soon_threadsafe = lambda *args: (wake_ups.append(1), wake(*args))[1]  # type: ignore[method-assign]
+
+        def counted(*args: Any, **how: Any) -> Any:
+            wake_ups.append(1)
+            return wake(*args, **how)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
         tasks = [asyncio.ensure_future(held.put([CELL])) for _ in range(100)]
         await asyncio.sleep(0)  # each has begun to wait
         thread = threading.Thread(target=answer_all, args=(datastore.answers, [STORED] * 100))
@@ -113,7 +120,7 @@ def test_a_refusal_comes_at_once() -> None:
     datastore.refuse = Overloaded("full")
 
     async def put() -> None:
-        commits_over(datastore).put([CELL])
+        _ = commits_over(datastore).put([CELL])  # before anything is awaited
 
     with pytest.raises(Overloaded):
         asyncio.run(put())

@@ -26,7 +26,8 @@ from cellfeed.store import forks
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.errors import CellfeedError
-from cellfeed.store.http import client_answers, client_transport
+from cellfeed.store.http.calls import answers as client_answers
+from cellfeed.store.http.calls import transport as client_transport
 from cellfeed.store.http.client import Client
 
 THREADS: Final = 8

@@ -24,8 +24,8 @@ from cellfeed.store.errors import (
     StorageUnavailable,
     UnknownDatastore,
 )
+from cellfeed.store.http.calls.transport import Worker
 from cellfeed.store.http.client import Client
-from cellfeed.store.http.client_transport import Worker
 
 ROW = UUID(int=7)
 

@@ -24,7 +24,7 @@ from cellfeed.store.errors import (
     WrongAnswer,
     error_from_code,
 )
-from cellfeed.store.http.client_transport import Answer, AttemptFailed, Worker
+from cellfeed.store.http.calls.transport import Answer, AttemptFailed, Worker
 from cellfeed.store.http.messages import ErrorMessage
 
 _PAUSE_FIRST_S: Final = 0.02

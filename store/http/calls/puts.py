@@ -1,0 +1,97 @@
+"""Puts: their requests, and results that are checked against the cells."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from cellfeed.store.cells.cell import (
+    NewCell,
+    Outcome,
+    PutResult,
+)
+from cellfeed.store.cells.sharding import shards_of
+from cellfeed.store.errors import (
+    CellfeedError,
+    OutcomeUnknown,
+    error_from_code,
+)
+from cellfeed.store.http.calls.fields import decoded, put_json
+from cellfeed.store.http.calls.requests import Requests
+from cellfeed.store.http.messages import (
+    PutResultMessage,
+    PutResultsMessage,
+)
+
+
+def put_batch(requests: Requests, batch: Sequence[NewCell], shards: int | None) -> list[PutResult]:
+    """One request; then once more those of its cells that may come to something better, until
+    the deadline."""
+    deadline = requests.deadline()
+    results = _send_batch(requests, batch, shards, deadline)
+    for round_no in itertools.count():
+        again = [
+            index
+            for index, result in enumerate(results)
+            if result.error is not None and result.error.retriable
+        ]
+        if not again or not requests.pause(round_no, deadline):
+            return results
+        try:
+            answers = _send_batch(requests, [batch[index] for index in again], shards, deadline)
+        except CellfeedError:
+            return results
+        for index, answer in zip(again, answers, strict=True):
+            if (
+                results[index].outcome is not Outcome.UNKNOWN
+                or answer.outcome is not Outcome.FAILED
+            ):
+                results[index] = answer
+    return results
+
+
+def _send_batch(
+    requests: Requests, batch: Sequence[NewCell], shards: int | None, deadline: float
+) -> list[PutResult]:
+    content = b'{"cells":[' + b",".join(map(put_json, batch)) + b"]}"
+    answer = decoded(
+        requests.call("POST", "/cells", content, deadline, writes=True),
+        PutResultsMessage,
+        OutcomeUnknown,
+    )
+    if len(answer.results) != len(batch):
+        raise OutcomeUnknown(
+            f"a worker answered {len(answer.results)} results to a put of {len(batch)} cells"
+        )
+    results = [put_result(result) for result in answer.results]
+    check_shards(batch, results, shards)
+    return results
+
+
+def check_shards(
+    cells: Sequence[NewCell], results: Sequence[PutResult], shards: int | None
+) -> None:
+    """Raises OutcomeUnknown for results of other cells, as far as their shards tell; before the
+    datastore's shards are known, nothing does."""
+    if shards is None:
+        return
+    for shard, result in zip(
+        shards_of([cell.row_key for cell in cells], shards), results, strict=True
+    ):
+        if result.shard not in (None, shard):
+            raise OutcomeUnknown(
+                f"a worker answered a put to shard {shard} with a result of shard"
+                f" {result.shard}; put the same cells again to learn more"
+            )
+
+
+def put_result(message: PutResultMessage) -> PutResult:
+    error = message.error and error_from_code(message.error.error, message.error.message)
+    try:
+        outcome = Outcome(message.outcome)
+    except ValueError:
+        raise OutcomeUnknown(
+            f"a worker answered the outcome {ascii(message.outcome)[:80]}, which this client does"
+            " not know"
+        ) from None
+    return PutResult(outcome, message.shard, message.added_id, error or None)

@@ -294,6 +294,17 @@ def test_e4_created_at_never_goes_back_when_the_clock_does(engine: Engine, clock
     assert times == [1_700_000_000_000_000, 1_700_000_000_000_000, 1_700_000_030_000_000]
 
 
+def test_e4_nor_does_it_where_an_erasure_adds_its_entry(engine: Engine, clock: Clock) -> None:
+    [row] = rows_of_shard(1, 1)
+    engine.put([cell(row=row)])
+    clock.now_us -= 60_000_000
+    engine.erase(row.bytes)
+    engine.put([cell(row=rows_of_shard(1, 2)[1])])
+    times = [found.created_at_us for found in engine.scan(1, 0, 10)]
+    assert times == [1_700_000_000_000_000] * 3
+    assert engine.heads()[1].last_created_at_us == times[-1]
+
+
 def test_e5_a_returned_put_is_seen_by_another_opening_of_the_storage(
     open_engine: EngineMaker,
 ) -> None:
@@ -309,6 +320,15 @@ def test_e6_a_failed_put_uses_up_no_id_and_the_engine_goes_on(engine: Engine, ki
     before = {shard: head.next_added_id for shard, head in engine.heads().items()}
     assert sum(before.values()) == 1
     assert [r.outcome for r in engine.put([cell(2), cell(3)])] == [Outcome.STORED] * 2
+
+
+def test_e6_the_column_of_a_failed_put_is_there_with_the_next(engine: Engine, kind: str) -> None:
+    set_failpoint(f"{kind}.put.before_commit", "raise")
+    with pytest.raises(FailpointReached):
+        engine.put([cell(1, "NOTES")])
+    assert engine.columns() == []
+    engine.put([cell(1, "NOTES")])
+    assert engine.columns() == ["NOTES"]
 
 
 def test_e6_a_put_that_dies_after_its_commit_is_found_by_the_retry(
@@ -712,6 +732,18 @@ def test_e20_a_long_row_goes_in_steps_and_the_first_adds_the_entry(engine: Engin
     ]
     assert all(is_erased(found.body) for found in engine.scan(1, 0, 100))
     assert engine.heads()[1].next_added_id == 6
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_e20_the_cells_of_a_row_come_page_by_page_each_once(engine: Engine, limit: int) -> None:
+    row, other = rows_of_shard(1, 2)
+    engine.put([cell(row=row, ref_key=ref_key) for ref_key in range(5)])
+    engine.put([cell(row=other, ref_key=ref_key) for ref_key in range(5)])
+    found: list[int] = []
+    while page := engine.row_cells(row.bytes, found[-1] if found else -1, limit):
+        assert len(page) <= limit
+        found += [each.added_id for each in page]
+    assert found == [0, 1, 2, 3, 4]
 
 
 def test_e20_the_log_may_be_told_before_any_body_goes(engine: Engine) -> None:

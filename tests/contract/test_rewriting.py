@@ -60,3 +60,15 @@ def test_e27_bodies_get_another_encoding_and_nothing_else_of_a_cell_changes(
     assert [cell.body[0] for cell in after] == [1, 1, CODEC_ERASED, 1, 2, 2, CODEC_ERASED]
     assert engine.heads() == heads
     assert [result.outcome for result in engine.put([cells[0], cells[5]])] == [Outcome.EXISTS] * 2
+
+
+def test_e27_a_search_passes_what_was_trimmed_and_goes_on_where_nothing_fits(
+    engine: RewritableEngine,
+) -> None:
+    engine.put(cells_of_shard(1, 0, 6))
+    absent, there = bytes([CODEC_MSGPACK_ZLIB]), bytes([CODEC_JSON_ZSTD])
+    assert engine.bodies_named(1, absent, 0, 4) == ([], 4)
+    assert engine.bodies_named(1, absent, 4, 4) == ([], 6)
+    engine.trim(1, 3)
+    found = engine.bodies_named(1, there, 0, 2)
+    assert ([cell.added_id for cell in found.cells], found.next_location) == ([3, 4], 5)

@@ -136,6 +136,19 @@ def test_a_fenced_master_takes_no_write_of_any_kind(cluster: TestCluster) -> Non
         open_for_writes(cluster.admin.server("a"))
 
 
+def test_nor_does_one_that_is_read_only_and_was_not_fenced(cluster: TestCluster) -> None:
+    """A fence changes the settings of semi-synchronous replication, too; an operator who sets
+    ``read_only``, or a restart with it, does not."""
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    prepare(server, terms)
+    server.sql("SET GLOBAL read_only = 1")
+    try:
+        for name, refused in refusals(server, terms).items():
+            assert "nothing written: it is read-only" in str(refused), name
+    finally:
+        server.sql("SET GLOBAL read_only = 0")
+
+
 @pytest.mark.parametrize("name", DURABLE_SETTINGS)
 def test_a_master_that_does_not_sync_its_commits_takes_no_write_of_any_kind(
     cluster: TestCluster, name: str

@@ -81,6 +81,7 @@ def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_goes_on() -> 
         failed.result(10)
     assert writer.queue([cell(1)]).result(10)[0].outcome is Outcome.STORED
     writer.close()
+    assert engine.groups == [[1]], "what failed is put again by its caller alone"
 
 
 def test_a_full_queue_refuses_and_what_was_accepted_is_written(
@@ -114,6 +115,27 @@ def test_a_call_taken_back_before_its_turn_is_not_written() -> None:
     kept.result(10)
     writer.close()
     assert engine.groups == [[0], [2]]
+
+
+@pytest.mark.parametrize("limit", ["WRITE_QUEUE_CELLS_MAX", "WRITE_QUEUE_BYTES_MAX"])
+def test_a_call_taken_back_leaves_its_room_to_others(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"cellfeed.store.commit.group_commit.{limit}", 3)
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    running = writer.queue([cell(0)])
+    assert engine.entered.wait(10)
+    large = [cell(1), cell(2), cell(3)]
+    for _ in range(3):
+        taken_back = writer.queue(large)
+        with pytest.raises(Overloaded):
+            writer.queue([cell(4)])
+        assert taken_back.cancel()
+    engine.gate.set()
+    assert running.result(10)
+    writer.close()
+    assert engine.groups == [[0]]
 
 
 def test_a_group_holds_at_most_so_many_cells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,6 +357,20 @@ def test_a_group_that_is_taken_and_not_begun_fails_definitely_and_the_next_is_wr
     assert writer.queue([cell(1)]).result(10)
     writer.close()
     assert engine.groups == [[1]]
+
+
+def test_nor_is_it_unknown_because_an_earlier_group_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = GatedEngine()
+    engine.gate.set()
+    writer = writer_over(engine)
+    assert writer.queue([cell(0)]).result(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_left", Hook(MemoryError()))
+        with pytest.raises(StorageUnavailable, match="nothing written"):
+            writer.queue([cell(1)]).result(10)
+    writer.close()
 
 
 def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -352,7 +352,7 @@ class StoreCoordinator:
         alive = {
             last_part(entry.key): lease.epoch
             for entry in entries
-            if self._watched.lives(entry, lease := _lease(entry), now_s, now_us)
+            if self._watched.is_alive(entry, lease := _lease(entry), now_s, now_us)
         }
         self._watched.forget_others(leases_prefix(group), {entry.key for entry in entries})
         return alive
@@ -363,7 +363,7 @@ class StoreCoordinator:
         if entry is None:
             return False
         lease = _lease(entry)
-        return lease.epoch == session.epoch and self._watched.lives(entry, lease, now_s, now_us)
+        return lease.epoch == session.epoch and self._watched.is_alive(entry, lease, now_s, now_us)
 
     def _forget_the_long_dead(self, group: str) -> None:
         now_s, now_us = self._clock(), self._state.now_us()
@@ -371,7 +371,7 @@ class StoreCoordinator:
             lease, membership_key = _lease(entry), member_key(group, last_part(entry.key))
             if lease.expires_at_us < now_us - int(
                 _FORGOTTEN_AFTER_S * 1e6
-            ) and not self._watched.lives(entry, lease, now_s, now_us):
+            ) and not self._watched.is_alive(entry, lease, now_s, now_us):
                 # A member that is joining again just now has another epoch already, and keeps its
                 # entry.
                 self._state.commit(

@@ -60,7 +60,7 @@ class WatchedLeases:
         self._seen: dict[str, _Seen] = {}
         self._lock = threading.Lock()
 
-    def lives(self, entry: StateEntry, lease: Lease, now_s: float, now_us: int) -> bool:
+    def is_alive(self, entry: StateEntry, lease: Lease, now_s: float, now_us: int) -> bool:
         """``now_s`` and ``now_us``: this process's clock and the storage's, both read before the
         entry was."""
         with self._lock:

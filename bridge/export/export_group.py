@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 from cellfeed.bridge.coordination.contract import Coordinator, Session
 from cellfeed.bridge.export.batches import Throttle
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.export_terms import settle, settled
+from cellfeed.bridge.export.export_terms import agree_terms, read_terms
 from cellfeed.bridge.export.foreign_topics import refuse_foreign_topic
 from cellfeed.bridge.export.kafka_clients import admin_of
 from cellfeed.bridge.export.kafka_errors import error_of, words
@@ -104,7 +104,7 @@ class ExportGroup:
         process has this one's name; CellfeedError."""
         now_s = time.monotonic()
         self._collect_ended()
-        if self._member.is_held(now_s):
+        if self._member.is_paused(now_s):
             for run in self._runs.values():
                 run.end()
             self._member.give_back()
@@ -115,7 +115,7 @@ class ExportGroup:
         if (session := self._member.due_session(now_s)) is None:
             return
         self._member.begin_look(session, now_s)
-        mine = self._member.assigned(session, context.settled.units)
+        mine = self._member.assigned(session, context.terms.units)
         for unit, run in self._runs.items():
             if unit not in mine or (run.epoch != session.epoch and not self._goes_on(run, session)):
                 run.end()
@@ -165,11 +165,11 @@ class ExportGroup:
 
     def _prepare(self) -> None:
         export, datastore = self.export, self._datastore
-        topic, known = export.topic_of(datastore.name), settled(datastore, export.name)
+        topic, known = export.topic_of(datastore.name), read_terms(datastore, export.name)
         admin = admin_of(export)
         cluster_id = cluster_id_of(admin)
         if known is not None:  # before a topic is made in a cluster that gets none
-            settle(datastore, export, known.topic_id, cluster_id)
+            agree_terms(datastore, export, known.topic_id, cluster_id)
         facts = ensure_topic(
             admin,
             export,
@@ -185,7 +185,7 @@ class ExportGroup:
             schema_id_for(export, topic),
             typed_format(export, datastore, topic),
         )
-        agreed = settle(datastore, export, facts.topic_id, cluster_id)
+        agreed = agree_terms(datastore, export, facts.topic_id, cluster_id)
         throttle = Throttle(export.cells_per_s)
         self.context = ExportContext(
             export,
@@ -236,7 +236,7 @@ class ExportGroup:
         )
 
     def _begin(self, context: ExportContext, unit: int, heads: Mapping[int, Head]) -> None:
-        session, shards = self.membership.session, context.settled.shards_of(unit)
+        session, shards = self.membership.session, context.terms.shards_of(unit)
         claims = self._coordinator.claim(session, self._datastore.name, shards)
         if len(claims) < len(shards):
             # Its holder is about to let go of it, or its lease to run out.

@@ -24,7 +24,7 @@ from cellfeed.store.histories import refuse_other_history
 declare("export.before_settled", "export.after_settled")
 
 
-class Settled(msgspec.Struct, frozen=True):
+class ExportTerms(msgspec.Struct, frozen=True):
     """See the module. ``starts`` by shard; ``generation`` rises each time that the export was begun
     over in a new topic. ``history_id``, ``origin_id``: of the datastore that began it; restores
     keep the origin. ``cluster_id``: of the Kafka cluster. Empty in terms of earlier versions, until
@@ -48,21 +48,23 @@ class Settled(msgspec.Struct, frozen=True):
         return list(range(unit, len(self.starts), self.units))
 
 
-_decode: Final = msgspec.msgpack.Decoder(Settled).decode
+_decode: Final = msgspec.msgpack.Decoder(ExportTerms).decode
 
 
-def settled(datastore: Datastore, name: str) -> Settled | None:
+def read_terms(datastore: Datastore, name: str) -> ExportTerms | None:
     """None when the export has never begun."""
-    entry = datastore.state.get(settled_key(name))
+    entry = datastore.state.get(terms_key(name))
     return _decode(entry.value) if entry else None
 
 
-def settle(datastore: Datastore, export: Export, topic_id: str, cluster_id: str) -> Settled:
+def agree_terms(
+    datastore: Datastore, export: Export, topic_id: str, cluster_id: str
+) -> ExportTerms:
     """What is settled; settles it when nothing is. Raises ProtectData when it is not what the
     configuration says now, or was settled for another cluster: two clusters would each get a part
     of the shards."""
     while True:
-        entry = datastore.state.get(settled_key(export.name))
+        entry = datastore.state.get(terms_key(export.name))
         if entry is not None:
             found = _decode(entry.value)
             _check(found, datastore, export, cluster_id)
@@ -74,7 +76,7 @@ def settle(datastore: Datastore, export: Export, topic_id: str, cluster_id: str)
             if own == found:
                 return found
             datastore.state.commit(
-                _entry(export.name, own), expect={settled_key(export.name): entry.version}
+                _entry(export.name, own), expect={terms_key(export.name): entry.version}
             )
             continue
         heads = datastore.heads()
@@ -86,7 +88,7 @@ def settle(datastore: Datastore, export: Export, topic_id: str, cluster_id: str)
             export.units or min(UNITS, max(1, datastore.shards // SHARDS_OF_A_UNIT)),
             datastore.shards,
         )
-        new = Settled(
+        new = ExportTerms(
             datastore.name,
             export.topic_of(datastore.name),
             topic_id,
@@ -99,14 +101,16 @@ def settle(datastore: Datastore, export: Export, topic_id: str, cluster_id: str)
             cluster_id=cluster_id,
         )
         failpoint("export.before_settled")
-        datastore.state.commit(_entry(export.name, new), expect={settled_key(export.name): None})
+        datastore.state.commit(_entry(export.name, new), expect={terms_key(export.name): None})
         failpoint("export.after_settled")
 
 
-def start_over(datastore: Datastore, export: Export, before: Settled, topic_id: str) -> Settled:
+def start_over(
+    datastore: Datastore, export: Export, before: ExportTerms, topic_id: str
+) -> ExportTerms:
     """Settles that the export begins again in a new topic, unless another process has. Raises
     ProtectData as :func:`settle`."""
-    entry = datastore.state.get(settled_key(export.name))
+    entry = datastore.state.get(terms_key(export.name))
     if entry is not None and _decode(entry.value) == before:
         new = msgspec.structs.replace(
             before,
@@ -117,12 +121,12 @@ def start_over(datastore: Datastore, export: Export, before: Settled, topic_id: 
             origin_id=datastore.origin_id,
         )
         datastore.state.commit(
-            _entry(export.name, new), expect={settled_key(export.name): entry.version}
+            _entry(export.name, new), expect={terms_key(export.name): entry.version}
         )
-    return settle(datastore, export, topic_id, before.cluster_id)
+    return agree_terms(datastore, export, topic_id, before.cluster_id)
 
 
-def _check(found: Settled, datastore: Datastore, export: Export, cluster_id: str) -> None:
+def _check(found: ExportTerms, datastore: Datastore, export: Export, cluster_id: str) -> None:
     if found.cluster_id and cluster_id and found.cluster_id != cluster_id:
         raise ProtectData(
             f"export {export.name} was begun in Kafka cluster {found.cluster_id}; the one at"
@@ -157,10 +161,10 @@ def _check(found: Settled, datastore: Datastore, export: Export, cluster_id: str
             )
 
 
-def _entry(name: str, value: Settled) -> Mapping[str, bytes | None]:
-    return {settled_key(name): msgspec.msgpack.encode(value)}
+def _entry(name: str, value: ExportTerms) -> Mapping[str, bytes | None]:
+    return {terms_key(name): msgspec.msgpack.encode(value)}
 
 
-def settled_key(name: str) -> str:
+def terms_key(name: str) -> str:
     """Of the entry in the state table."""
     return f"export/{quote(name, safe='')}"

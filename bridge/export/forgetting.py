@@ -34,14 +34,14 @@ from confluent_kafka import KafkaException
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.export_terms import Settled, settled, settled_key
+from cellfeed.bridge.export.export_terms import ExportTerms, read_terms, terms_key
 from cellfeed.bridge.export.kafka_errors import error_of, words
 from cellfeed.bridge.export.unit_producer import UnitProducer
 from cellfeed.bridge.groups.control import (
     EXPORTS,
     OPERATOR,
     Control,
-    Hold,
+    Pause,
     group_prefix,
     tell_workers,
 )
@@ -78,7 +78,7 @@ def forget_export(
     nothing of it, Refused, with nothing changed, while an exporter has a part in it; Unavailable
     when its cluster, or the coordination, does not answer."""
     group, state = EXPORTS + name, datastore.state
-    agreed, offsets = settled(datastore, name), coordinator.fetch_offsets(group)
+    agreed, offsets = read_terms(datastore, name), coordinator.fetch_offsets(group)
     parked = ParkedCells(state).entries_of(group)
     if agreed is None and not offsets and not parked and not state.list(group_prefix(group)):
         raise NotFound(f"there is nothing of an export {name!r} here that could be forgotten")
@@ -87,11 +87,11 @@ def forget_export(
     keeper = LeaseKeeper([membership], _LEASE_S)
     reset_key, claims = Control(state, group).reset_key, list[Claim]()
     try:
-        _hold(
+        _write_pause(
             datastore,
             coordinator,
             group,
-            Hold(operator.name, operator.because, state.now_us(), member),
+            Pause(operator.name, operator.because, state.now_us(), member),
         )
         if others := [each for each in coordinator.members(group) if each != member]:
             raise Refused(
@@ -117,7 +117,7 @@ def forget_export(
             because=operator.because,
             at_us=state.now_us(),
         )
-        gone = [*parked, *(each.key for each in state.list(group_prefix(group))), settled_key(name)]
+        gone = [*parked, *(each.key for each in state.list(group_prefix(group))), terms_key(name)]
         state.commit({**dict.fromkeys(gone), **entry(deed)})
         return Forgotten(name, 0 if agreed is None else agreed.units, len(offsets), len(parked))
     finally:
@@ -132,16 +132,16 @@ def forget_export(
         tell_workers(state, group)
 
 
-def _hold(datastore: Datastore, coordinator: Coordinator, group: str, hold: Hold) -> None:
+def _write_pause(datastore: Datastore, coordinator: Coordinator, group: str, pause: Pause) -> None:
     state, key = datastore.state, Control(datastore.state, group).reset_key
     found = state.get(key)
     if found is not None and msgspec.json.decode(
-        found.value, type=Hold
+        found.value, type=Pause
     ).member in coordinator.members(group):
         raise Refused(f"{group} is being forgotten by somebody else just now")
     if (
         state.commit(
-            {key: msgspec.json.encode(hold)}, expect={key: found.version if found else None}
+            {key: msgspec.json.encode(pause)}, expect={key: found.version if found else None}
         )
         is None
     ):
@@ -150,11 +150,11 @@ def _hold(datastore: Datastore, coordinator: Coordinator, group: str, hold: Hold
 
 def _let_go(datastore: Datastore, key: str, member: str) -> None:
     found = datastore.state.get(key)
-    if found is not None and msgspec.json.decode(found.value, type=Hold).member == member:
+    if found is not None and msgspec.json.decode(found.value, type=Pause).member == member:
         datastore.state.commit({key: None}, expect={key: found.version})
 
 
-def _bar(export: Export, agreed: Settled) -> None:
+def _bar(export: Export, agreed: ExportTerms) -> None:
     """Fences the producers of every unit."""
     for unit in range(agreed.units):
         producer = UnitProducer(export, unit, agreed.topic, threading.Event())

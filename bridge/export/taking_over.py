@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.export.batches import Batch, Throttle
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.export_terms import Settled, start_over
+from cellfeed.bridge.export.export_terms import ExportTerms, start_over
 from cellfeed.bridge.export.foreign_topics import foreign_partitions, refuse_foreign_topic
 from cellfeed.bridge.export.kafka_clients import admin_of, consumer_of
 from cellfeed.bridge.export.records import RecordEncoder
@@ -49,7 +49,7 @@ class ExportContext:
     datastore: Datastore
     coordinator: Coordinator
     topic: str
-    settled: Settled
+    terms: ExportTerms
     encoder: RecordEncoder
     throttle: Throttle
     heads_wanted: threading.Event
@@ -89,7 +89,7 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
         decision = decide(
             partition.tail,
             Saved(offset.offset, exported_of(offset.metadata)) if offset is not None else None,
-            start=context.settled.starts[shard],
+            start=context.terms.starts[shard],
             log_end=heads[shard].next_added_id,
             starts_over=context.export.on_lost_topic == "start_over",
             log_start=heads[shard].log_start,
@@ -99,7 +99,7 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
             refused.append(f"partition {shard}: {decision.because}")
             continue
         if decision.differs and (
-            offset is not None or decision.location > context.settled.starts[shard]
+            offset is not None or decision.location > context.terms.starts[shard]
         ):
             said = (
                 f"partition {shard}: {decision.differs}; the partition is believed, the export goes"
@@ -127,12 +127,12 @@ def _check_topic(context: ExportContext) -> None:
     facts = ensure_topic(
         admin_of(export), export, context.topic, context.datastore.shards, make=starts_over
     )
-    if facts.topic_id == context.settled.topic_id:
+    if facts.topic_id == context.terms.topic_id:
         return
     if not starts_over:
         raise ProtectData(
             f"topic {context.topic!r} was deleted and made again (its id is {facts.topic_id}, the"
-            f" export was begun in {context.settled.topic_id}); with `on_lost_topic: start_over`"
+            f" export was begun in {context.terms.topic_id}); with `on_lost_topic: start_over`"
             " the export is begun again in it"
         )
     _log.warning(
@@ -141,7 +141,7 @@ def _check_topic(context: ExportContext) -> None:
         context.topic,
     )
     refuse_foreign_topic(export, context.datastore, context.topic)
-    context.settled = start_over(context.datastore, export, context.settled, facts.topic_id)
+    context.terms = start_over(context.datastore, export, context.terms, facts.topic_id)
 
 
 def look_again(context: ExportContext) -> None:
@@ -161,6 +161,6 @@ def look_again(context: ExportContext) -> None:
     else:
         context.unfit = (
             None
-            if facts.topic_id == context.settled.topic_id
+            if facts.topic_id == context.terms.topic_id
             else f"topic {context.topic!r} was deleted and made again"
         )

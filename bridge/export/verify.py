@@ -27,7 +27,7 @@ from cellfeed.bridge.events.messages import header_values
 from cellfeed.bridge.events.record_headers import LeaderEpochs, added_id_of
 from cellfeed.bridge.events.views import ViewReader
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.export_terms import settled
+from cellfeed.bridge.export.export_terms import read_terms
 from cellfeed.bridge.export.kafka_clients import consumer_of
 from cellfeed.bridge.export.limits import METADATA_S, TAIL_READ_S
 from cellfeed.bridge.export.records import CLAIM_CHECK, OutRecord, RecordEncoder
@@ -70,7 +70,7 @@ class ExportVerifier:
     never begun."""
 
     def __init__(self, export: Export, datastore: Datastore) -> None:
-        agreed = settled(datastore, export.name)
+        agreed = read_terms(datastore, export.name)
         if agreed is None:
             raise NotFound(f"export {export.name!r} has never begun here")
         self.topic = agreed.topic

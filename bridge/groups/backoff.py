@@ -18,7 +18,7 @@ WAIT_MAX_S: Final = 0.5
 """How much later than it could a shard continues, at most: a promotion takes longer."""
 
 
-class Waits:
+class Backoff:
     """Per shard, in memory. Used by one thread. ``clock_s`` is a monotonic clock in seconds."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:

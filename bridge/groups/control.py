@@ -36,7 +36,7 @@ OPERATOR: Final = "operator "
 """Begins the names of members that reset offsets: they get no shards."""
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Pause(msgspec.Struct, frozen=True):
     """Why the workers of a group stand aside. ``member``: of the group, for a reset; it counts only
     as long as that one lives."""
 
@@ -61,7 +61,7 @@ class Control:
         self.paused_key = f"{group_prefix(group)}paused"
         self.reset_key = f"{group_prefix(group)}reset"
 
-    def holds(self, coordinator: Coordinator) -> Hold | None:
+    def current_pause(self, coordinator: Coordinator) -> Pause | None:
         """What the workers wait for; None when they may work. Raises Unavailable when a reset was
         begun and nobody can say whether it is still under way."""
         paused = self.paused()
@@ -70,17 +70,17 @@ class Control:
         found = self._state.get(self.reset_key)
         if found is None:
             return None
-        reset = msgspec.json.decode(found.value, type=Hold)
+        reset = msgspec.json.decode(found.value, type=Pause)
         return reset if reset.member in coordinator.members(self.group) else None
 
-    def paused(self) -> Hold | None:
+    def paused(self) -> Pause | None:
         found = self._state.get(self.paused_key)
-        return msgspec.json.decode(found.value, type=Hold) if found else None
+        return msgspec.json.decode(found.value, type=Pause) if found else None
 
-    def pause(self, operator: Operator) -> Hold:
+    def pause(self, operator: Operator) -> Pause:
         """Raises Refused when it is paused already: the first reason stands."""
         now_us = self._state.now_us()
-        hold = Hold(operator.name, operator.because, now_us)
+        pause = Pause(operator.name, operator.because, now_us)
         deed = entry(
             Deed(
                 group=self.group,
@@ -92,15 +92,16 @@ class Control:
         )
         if (
             self._state.commit(
-                {self.paused_key: msgspec.json.encode(hold), **deed}, expect={self.paused_key: None}
+                {self.paused_key: msgspec.json.encode(pause), **deed},
+                expect={self.paused_key: None},
             )
             is None
         ):
             raise Refused(f"trigger {self.group!r} is {self.paused() or 'being resumed just now'}")
         tell_workers(self._state, self.group)
-        return hold
+        return pause
 
-    def resume(self, operator: Operator) -> Hold:
+    def resume(self, operator: Operator) -> Pause:
         """Returns what ended. Raises NotFound when it is not paused."""
         found = self._state.get(self.paused_key)
         deed = entry(
@@ -121,7 +122,7 @@ class Control:
         ):
             raise NotFound(f"trigger {self.group!r} is not paused")
         tell_workers(self._state, self.group)
-        return msgspec.json.decode(found.value, type=Hold)
+        return msgspec.json.decode(found.value, type=Pause)
 
 
 def forget(state: StateTable, coordinator: Coordinator, group: str, operator: Operator) -> None:

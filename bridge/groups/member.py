@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
-from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
+from cellfeed.bridge.groups.control import Control, Pause, poke_of, tell_workers
 from cellfeed.bridge.groups.division import Division
 from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller
@@ -59,7 +59,7 @@ class GroupMember:
         self._control = Control(datastore.state, group)
         self._poke = poke_of(group)
         self._teller = ProgressTeller(datastore.state, group, name, column, function)
-        self._hold: Hold | None = None
+        self._pause: Pause | None = None
         self._control_at_s = 0.0
         self._look_at_s = 0.0
         self._looked_at_s = float("-inf")
@@ -85,21 +85,21 @@ class GroupMember:
         part_s = self.membership.session.ttl_s / LOOKS_IN_A_LEASE
         self._look_at_s = self._looked_at_s + min(in_s, part_s)
 
-    def is_held(self, now_s: float) -> bool:
+    def is_paused(self, now_s: float) -> bool:
         """Whether operators have the group wait. Raises Unavailable; StaleWriter when another
         process has taken this one's name."""
         if self.membership.superseded is not None:
             raise self.membership.superseded
         if now_s >= self._control_at_s:
             self._control_at_s = now_s + CONTROL_LOOK_S
-            hold = self._control.holds(self._coordinator)
-            if hold is not None and self._hold is None:
-                self._log.info("%s waits: %s", self.group, hold)
-            elif hold is None and self._hold is not None:
+            pause = self._control.current_pause(self._coordinator)
+            if pause is not None and self._pause is None:
+                self._log.info("%s waits: %s", self.group, pause)
+            elif pause is None and self._pause is not None:
                 self._log.info("%s resumes", self.group)
                 self._look_at_s = 0.0
-            self._hold = hold
-        return self._hold is not None
+            self._pause = pause
+        return self._pause is not None
 
     def due_session(self, now_s: float) -> Session | None:
         """The session, when it is time to look at the assignment; None before."""
@@ -151,7 +151,7 @@ class GroupMember:
         """Reports how far the shards are. ``because``: why all of it waits, unless operators have
         it wait. Raises Unavailable."""
         if self._teller.is_due():
-            held = str(self._hold) if self._hold is not None else None
+            held = str(self._pause) if self._pause is not None else None
             self._teller.tell(held or because, progress)
 
     def leave(self, is_idle: bool) -> bool:

@@ -29,7 +29,7 @@ from functools import partial
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.groups.backoff import Waits
+from cellfeed.bridge.groups.backoff import Backoff
 from cellfeed.bridge.groups.definition import check_definition
 from cellfeed.bridge.groups.member import CLAIM_AGAIN_S, GroupMember
 from cellfeed.bridge.groups.progress_records import Progress
@@ -107,7 +107,7 @@ class TriggerGroup:
         self._waiting = RepeatedWarning(_log)
         """Of shards that wait for the store: while a master is away thousands of them may. Each has
         its reason in its progress."""
-        self._waits = Waits()
+        self._backoff = Backoff()
 
     def progress(self) -> dict[int, Progress]:
         """Per shard that this worker owns."""
@@ -121,7 +121,7 @@ class TriggerGroup:
         group has another trigger.
         """
         now_s = time.monotonic()
-        if self._member.is_held(now_s):
+        if self._member.is_paused(now_s):
             for run in self._runs.values():  # given back as their cells end
                 run.stop.set()
             return
@@ -173,7 +173,7 @@ class TriggerGroup:
             any_live_has_work = False
             for shard, run in self._runs.items():
                 has_work = run.has_work(heads[shard])
-                if shard in self._working or run.stop.is_set() or self._waits.has_to_wait(shard):
+                if shard in self._working or run.stop.is_set() or self._backoff.has_to_wait(shard):
                     continue
                 if self._sweep is not None and run.is_live and shard not in self._retry_due:
                     live[shard] = run
@@ -278,18 +278,18 @@ class TriggerGroup:
             del self._working[shard]
             error = future.exception()
             if error is None:
-                self._waits.forget(shard)
+                self._backoff.forget(shard)
             elif isinstance(error, StaleWriter):
                 _log.warning(
                     "shard %d of %s was taken over by another worker", shard, self._trigger.group
                 )
                 del self._runs[shard]
-                self._waits.forget(shard)
+                self._backoff.forget(shard)
             elif isinstance(error, Trimmed):
-                self._waits.failed(shard)
+                self._backoff.failed(shard)
                 self._tell_trimmed(shard, error)
             elif isinstance(error, CellfeedError):
-                self._waits.failed(shard)
+                self._backoff.failed(shard)
                 self._runs[shard].progress.because = f"waiting: {error}"
                 self._waiting.warn("shard %d of %s waits: %s", shard, self._trigger.group, error)
             else:
@@ -311,7 +311,7 @@ class TriggerGroup:
                 if self._lost_because is not None:
                     run.keep()
                 del self._runs[shard]
-                self._waits.forget(shard)
+                self._backoff.forget(shard)
                 self._member.will_give_back([run.claim])
 
     def _look_at_parked(self) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.export.export_terms import settled
+from cellfeed.bridge.export.export_terms import read_terms
 from cellfeed.bridge.groups.control import EXPORTS, PREFIX, by_group
 from cellfeed.bridge.groups.start import settled_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
@@ -104,6 +104,6 @@ def _committed(coordinator: Coordinator, group: str, shards: int) -> dict[int, t
 def _begun(datastore: Datastore, group: str) -> dict[int, int]:
     """By shard, where the group was settled to begin."""
     if group.startswith(EXPORTS):
-        agreed = settled(datastore, group.removeprefix(EXPORTS))
+        agreed = read_terms(datastore, group.removeprefix(EXPORTS))
         return dict(enumerate(agreed.starts)) if agreed is not None else {}
     return dict(enumerate(settled_start(datastore.state, group, datastore.name) or []))

@@ -86,7 +86,7 @@ def check_indexes(
                 on_step(place)
                 try:
                     for difference in check.run():
-                        told = difference.told(version)
+                        told = difference.as_json(version)
                         into.add(
                             "index",
                             place,

@@ -106,7 +106,7 @@ def _check(
             for difference in check.run(lambda done: bar.advance(task, done)):
                 if repair:
                     check.repair(difference)
-                told = difference.told(version)
+                told = difference.as_json(version)
                 if as_json:
                     print_json(told)
                 else:

@@ -53,7 +53,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RecoveryState:
     """``chain``: the recovery point with those that it stands on, the full one first; empty where
     there is none. ``passed_over``: by name the backups of the datastore that are damaged, and
     why."""
@@ -114,12 +114,12 @@ class Report(msgspec.Struct, frozen=True):
         )
 
 
-def standing_of(folder: BackupFolder, engine: Engine) -> Standing:
+def recovery_state_of(folder: BackupFolder, engine: Engine) -> RecoveryState:
     """Where the folder stands for a store. Raises ProtectData for a folder of another store."""
     try:
         found, unreadable = folder.look()
     except NotFound:
-        return Standing([], {})
+        return RecoveryState([], {})
     found = [each for each in found if each.manifest.datastore == engine.datastore]
     reasons = damaged_of(found)
     own = [
@@ -136,25 +136,25 @@ def standing_of(folder: BackupFolder, engine: Engine) -> Standing:
         for each in unreadable
         if each.finished and each.marker is not None and each.marker.datastore == engine.datastore
     }
-    return Standing(folder.chain(whole[-1]) if whole else [], reasons)
+    return RecoveryState(folder.chain(whole[-1]) if whole else [], reasons)
 
 
-def is_full_due(standing: Standing, policy: Policy, now_us: int) -> bool:
+def is_full_due(recovery: RecoveryState, policy: Policy, now_us: int) -> bool:
     """Whether the next backup is a full one."""
-    if not standing.chain:
+    if not recovery.chain:
         return True
-    age_us = now_us - standing.chain[0].manifest.created_at_us
+    age_us = now_us - recovery.chain[0].manifest.created_at_us
     return not 0 <= age_us < policy.full_every_s * SECOND_US or (
-        len(standing.chain) > INCREMENTS_MAX or _recipients_of(policy) != standing.recipients
+        len(recovery.chain) > INCREMENTS_MAX or _recipients_of(policy) != recovery.recipients
     )
 
 
-def due_in_s(standing: Standing, policy: Policy, now_us: int) -> float:
+def due_in_s(recovery: RecoveryState, policy: Policy, now_us: int) -> float:
     """In how many seconds the next backup is to begin; 0 where it is due. A backup that began later
     than now, by a clock that went back, says nothing: the next one is due."""
-    if standing.recovery_point is None:
+    if recovery.recovery_point is None:
         return 0.0
-    age_s = (now_us - standing.recovery_point.manifest.created_at_us) / SECOND_US
+    age_s = (now_us - recovery.recovery_point.manifest.created_at_us) / SECOND_US
     return max(0.0, policy.every_s - age_s) if age_s >= 0 else 0.0
 
 

@@ -28,11 +28,11 @@ from cellfeed.store.backups.binlogs.covered import remove_superfluous, superfluo
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.due import (
     Policy,
+    RecoveryState,
     Report,
-    Standing,
     due_in_s,
     is_full_due,
-    standing_of,
+    recovery_state_of,
 )
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.prune import decide, remove
@@ -92,38 +92,38 @@ class BackupSchedule:
     def _turn(self, stop: threading.Event) -> float:
         """Takes a backup where one is due. Returns after how many seconds the next one is."""
         source = self._source()
-        standing = standing_of(self._folder, source.engine)
-        wait_s = due_in_s(standing, self._policy, source.engine.state.now_us())
-        self._say_standing(standing, "" if wait_s > 0 else self._report_was.error)
+        recovery = recovery_state_of(self._folder, source.engine)
+        wait_s = due_in_s(recovery, self._policy, source.engine.state.now_us())
+        self._report_state(recovery, "" if wait_s > 0 else self._report_was.error)
         if wait_s > 0:
             return wait_s
-        made = self._take(source, standing, stop)
-        standing = standing_of(self._folder, source.engine)
-        self._say_standing(standing, "")
+        made = self._take(source, recovery, stop)
+        recovery = recovery_state_of(self._folder, source.engine)
+        self._report_state(recovery, "")
         self._drop_binlogs(source)
         self._prune(source, made)
-        return due_in_s(standing, self._policy, source.engine.state.now_us())
+        return due_in_s(recovery, self._policy, source.engine.state.now_us())
 
-    def _say_standing(self, standing: Standing, error: str) -> None:
-        for name, reason in standing.passed_over.items():
+    def _report_state(self, recovery: RecoveryState, error: str) -> None:
+        for name, reason in recovery.passed_over.items():
             if name not in self._told:
                 _log.error("backup %s is damaged, and none is taken onto it: %s", name, reason)
-        self._told = set(standing.passed_over)
-        point = standing.recovery_point
+        self._told = set(recovery.passed_over)
+        point = recovery.recovery_point
         self._say(
             Report(
                 point.name if point is not None else None,
                 point.manifest.created_at_us if point is not None else None,
                 error,
-                dict(standing.passed_over),
+                dict(recovery.passed_over),
             )
         )
 
-    def _take(self, source: Source, standing: Standing, stop: threading.Event) -> Backup:
+    def _take(self, source: Source, recovery: RecoveryState, stop: threading.Event) -> Backup:
         onto = (
             None
-            if is_full_due(standing, self._policy, source.engine.state.now_us())
-            else standing.recovery_point
+            if is_full_due(recovery, self._policy, source.engine.state.now_us())
+            else recovery.recovery_point
         )
         if onto is not None:
             try:

@@ -66,7 +66,7 @@ class Difference:
     wanted: Entry | None
     fence: int
 
-    def told(self, version: IndexVersion) -> dict[str, object]:
+    def as_json(self, version: IndexVersion) -> dict[str, object]:
         """As JSON."""
         fields = version.definition.fields
 

@@ -52,7 +52,7 @@ def differences(datastore: Datastore, version: IndexVersion) -> list[str]:
     assert datastore.indexes.positions is not None
     check = IndexCheck(datastore.engine, version, datastore.indexes.positions)
     found = [
-        f"index {version.definition.table}: {difference.told(version)}"
+        f"index {version.definition.table}: {difference.as_json(version)}"
         for difference in check.run()
     ]
     if check.report.unsettled or not check.report.entries:

@@ -87,7 +87,7 @@ async def handle(
         refused = {
             topic.name: ErrorCode.unsupported_compression_type
             for topic in topics
-            if topic is not None and not _knows(head, topic)
+            if topic is not None and not _can_decompress(head, topic)
         }
         refused |= {
             topic.topic: _UNAUTHORIZED
@@ -134,7 +134,7 @@ async def handle(
         return _response(head, request, topics, answers)
 
 
-def _knows(head: RequestHead, topic: Topic) -> bool:
+def _can_decompress(head: RequestHead, topic: Topic) -> bool:
     return topic.compression is None or head.version >= topic.compression.fetch_version_min
 
 

@@ -52,7 +52,7 @@ _TRIES_MAX: Final = 50
 """Compare-and-set tries while others write the same shards: only during a take-over."""
 
 
-class _Hold(msgspec.Struct, frozen=True):
+class _KeptOffset(msgspec.Struct, frozen=True):
     """``saved``: what the offset in the coordination may be, as far as the owner knows.
     ``location``: how far it has come without having saved that."""
 
@@ -64,10 +64,12 @@ class _Hold(msgspec.Struct, frozen=True):
 class Foothold:
     """One owner's stay on one shard. Used by one thread at a time."""
 
-    def __init__(self, state: StateTable, key: str, hold: _Hold, version: int, start: int) -> None:
+    def __init__(
+        self, state: StateTable, key: str, kept: _KeptOffset, version: int, start: int
+    ) -> None:
         self._state = state
         self.key = key
-        self.hold = hold
+        self.kept = kept
         self.version = version
         self.start = start
         """Where the work continues."""
@@ -87,26 +89,26 @@ class Foothold:
     ) -> None:
         """Keeps how far the work has come, and writes ``entries`` in the same commit. ``failed``:
         why the same was not saved. Raises StaleWriter."""
-        saved = self.hold.saved
+        saved = self.kept.saved
         if isinstance(failed, OutcomeUnknown) and location not in saved:
             saved = [*saved, location][-_DOUBTFUL_SAVES_MAX:]
-        self._write(_Hold(self.hold.token, saved, location), entries or {})
+        self._write(_KeptOffset(self.kept.token, saved, location), entries or {})
 
     def saved(self, location: int) -> None:
         """Notes that the coordination has the offset."""
-        settled = _Hold(self.hold.token, [location])
-        if self.hold.location is None:
-            self.hold = settled  # nothing of it is needed in the store until something is kept
+        settled = _KeptOffset(self.kept.token, [location])
+        if self.kept.location is None:
+            self.kept = settled  # nothing of it is needed in the store until something is kept
         else:
             self._write(settled, {})
 
-    def _write(self, hold: _Hold, entries: Mapping[str, bytes | None]) -> None:
+    def _write(self, kept: _KeptOffset, entries: Mapping[str, bytes | None]) -> None:
         version = self._state.commit(
-            {**entries, self.key: msgspec.json.encode(hold)}, expect={self.key: self.version}
+            {**entries, self.key: msgspec.json.encode(kept)}, expect={self.key: self.version}
         )
         if version is None:
             raise self._overtaken()
-        self.hold, self.version = hold, version
+        self.kept, self.version = kept, version
 
     def _overtaken(self) -> StaleWriter:
         return StaleWriter(f"another worker has begun on {self.key.partition('/')[2]}")
@@ -126,24 +128,24 @@ class Footholds:
             entries = {entry.key: entry for entry in self._state.list(self._prefix)}
             write: dict[str, bytes | None] = {}
             expect: dict[str, int | None] = {}
-            taken: dict[int, tuple[_Hold, int]] = {}
+            taken: dict[int, tuple[_KeptOffset, int]] = {}
             for shard, claim in claims.items():
                 key, offset = f"{self._prefix}{shard}", saved.get(shard, NONE_SAVED)
                 entry = entries.get(key)
-                before = _decode(entry.value) if entry else _Hold(NONE_SAVED, [NONE_SAVED])
+                before = _decode(entry.value) if entry else _KeptOffset(NONE_SAVED, [NONE_SAVED])
                 if before.token > claim.token:
                     continue
-                hold = _Hold(claim.token, [offset])
+                kept = _KeptOffset(claim.token, [offset])
                 if before.location is not None and offset in before.saved:
-                    hold = _Hold(claim.token, before.saved, before.location)
-                taken[shard] = hold, max(0, offset if hold.location is None else hold.location)
-                write[key] = msgspec.json.encode(hold)
+                    kept = _KeptOffset(claim.token, before.saved, before.location)
+                taken[shard] = kept, max(0, offset if kept.location is None else kept.location)
+                write[key] = msgspec.json.encode(kept)
                 expect[key] = entry.version if entry else None
             version = self._state.commit(write, expect=expect) if write else 0
             if version is not None:
                 return {
-                    shard: Foothold(self._state, f"{self._prefix}{shard}", hold, version, start)
-                    for shard, (hold, start) in taken.items()
+                    shard: Foothold(self._state, f"{self._prefix}{shard}", kept, version, start)
+                    for shard, (kept, start) in taken.items()
                 }
         raise Unavailable(f"shards of {self._prefix} could not be taken: others are faster")
 
@@ -158,7 +160,7 @@ class Footholds:
         self._write(
             footholds,
             {
-                shard: _Hold(each.hold.token, each.hold.saved, locations[shard])
+                shard: _KeptOffset(each.kept.token, each.kept.saved, locations[shard])
                 for shard, each in footholds.items()
             },
             entries,
@@ -169,7 +171,7 @@ class Footholds:
         self._write(
             footholds,
             {
-                shard: _Hold(each.hold.token, [locations[shard]])
+                shard: _KeptOffset(each.kept.token, [locations[shard]])
                 for shard, each in footholds.items()
             },
             {},
@@ -178,10 +180,12 @@ class Footholds:
     def _write(
         self,
         footholds: Mapping[int, Foothold],
-        holds: Mapping[int, _Hold],
+        kept_by_shard: Mapping[int, _KeptOffset],
         entries: Mapping[str, bytes | None],
     ) -> None:
-        write = {each.key: msgspec.json.encode(holds[shard]) for shard, each in footholds.items()}
+        write = {
+            each.key: msgspec.json.encode(kept_by_shard[shard]) for shard, each in footholds.items()
+        }
         version = self._state.commit(
             {**entries, **write}, expect={each.key: each.version for each in footholds.values()}
         )
@@ -190,28 +194,28 @@ class Footholds:
                 f"another worker has begun on one of {len(footholds)} shards of {self._prefix}"
             )
         for shard, each in footholds.items():
-            each.hold, each.version = holds[shard], version
+            each.kept, each.version = kept_by_shard[shard], version
 
     def goes_on(self, saved: Mapping[int, int]) -> dict[int, int]:
         """Where the next owner of each shard continues, ``saved`` being the offsets in the
         coordination; shards of which nothing is known are left out."""
         found = dict(saved)
         for entry in self._state.list(self._prefix):
-            shard, hold = int(entry.key.rpartition("/")[2]), _decode(entry.value)
-            if hold.location is not None and saved.get(shard, NONE_SAVED) in hold.saved:
-                found[shard] = hold.location
+            shard, kept = int(entry.key.rpartition("/")[2]), _decode(entry.value)
+            if kept.location is not None and saved.get(shard, NONE_SAVED) in kept.saved:
+                found[shard] = kept.location
         return found
 
     def kept(self) -> dict[int, int]:
         """How far each shard had come, as far as the store was told: never further than the work
         was done."""
-        holds = {
+        kept_by_shard = {
             int(entry.key.rpartition("/")[2]): _decode(entry.value)
             for entry in self._state.list(self._prefix)
         }
         return {
-            shard: max(0, hold.saved[0] if hold.location is None else hold.location)
-            for shard, hold in holds.items()
+            shard: max(0, kept.saved[0] if kept.location is None else kept.location)
+            for shard, kept in kept_by_shard.items()
         }
 
     def begun(self) -> list[int]:
@@ -362,7 +366,7 @@ def carried_footholds(
     where it begins on each shard, which the coordination gets first."""
     return {
         f"{_prefix(group)}shards/{quote(topic, safe='')}/{shard}": msgspec.json.encode(
-            _Hold(NONE_SAVED, [NONE_SAVED, starts[shard]], location)
+            _KeptOffset(NONE_SAVED, [NONE_SAVED, starts[shard]], location)
         )
         for shard, location in locations.items()
     }
@@ -372,5 +376,5 @@ def _prefix(group: str) -> str:
     return f"foothold/{quote(group, safe='')}/"
 
 
-def _decode(value: bytes) -> _Hold:
-    return msgspec.json.decode(value, type=_Hold)
+def _decode(value: bytes) -> _KeptOffset:
+    return msgspec.json.decode(value, type=_KeptOffset)

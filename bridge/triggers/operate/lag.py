@@ -23,7 +23,7 @@ from urllib.parse import unquote
 import msgspec
 
 from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
-from cellfeed.bridge.groups.control import EXPORTS, PREFIX, Hold, by_group, group_prefix
+from cellfeed.bridge.groups.control import EXPORTS, PREFIX, Pause, by_group, group_prefix
 from cellfeed.bridge.groups.progress_records import (
     TELL_AGAIN_S,
     About,
@@ -33,7 +33,13 @@ from cellfeed.bridge.groups.progress_records import (
 )
 from cellfeed.bridge.groups.start import settled_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
-from cellfeed.bridge.triggers.operate.reasons import NOBODY, Told, reason, waits_because, workers
+from cellfeed.bridge.triggers.operate.reasons import (
+    NOBODY,
+    GroupSnapshot,
+    reason,
+    waits_because,
+    workers,
+)
 from cellfeed.bridge.triggers.operate.rename import renamed_groups
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
@@ -86,7 +92,7 @@ class GroupLag(msgspec.Struct, frozen=True):
         return sum(not each.owner for each in self.shards)
 
 
-_Read = tuple[Mapping[int, CommittedOffset], Mapping[int, int], Told]
+_Read = tuple[Mapping[int, CommittedOffset], Mapping[int, int], GroupSnapshot]
 
 
 class LagReader:
@@ -133,11 +139,11 @@ class LagReader:
         # After the heads, so that what is done meanwhile makes the lag smaller, never larger than
         # it was.
         try:
-            saved, offsets, told = self._asked(group, topic, entries)
+            saved, offsets, snapshot = self._asked(group, topic, entries)
         except Unavailable as away:
             if self._coordinator.keeps_in_store:
                 raise
-            saved, offsets, told = self._while_away(
+            saved, offsets, snapshot = self._while_away(
                 group, topic, entries, f"the coordination is away: {away}"
             )
         starts = settled_start(state, group, topic) or [0] * len(heads)
@@ -148,14 +154,14 @@ class LagReader:
         behind = {shard: max(0, head.watermark - first[shard]) for shard, head in heads.items()}
         ages = self._seconds(
             group,
-            told.now_us,
+            snapshot.now_us,
             {shard: first[shard] for shard, cells in behind.items() if cells},
             saved,
             looks_max,
         )
         shards = []
         for shard, head in heads.items():
-            owner = told.owners.get(shard, NOBODY)
+            owner = snapshot.owners.get(shard, NOBODY)
             shards.append(
                 ShardLag(
                     shard,
@@ -163,8 +169,8 @@ class LagReader:
                     head.watermark,
                     behind[shard],
                     ages.get(shard) if behind[shard] else 0.0,
-                    owner if owner in told.members else NOBODY,
-                    *reason(shard, told, saved.get(shard), idle=not behind[shard]),
+                    owner if owner in snapshot.members else NOBODY,
+                    *reason(shard, snapshot, saved.get(shard), idle=not behind[shard]),
                 )
             )
         about = (
@@ -177,11 +183,11 @@ class LagReader:
             sum(behind.values()),
             seconds,
             self._parked.count(group),
-            workers(told),
-            told.waits_because,
+            workers(snapshot),
+            snapshot.waits_because,
             shards,
             about,
-            told.away_because,
+            snapshot.away_because,
         )
 
     def _asked(self, group: str, topic: str, entries: Mapping[str, StateEntry]) -> _Read:
@@ -201,17 +207,17 @@ class LagReader:
             if group.startswith(EXPORTS)
             else lost_offsets(state, coordinator, group, topic, [(topic, shard) for shard in saved])
         )
-        members, hold = coordinator.members(group), _hold(entries)
-        if hold is not None and hold.member and hold.member not in members:
-            hold = None
+        members, pause = coordinator.members(group), _pause(entries)
+        if pause is not None and pause.member and pause.member not in members:
+            pause = None
         owners, assigned = coordinator.owners(group, topic), coordinator.assignment(group)
-        waits = waits_because(group, hold, lost, self._parked.stopped_because(group))
+        waits = waits_because(group, pause, lost, self._parked.stopped_because(group))
         return (
             saved,
             offsets,
-            Told(
+            GroupSnapshot(
                 state.now_us(),
-                hold,
+                pause,
                 waits,
                 _records(entries),
                 _left(entries),
@@ -228,29 +234,29 @@ class LagReader:
         """The same as far as the datastore knows: by what is kept there, and what its workers say,
         who have told something lately."""
         state = self._datastore.state
-        now_us, hold, records = state.now_us(), _hold(entries), _records(entries)
-        told = {
+        now_us, pause, records = state.now_us(), _pause(entries), _records(entries)
+        snapshot = {
             member: each
             for member, each in records.items()
             if now_us - each.at_us < _SILENT_S * 1e6
         }
         offsets = last_known(state, group, topic, range(self._datastore.shards))
         owners = {}
-        for member, record in told.items():
+        for member, record in snapshot.items():
             for shard, each in record.shards.items():
                 offsets[shard] = max(offsets.get(shard, 0), each.location)
                 owners[shard] = member
-        waits = waits_because(group, hold, None, self._parked.stopped_because(group))
+        waits = waits_because(group, pause, None, self._parked.stopped_because(group))
         return (
             {},
             offsets,
-            Told(
+            GroupSnapshot(
                 now_us,
-                hold,
+                pause,
                 waits,
                 records,
                 _left(entries),
-                sorted(told),
+                sorted(snapshot),
                 owners,
                 {},
                 because,
@@ -302,9 +308,9 @@ def _run_command(group: str) -> str:
     )
 
 
-def _hold(entries: Mapping[str, StateEntry]) -> Hold | None:
+def _pause(entries: Mapping[str, StateEntry]) -> Pause | None:
     found = entries.get("paused") or entries.get("reset")
-    return msgspec.json.decode(found.value, type=Hold) if found else None
+    return msgspec.json.decode(found.value, type=Pause) if found else None
 
 
 def _records(entries: Mapping[str, StateEntry]) -> dict[str, WorkerRecord]:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
-from cellfeed.bridge.groups.control import Hold, when
+from cellfeed.bridge.groups.control import Pause, when
 from cellfeed.bridge.groups.progress_records import (
     NOT_STARTED,
     TELL_AGAIN_S,
@@ -24,13 +24,13 @@ _SILENT_S: Final = 4 * TELL_AGAIN_S
 """A live worker tells more often than that; one that does not hangs."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class GroupSnapshot(msgspec.Struct, frozen=True):
     """What was read of one group. ``members`` are alive; ``owners`` and ``assigned`` by shard,
     whether alive or not. ``waits_because``: why all of it stands still; ``away_because``: why the
     coordination could not be asked."""
 
     now_us: int
-    hold: Hold | None
+    pause: Pause | None
     waits_because: str
     records: Mapping[str, WorkerRecord]
     left: Left | None
@@ -42,41 +42,47 @@ class Told(msgspec.Struct, frozen=True):
     """The command that starts a worker of the group."""
 
 
-def waits_because(group: str, hold: Hold | None, lost: str | None, stopped: str | None) -> str:
+def waits_because(group: str, pause: Pause | None, lost: str | None, stopped: str | None) -> str:
     """Why all of a group stands still, and what to do; empty when it does not."""
-    if hold is not None:
-        return str(hold)
+    if pause is not None:
+        return str(pause)
     if lost is not None:
         return f"stands still: {lost}; {choices(group)}"
     return f"stopped: {stopped}; go on with: cellfeed parked resume {group}" if stopped else ""
 
 
-def workers(told: Told) -> list[str]:
+def workers(snapshot: GroupSnapshot) -> list[str]:
     """Members that work: those that reset are none."""
-    return [member for member in told.members if told.hold is None or member != told.hold.member]
+    return [
+        member
+        for member in snapshot.members
+        if snapshot.pause is None or member != snapshot.pause.member
+    ]
 
 
-def reason(shard: int, told: Told, saved: CommittedOffset | None, *, idle: bool) -> tuple[int, str]:
+def reason(
+    shard: int, snapshot: GroupSnapshot, saved: CommittedOffset | None, *, idle: bool
+) -> tuple[int, str]:
     """When the shard last got on (microseconds since 1970 UTC, 0 for never), and why it is where it
     is. ``idle``: it is not behind."""
-    owner = told.owners.get(shard, NOBODY)
-    record = told.records.get(owner)
+    owner = snapshot.owners.get(shard, NOBODY)
+    record = snapshot.records.get(owner)
     place = record.shards.get(shard) if record else None
     progress_us = max(
         saved.committed_at_us if saved else 0, place.progress_s * 1_000_000 if place else 0
     )
-    if owner not in told.members:
-        return progress_us, told.waits_because or told.away_because or _no_worker(
-            shard, owner, record, told
+    if owner not in snapshot.members:
+        return progress_us, snapshot.waits_because or snapshot.away_because or _no_worker(
+            shard, owner, record, snapshot
         )
-    if told.waits_because and told.hold is None:
-        return progress_us, told.waits_because
-    said = _said(shard, owner, record, told.now_us, idle=idle)
+    if snapshot.waits_because and snapshot.pause is None:
+        return progress_us, snapshot.waits_because
+    said = _said(shard, owner, record, snapshot.now_us, idle=idle)
     return (
         progress_us,
         (
-            f"{told.waits_because}; {owner} has not ended its cell: {said}"
-            if told.hold is not None
+            f"{snapshot.waits_because}; {owner} has not ended its cell: {said}"
+            if snapshot.pause is not None
             else said
         ),
     )
@@ -98,21 +104,21 @@ def _said(shard: int, owner: str, record: WorkerRecord | None, now_us: int, *, i
     return said
 
 
-def _no_worker(shard: int, owner: str, record: WorkerRecord | None, told: Told) -> str:
+def _no_worker(shard: int, owner: str, record: WorkerRecord | None, snapshot: GroupSnapshot) -> str:
     if owner:
         since = f" since {when(record.at_us)} at the latest" if record else ""
         return (
             f"no worker has it{since}: {owner} is gone without a word, others take it when its"
             " lease has run out"
         )
-    present = workers(told)
-    if (assigned := told.assigned.get(shard, NOBODY)) in present:
+    present = workers(snapshot)
+    if (assigned := snapshot.assigned.get(shard, NOBODY)) in present:
         return f"no worker has it just now: {assigned} is to take it"
     if present:
         return f"no worker has it just now: it is being assigned to one of {', '.join(present[:5])}"
-    if told.left is not None:
+    if snapshot.left is not None:
         return (
-            f"no worker has it since {when(told.left.at_us)}, when {told.left.member} left as the"
-            f" last one: start one with {told.start_with}"
+            f"no worker has it since {when(snapshot.left.at_us)}, when {snapshot.left.member} left"
+            f" as the last one: start one with {snapshot.start_with}"
         )
-    return f"no worker has ever had it: start one with {told.start_with}"
+    return f"no worker has ever had it: start one with {snapshot.start_with}"

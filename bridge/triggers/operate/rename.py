@@ -32,7 +32,7 @@ from urllib.parse import quote
 import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
-from cellfeed.bridge.groups.control import OPERATOR, Hold, group_prefix, tell_workers
+from cellfeed.bridge.groups.control import OPERATOR, Pause, group_prefix, tell_workers
 from cellfeed.bridge.groups.definition import (
     belongs_to_cellfeed,
     definition_key,
@@ -277,7 +277,7 @@ class _Decision:
             begun = {
                 shard: each.start
                 for shard, each in taken.items()
-                if shard in saved or each.hold.location is not None
+                if shard in saved or each.kept.location is not None
             }
             self._add(carried_footholds(self._new, topic, begun, starts))
             # Whoever looked at the group before it began has remembered its lineage.
@@ -305,7 +305,7 @@ class _Decision:
         for each in self._state.list(group_prefix(self._old)):
             self.write.setdefault(each.key, None)
         self._add({_note_key(self._old): msgspec.json.encode(note), **entry(deed)})
-        paused = msgspec.json.encode(Hold("cellfeed", because, now_us))
+        paused = msgspec.json.encode(Pause("cellfeed", because, now_us))
         self.write[f"{group_prefix(self._old)}paused"] = paused
 
     def _move(self, found: StateEntry, key: str, value: bytes) -> None:

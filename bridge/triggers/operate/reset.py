@@ -37,7 +37,7 @@ from typing import Final
 import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator
-from cellfeed.bridge.groups.control import OPERATOR, Control, Hold, tell_workers
+from cellfeed.bridge.groups.control import OPERATOR, Control, Pause, tell_workers
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
@@ -115,13 +115,13 @@ class Reset:
         state, key = self._datastore.state, self._control.reset_key
         found = state.get(key)
         if found is not None:
-            other = msgspec.json.decode(found.value, type=Hold)
+            other = msgspec.json.decode(found.value, type=Pause)
             if other.member in self._coordinator.members(self._group):
                 raise Refused(f"trigger {self._group!r}: a {other}")
-        hold = Hold(self._operator.name, self._operator.because, state.now_us(), member)
+        pause = Pause(self._operator.name, self._operator.because, state.now_us(), member)
         if (
             state.commit(
-                {key: msgspec.json.encode(hold)}, expect={key: found.version if found else None}
+                {key: msgspec.json.encode(pause)}, expect={key: found.version if found else None}
             )
             is None
         ):
@@ -231,7 +231,7 @@ class Reset:
         state, key = self._datastore.state, self._control.reset_key
         with suppress(CellfeedError):
             found = state.get(key)
-            if found is not None and msgspec.json.decode(found.value, type=Hold).member == member:
+            if found is not None and msgspec.json.decode(found.value, type=Pause).member == member:
                 state.commit({key: None}, expect={key: found.version})
         with suppress(CellfeedError):
             self._coordinator.release(list(claims.values()))

@@ -70,7 +70,7 @@ class Tries(msgspec.Struct, frozen=True):
         """Which retry policy counts."""
         return TimedOut if self.timed_out else ProcessEnded
 
-    def told(self) -> str:
+    def error_text(self) -> str:
         """The error as it is kept with a parked cell."""
         if self.timed_out:
             return self.error

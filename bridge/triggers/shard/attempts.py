@@ -87,7 +87,7 @@ class Attempts:
         left = self._tries.of(cells[0].added_id)
         ended = left.attempts if left else 0
         if left and ended >= (tries_max or self._trigger.policy_for(left.kind).attempts):
-            return Failed(left.told(), ended, ended)
+            return Failed(left.error_text(), ended, ended)
         if left:
             # should this be the end of the process again, only this cell runs again
             self._position.save()

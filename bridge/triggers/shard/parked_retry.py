@@ -72,7 +72,7 @@ class ParkedRetry:
             else:
                 self._parked.failed_again(
                     cell,
-                    tries.told(),
+                    tries.error_text(),
                     attempts=tries.attempts,
                     ended=tries.attempts,
                     also=self._tries.parked(added_id),

@@ -34,7 +34,7 @@ from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.bridge.export import export_group, pace, taking_over, unit_run
 from cellfeed.bridge.export.batches import Batch, BatchReader
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.export_terms import settled
+from cellfeed.bridge.export.export_terms import read_terms
 from cellfeed.bridge.export.forgetting import forget_export
 from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict
 from cellfeed.bridge.export.limits import METADATA_S, READ_AHEAD_CELLS_MIN, TRANSACTION_CELLS_MAX
@@ -771,7 +771,7 @@ def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(
             forget_export(store, coordinator, export.name, export, by)
     finally:
         unwatch_failpoint("export.half_forgotten")
-    assert settled(store, export.name) is not None
+    assert read_terms(store, export.name) is not None
     found = forget_export(store, coordinator, export.name, export, by)
     assert (found.units, found.parked) == (2, 1)
     paused.begin({1: [OutRecord(1, 10_000, b"key", b"value", [], 0)]})
@@ -779,7 +779,7 @@ def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(
         paused.commit({})
     assert verdict(error_of(refused.value)) is Verdict.FENCED
     paused.give_up()
-    assert settled(store, export.name) is None
+    assert read_terms(store, export.name) is None
     assert export.group not in (
         *LagReader(store, coordinator).exports(),
         *coordinator.groups(),

@@ -12,7 +12,7 @@ HOUR_US = 3_600_000_000
 def lives(seen: WatchedLeases, version: int, written_us: int, now_s: float, now_us: int) -> bool:
     """``written_us``, by the clock of the writer; ``now_us``, by that of the storage as this
     process sees it."""
-    return seen.lives(
+    return seen.is_alive(
         StateEntry("lease", b"", version), Lease(1, written_us + TTL_US, TTL_US), now_s, now_us
     )
 

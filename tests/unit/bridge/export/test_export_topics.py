@@ -19,11 +19,11 @@ from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.export.batches import BatchReader, Throttle
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.export_terms import (
-    Settled,
-    settle,
-    settled,
-    settled_key,
+    ExportTerms,
+    agree_terms,
+    read_terms,
     start_over,
+    terms_key,
 )
 from cellfeed.bridge.export.foreign_topics import not_of_logs
 from cellfeed.bridge.export.limits import (
@@ -121,14 +121,14 @@ def test_a_declaration_that_cannot_be_meant_is_refused() -> None:
 def test_what_was_settled_holds_for_every_process_and_a_changed_export_is_refused(
     datastore: Datastore,
 ) -> None:
-    assert settled(datastore, "trips") is None
-    first = settle(datastore, EXPORT, "id-1", "kafka-a")
+    assert read_terms(datastore, "trips") is None
+    first = agree_terms(datastore, EXPORT, "id-1", "kafka-a")
     assert first.units == 1
     assert first.starts == [0] * 16
-    assert settle(datastore, EXPORT, "id-2", "kafka-a") == first, "the first one stands"
+    assert agree_terms(datastore, EXPORT, "id-2", "kafka-a") == first, "the first one stands"
     for changed in ({"format": "json"}, {"units": 4}, {"column": "BASE"}, {"topic": "elsewhere"}):
         with pytest.raises(ProtectData, match="was begun with another"):
-            settle(datastore, msgspec.structs.replace(EXPORT, **changed), "id-1", "kafka-a")
+            agree_terms(datastore, msgspec.structs.replace(EXPORT, **changed), "id-1", "kafka-a")
     again = start_over(datastore, EXPORT, first, "id-2")
     assert (again.topic_id, again.generation) == ("id-2", 2)
     assert start_over(datastore, EXPORT, first, "id-3") == again, "another process was faster"
@@ -137,33 +137,37 @@ def test_what_was_settled_holds_for_every_process_and_a_changed_export_is_refuse
 def test_an_export_goes_to_one_cluster_and_terms_without_one_are_adopted(
     datastore: Datastore,
 ) -> None:
-    old = msgspec.structs.replace(settle(datastore, EXPORT, "id-1", "kafka-a"), cluster_id="")
-    datastore.state.commit({settled_key("trips"): msgspec.msgpack.encode(old)})
-    first = settle(datastore, EXPORT, "id-1", "kafka-a")
+    old = msgspec.structs.replace(agree_terms(datastore, EXPORT, "id-1", "kafka-a"), cluster_id="")
+    datastore.state.commit({terms_key("trips"): msgspec.msgpack.encode(old)})
+    first = agree_terms(datastore, EXPORT, "id-1", "kafka-a")
     assert first.cluster_id == "kafka-a"
     elsewhere = msgspec.structs.replace(EXPORT, on_lost_topic="start_over", bootstrap="far:9092")
     with pytest.raises(ProtectData, match=r"kafka-a; the one at far:9092 is kafka-b\..*forget"):
-        settle(datastore, elsewhere, "id-2", "kafka-b")
-    assert settle(datastore, EXPORT, "id-1", "") == first, "a cluster that does not tell its id"
-    assert settled(datastore, "trips") == first
+        agree_terms(datastore, elsewhere, "id-2", "kafka-b")
+    assert agree_terms(datastore, EXPORT, "id-1", "") == first, (
+        "a cluster that does not tell its id"
+    )
+    assert read_terms(datastore, "trips") == first
 
 
 def test_the_terms_of_another_lineage_are_refused_and_those_without_one_are_adopted(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = settle(datastore, EXPORT, "id-1", "kafka-a")
+    first = agree_terms(datastore, EXPORT, "id-1", "kafka-a")
     assert (first.history_id, first.origin_id) == (datastore.history_id, datastore.origin_id)
     old = msgspec.structs.replace(first, history_id="", origin_id="")
-    datastore.state.commit({settled_key("trips"): msgspec.msgpack.encode(old)})
-    assert settle(datastore, EXPORT, "id-1", "kafka-a") == first == settled(datastore, "trips")
+    datastore.state.commit({terms_key("trips"): msgspec.msgpack.encode(old)})
+    assert (
+        agree_terms(datastore, EXPORT, "id-1", "kafka-a") == first == read_terms(datastore, "trips")
+    )
     own = datastore.origin_id
     with monkeypatch.context() as patched:
         patched.setattr(Datastore, "origin_id", "another")
         with pytest.raises(ProtectData, match="another") as refused:
-            settle(datastore, EXPORT, "id-1", "kafka-a")
+            agree_terms(datastore, EXPORT, "id-1", "kafka-a")
         assert own in str(refused.value)
         assert "new name and topic" in str(refused.value)
-    assert settled(datastore, "trips") == first
+    assert read_terms(datastore, "trips") == first
 
 
 def test_an_export_begins_in_no_topic_whose_records_are_not_shown_to_be_of_its_logs(
@@ -199,7 +203,7 @@ def _tail(datastore: Datastore, shard: int, added_id: int) -> PartitionTail:
 
 @given(st.integers(1, 300), st.integers(1, UNITS))
 def test_every_shard_is_in_one_unit(shards: int, units: int) -> None:
-    agreed = Settled("trips", "trips", "id", min(units, shards), "", [0] * shards, 0)
+    agreed = ExportTerms("trips", "trips", "id", min(units, shards), "", [0] * shards, 0)
     assert sorted(
         shard for unit in range(agreed.units) for shard in agreed.shards_of(unit)
     ) == list(range(shards))
@@ -207,10 +211,12 @@ def test_every_shard_is_in_one_unit(shards: int, units: int) -> None:
 
 def test_a_late_start_is_settled_once(datastore: Datastore) -> None:
     put(datastore, 50)
-    first = settle(datastore, msgspec.structs.replace(EXPORT, start="latest"), "id", "kafka-a")
+    first = agree_terms(datastore, msgspec.structs.replace(EXPORT, start="latest"), "id", "kafka-a")
     put(datastore, 50, first=100)
     assert (
-        settle(datastore, msgspec.structs.replace(EXPORT, start="latest"), "id", "kafka-a").starts
+        agree_terms(
+            datastore, msgspec.structs.replace(EXPORT, start="latest"), "id", "kafka-a"
+        ).starts
         == first.starts
     )
     assert sum(first.starts) == 50

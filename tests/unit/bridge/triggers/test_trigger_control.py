@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.groups.control import OPERATOR, Control, Hold, forget, poke_of, tell_workers
+from cellfeed.bridge.groups.control import OPERATOR, Control, Pause, forget, poke_of, tell_workers
 from cellfeed.bridge.groups.history import (
     REASON_CHARACTERS_MAX,
     Deed,
@@ -149,11 +149,11 @@ def test_a_reset_counts_only_as_long_as_the_member_that_does_it_lives(
     control, member = Control(datastore.state, GROUP), f"{OPERATOR}somebody"
     session = coordinator.join(GROUP, member, 10)
     datastore.state.commit(
-        {control.reset_key: msgspec.json.encode(Hold("somebody@here", "why", 1, member))}
+        {control.reset_key: msgspec.json.encode(Pause("somebody@here", "why", 1, member))}
     )
-    assert str(control.holds(coordinator)).startswith("reset is under way by somebody@here")
+    assert str(control.current_pause(coordinator)).startswith("reset is under way by somebody@here")
     coordinator.leave(session)
-    assert control.holds(coordinator) is None
+    assert control.current_pause(coordinator) is None
 
 
 def test_whoever_resets_is_a_member_that_gets_no_shards(

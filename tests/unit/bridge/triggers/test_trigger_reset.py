@@ -169,7 +169,7 @@ def test_a_reset_gives_up_and_changes_nothing_while_a_cell_does_not_end(
                 reset(datastore, coordinator, "latest", wait_s=0.3)
             go_on.set()
             wait_until(lambda: caught_up(datastore, coordinator), "it goes on where it was")
-            assert Control(datastore.state, GROUP).holds(coordinator) is None
+            assert Control(datastore.state, GROUP).current_pause(coordinator) is None
     finally:
         go_on.set()
     assert sorted(recorder.cells) == sorted(all_cells(datastore))

@@ -24,11 +24,11 @@ from cellfeed.store.backups.due import (
     INCREMENTS_MAX,
     SECOND_US,
     Policy,
+    RecoveryState,
     Report,
-    Standing,
     due_in_s,
     is_full_due,
-    standing_of,
+    recovery_state_of,
 )
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.prune import DAY_US
@@ -134,15 +134,15 @@ def test_a_process_that_is_started_again_waits_until_the_next_is_due(
 def test_a_clock_that_went_back_puts_nothing_off(store: Datastore, folder: BackupFolder) -> None:
     policy = Policy(every_s=300, full_every_s=86_400)
     backup = backed_up(store, folder)
-    standing = Standing([backup], {})
+    recovery = RecoveryState([backup], {})
     begun_us = backup.manifest.created_at_us
     for at_s, due_s in ((0, 300), (100, 200), (300, 0), (10_000, 0), (-1, 0), (-10_000, 0)):
-        assert due_in_s(standing, policy, begun_us + at_s * SECOND_US) == due_s
+        assert due_in_s(recovery, policy, begun_us + at_s * SECOND_US) == due_s
     for at_s, full in ((0, False), (86_399, False), (86_400, True), (-1, True)):
-        assert is_full_due(standing, policy, begun_us + at_s * SECOND_US) is full
-    assert is_full_due(Standing([], {}), policy, begun_us)
+        assert is_full_due(recovery, policy, begun_us + at_s * SECOND_US) is full
+    assert is_full_due(RecoveryState([], {}), policy, begun_us)
     for count, full in ((INCREMENTS_MAX, False), (INCREMENTS_MAX + 1, True)):
-        assert is_full_due(Standing([backup] * count, {}), policy, begun_us) is full
+        assert is_full_due(RecoveryState([backup] * count, {}), policy, begun_us) is full
 
 
 def test_a_schedule_with_recipients_encrypts_and_new_recipients_begin_with_a_full_backup(
@@ -244,9 +244,9 @@ def test_a_restored_store_begins_with_a_full_backup_and_both_continue_their_own(
         assert (reports[0].backup, onto(folder)) == (None, [None, None, 1])
         scheduled(store, folder, Turns())
         assert onto(folder) == [None, None, 1, 0]
-        assert [standing_of(folder, each.engine).chain[0].name for each in (store, restored)] == [
-            each.name for each in folder.look()[0][:2]
-        ]
+        assert [
+            recovery_state_of(folder, each.engine).chain[0].name for each in (store, restored)
+        ] == [each.name for each in folder.look()[0][:2]]
 
 
 def test_the_folder_of_another_store_is_left_alone_and_both_ids_are_named(

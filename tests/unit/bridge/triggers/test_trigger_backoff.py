@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import pytest
 
-from cellfeed.bridge.groups.backoff import WAIT_FIRST_S, WAIT_MAX_S, Waits
+from cellfeed.bridge.groups.backoff import WAIT_FIRST_S, WAIT_MAX_S, Backoff
 
 
 def test_each_try_in_vain_doubles_the_wait_up_to_the_longest() -> None:
     now_s = 100.0
-    waits = Waits(lambda: now_s)
-    assert not waits.has_to_wait(3)
+    backoff = Backoff(lambda: now_s)
+    assert not backoff.has_to_wait(3)
     waited: list[float] = []
     for _ in range(8):
-        waits.failed(3)
+        backoff.failed(3)
         begun_s = now_s
-        while waits.has_to_wait(3):
+        while backoff.has_to_wait(3):
             now_s += WAIT_FIRST_S / 4
         waited.append(now_s - begun_s)
     assert waited == pytest.approx(
@@ -26,13 +26,13 @@ def test_each_try_in_vain_doubles_the_wait_up_to_the_longest() -> None:
 
 def test_a_shard_that_went_well_begins_with_the_shortest_wait_again_and_others_never_wait() -> None:
     now_s = 0.0
-    waits = Waits(lambda: now_s)
+    backoff = Backoff(lambda: now_s)
     for _ in range(5):
-        waits.failed(1)
-    assert waits.has_to_wait(1)
-    assert not waits.has_to_wait(2)
-    waits.forget(1)
-    assert not waits.has_to_wait(1)
-    waits.failed(1)
+        backoff.failed(1)
+    assert backoff.has_to_wait(1)
+    assert not backoff.has_to_wait(2)
+    backoff.forget(1)
+    assert not backoff.has_to_wait(1)
+    backoff.failed(1)
     now_s = WAIT_FIRST_S
-    assert not waits.has_to_wait(1)
+    assert not backoff.has_to_wait(1)

@@ -17,6 +17,7 @@ from benchmarks import (
     backup,
     benchmark_names,
     check,
+    checksum,
     coordination,
     dictionary,
     encoding,
@@ -48,6 +49,7 @@ from tests.support import local_kafka, local_mariadb
 SMALL = {
     "backup": lambda: backup.figures(cells=500, runs=1, with_mariadb=False),
     "check": lambda: check.figures(sizes=(500,), runs=1, stores=["embedded"]),
+    "checksum": lambda: checksum.figures(count=500, runs=1, with_mariadb=False),
     "coordination": lambda: coordination.figures(runs=1, shards=16, commits=64),
     "dictionary": lambda: dictionary.figures(runs=1, trips=1_500),
     "encoding": lambda: encoding.figures(runs=1),

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import sys
 from importlib import import_module
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cellfeed import __version__
 from cellfeed.cli.summaries import SUMMARIES
-from cellfeed.store.errors import CellfeedError
+from cellfeed.store.errors import CellfeedError, InvalidRequest
 
 _VERBS: Final = {
     "up": "lifecycle",
@@ -130,13 +130,37 @@ def main() -> None:
     # attempt. In the logs of processes its lines are as before.
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     try:
+        _check_arguments()
         command_line(sys.argv[1] if len(sys.argv) > 1 else None)()
     except CellfeedError as error:
-        from cellfeed.cli.output import fail
-
-        sys.exit(fail(error, "--json" in sys.argv).exit_code)
+        _end(error)
     except BrokenPipeError:
         sys.exit(1)  # whoever read our output has gone
+    except OSError as error:
+        if error.filename is None:
+            raise  # not about a path that somebody gave
+        _end(
+            InvalidRequest(
+                f"{error.filename}: {error.strerror}. Give a path that is there, of the right kind,"
+                " and that you may use"
+            )
+        )
+
+
+def _check_arguments() -> None:
+    for number, argument in enumerate(sys.argv[1:], 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"argument {number} is not UTF-8: {argument.encode(errors='replace')!r}"
+            ) from error
+
+
+def _end(error: CellfeedError) -> NoReturn:
+    from cellfeed.cli.output import fail
+
+    sys.exit(fail(error, "--json" in sys.argv).exit_code)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Runs two actors in turns that change only at failpoints, in every order (:func:`every_order`) or
-in orders of a seed (:func:`some_orders`).
+"""Runs two actors in turns that change only at failpoints: in every order (:func:`every_order`), in
+orders of a seed (:func:`some_orders`), or in one (:func:`one_order`).
 
 An actor is a function in a thread of its own. It stops at each pass of the points given, before it
 does anything, and when it has ended; the schedule says which of them goes on. Between two stops one
@@ -146,6 +146,16 @@ def every_order(
         last, ready = choices[-1]
         prefix = [chosen for chosen, _ in choices[:-1]] + [ready[ready.index(last) + 1]]
     raise AssertionError(f"the case has more than {runs_max} orders: take some of a seed")
+
+
+def one_order(make: Callable[[], Case], points: Collection[str], order: Sequence[int]) -> Run:
+    """This order of steps; who is named there and has ended, and what comes behind it, gives way to
+    the first actor that has not."""
+
+    def choose(step: int, ready: Sequence[int]) -> int:
+        return order[step] if step < len(order) and order[step] in ready else ready[0]
+
+    return run(make(), points, choose)
 
 
 def some_orders(

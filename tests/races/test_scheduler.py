@@ -10,7 +10,7 @@ import pytest
 
 from cellfeed.store.failpoints import declare, failpoint
 from tests.races import scheduler
-from tests.races.scheduler import Case, Run, Stuck, every_order, some_orders
+from tests.races.scheduler import Case, Run, Stuck, every_order, one_order, some_orders
 
 POINT = "test.races.point"
 declare(POINT)
@@ -58,6 +58,11 @@ def test_a_seed_repeats_its_orders() -> None:
     )
     assert first == again
     assert len({tuple(order) for order in first}) > 1
+
+
+def test_one_order_is_taken_as_far_as_it_goes() -> None:
+    assert one_order(lambda: counting(1), [POINT], [1, 0, 1]).order == [1, 0, 1, 0]
+    assert one_order(lambda: counting(0), [POINT], [1, 1, 1]).order == [1, 0]
 
 
 def test_too_many_orders_are_no_pass() -> None:

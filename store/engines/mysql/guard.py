@@ -248,6 +248,7 @@ class Guard:
         self.until_it_holds(write)
         return bool(written)
 
+    @marked("cas.alter")
     def alter(self, connection: Connection[Any], statement: str, terms: WriteTerms | None) -> None:
         """A statement about tables, which is a transaction by itself, behind the guard in its
         packet. Raises StorageUnavailable and StaleWriter, nothing done, or the driver's errors."""

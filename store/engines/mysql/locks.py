@@ -16,6 +16,7 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.failpoints import marked
 
 LOCK_FREED_S: Final = 2
 """Longest wait for a server to notice that a lock's connection has ended. Shorter than the answer
@@ -26,6 +27,7 @@ LOCK_IDLE_MAX_S: Final = 7 * 86_400
 limit for that is eight hours."""
 
 
+@marked("claim.lock")
 def take_lock(connection: Connection[Any], name: str) -> bool:
     """Whether the connection has the lock now; it keeps it until it is closed. Raises the driver's
     errors."""

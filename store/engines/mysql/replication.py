@@ -136,6 +136,7 @@ def is_read_only(server: MySqlServer) -> bool:
     return bool(int(read_only))
 
 
+@marked("role.open")
 def open_for_writes(server: MySqlServer) -> None:
     """Takes writes from now on."""
     _run(server, "SET GLOBAL read_only = 0")
@@ -206,11 +207,13 @@ def stop_receiving(server: MySqlServer) -> Gtid:
     return position(server)
 
 
+@marked("role.leave")
 def stop_following(server: MySqlServer) -> None:
     _run(server, "STOP SLAVE")
     _run(server, "RESET SLAVE ALL")
 
 
+@marked("role.follow")
 def follow(server: MySqlServer, master: MySqlServer) -> None:
     """Makes the server a read-only minion of ``master``, from its own GTID position on. Starting
     over when it follows somebody already."""

@@ -281,6 +281,7 @@ class _Copying:
         self._begin = self._position = begin
         self._waiting = list[Transaction]()
         self._bytes = 0
+        self._wrote = False
         self._flushed_s = self._said_s = self._role_s = self._looked_s = time.monotonic()
         self._begun_us, self._target = clock_and_position(master)
 
@@ -300,7 +301,8 @@ class _Copying:
         return True
 
     def look(self) -> None:
-        """Writes what waits, and how far the archive is by it."""
+        """Writes what waits, and how far the archive is by it. The look after a piece says so once
+        more: only a moment that was read behind the piece covers the cells in it."""
         wrote = self.flush()
         if has_passed(self._position, self._target):
             self._reached = msgspec.structs.replace(
@@ -310,13 +312,15 @@ class _Copying:
             )
             self._looked_s = time.monotonic()
             self._begun_us, self._target = clock_and_position(self._master)
-            self._archiver.said(self._reached)
-            if wrote or time.monotonic() - self._said_s >= IDLE_S:
+            if wrote or self._wrote or time.monotonic() - self._said_s >= IDLE_S:
                 self._archive.say(self._reached)
                 self._said_s = time.monotonic()
                 failpoint("binlogs.after_reached")
+            self._archiver.said(self._reached)
+            self._wrote = wrote
         elif wrote:
             self._archive.say(self._reached)
+            self._wrote = True
         self._flushed_s = time.monotonic()
 
     def flush(self) -> bool:

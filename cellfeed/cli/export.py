@@ -14,11 +14,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.groups.control import EXPORTS, when
+from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
+from cellfeed.cli.group_control import lag_cells, print_lag, shard_as_json, summary
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
-from cellfeed.cli.triggers import lag_cells, shard_as_json, summary
 from cellfeed.config.model import Config
 from cellfeed.store.errors import CellfeedError, NotFound
 
@@ -198,39 +198,7 @@ def lag(
             }
         )
         return
-    table = Table(
-        "shard",
-        "next cell",
-        "end",
-        "cells behind",
-        "seconds behind",
-        "exporter",
-        "last progress",
-        "because",
-        box=None,
-    )
-    for each in found.shards:
-        offset, seconds = (
-            "" if each.offset is None else str(each.offset),
-            "" if each.seconds is None else f"{each.seconds:.1f}",
-        )
-        progress = when(each.progress_us) if each.progress_us else "never"
-        table.add_row(
-            str(each.shard),
-            offset,
-            str(each.watermark),
-            str(each.cells),
-            seconds,
-            each.owner,
-            progress,
-            each.because,
-        )
-    console.print(table)
-    console.print(
-        f"{name}: {found.cells} cells, {found.seconds:.1f} s behind; exporters:"
-        f" {', '.join(found.workers) or 'none'}",
-        highlight=False,
-    )
+    print_lag(name, found, place="next cell", worker="exporter")
     for trouble in filter(None, (found.waits_because, found.away_because)):
         errors.print(f"{name} {trouble}", style="red", highlight=False)
 

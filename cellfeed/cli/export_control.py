@@ -17,6 +17,7 @@ from cellfeed.bridge.groups.history import operator
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.cli.export import NameArgument, app, chosen
+from cellfeed.cli.group_control import done, resume_group
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.store.errors import NotFound, Unavailable
@@ -38,14 +39,11 @@ def pause(
     with opened(run_dir, config) as instance:
         _must_be_known(name, instance)
         Control(instance.datastore.state, EXPORTS + name).pause(operator(reason))
-    if as_json:
-        print_json({"paused": name})
-    else:
-        console.print(
-            f"{name} is paused: its exporters give their shards back after the transactions"
-            " under way",
-            highlight=False,
-        )
+    done(
+        as_json,
+        {"paused": name},
+        f"{name} is paused: its exporters give their shards back after the transactions under way",
+    )
 
 
 @app.command()
@@ -60,11 +58,7 @@ def resume(
 ) -> None:
     """Resume a paused export behind what its partitions hold."""
     with opened(run_dir, config) as instance:
-        ended = Control(instance.datastore.state, EXPORTS + name).resume(operator(reason))
-    if as_json:
-        print_json({"resumed": name})
-    else:
-        console.print(f"{name} goes on; it was {ended}", highlight=False)
+        resume_group(name, EXPORTS + name, instance, reason, as_json=as_json)
 
 
 @app.command()
@@ -90,21 +84,17 @@ def forget(
             (export for export in instance.config.exports if export.name == name), None
         )
         found = forget_export(instance.datastore, instance.coordinator, name, configured, by)
-    if as_json:
-        print_json(
-            {
-                "forgotten": name,
-                "units": found.units,
-                "offsets": found.offsets,
-                "parked": found.parked,
-            }
-        )
-    else:
-        console.print(
-            f"{name} is forgotten: offsets of {found.offsets} shards, {found.parked} parked cells;"
-            " its topic is as it was",
-            highlight=False,
-        )
+    done(
+        as_json,
+        {
+            "forgotten": name,
+            "units": found.units,
+            "offsets": found.offsets,
+            "parked": found.parked,
+        },
+        f"{name} is forgotten: offsets of {found.offsets} shards, {found.parked} parked cells;"
+        " its topic is as it was",
+    )
 
 
 @app.command()

@@ -24,9 +24,9 @@ from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import load_program
+from cellfeed.cli.group_control import lag_cells, summary
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
-from cellfeed.cli.triggers import lag_cells, summary
 from cellfeed.config.model import Config, TriggersConfig
 from cellfeed.instance.config_file import load_config
 from cellfeed.kinds.known import process_names

@@ -18,6 +18,7 @@ from cellfeed.bridge.groups.history import Deed, history, operator
 from cellfeed.bridge.triggers.operate.locations import FORMS, wanted_locations
 from cellfeed.bridge.triggers.operate.rename import rename, renamed
 from cellfeed.bridge.triggers.operate.reset import WAIT_S, Reset
+from cellfeed.cli.group_control import done, resume_group
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
@@ -90,8 +91,7 @@ def resume(
     `cellfeed parked resume`.)"""
     with opened(run_dir, config) as instance:
         must_exist(group, instance)
-        ended = Control(instance.datastore.state, group).resume(operator(reason))
-    _done(as_json, {"resumed": group}, f"{group} goes on; it was {ended}")
+        resume_group(group, group, instance, reason, as_json=as_json)
 
 
 @app.command()
@@ -148,7 +148,7 @@ def forget(
     with opened(run_dir, config) as instance:
         must_exist(group, instance)
         control.forget(instance.datastore.state, instance.coordinator, group, by)
-    _done(as_json, {"forgotten": group}, f"{group} is not listed any more")
+    done(as_json, {"forgotten": group}, f"{group} is not listed any more")
 
 
 @app.command("rename")
@@ -167,7 +167,7 @@ def rename_group(
         if renamed(instance.datastore.state, group) is None:
             must_exist(group, instance)
         rename(instance.datastore, instance.coordinator, group, to, by)
-    _done(as_json, {"renamed": group, "to": to}, f"{group} is {to} now")
+    done(as_json, {"renamed": group, "to": to}, f"{group} is {to} now")
 
 
 @app.command()
@@ -184,7 +184,7 @@ def redefine(
     with opened(run_dir, config) as instance:
         must_exist(group, instance)
         before = let_change(instance.datastore.state, instance.coordinator, group, by)
-    _done(
+    done(
         as_json,
         {"redefined": group, "it_was": msgspec.to_builtins(before)},
         f"{group} was {before}; it will be the trigger that runs next",
@@ -246,10 +246,3 @@ def _as_json(deed: Deed) -> dict[str, Any]:
         for name, value in msgspec.to_builtins(deed, str_keys=True).items()
         if value or name not in ("to", "before", "after", "unparked")
     }
-
-
-def _done(as_json: bool, value: dict[str, Any], text: str) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        console.print(text, highlight=False)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from cellfeed.bridge.groups.control import when
-from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader, ShardLag
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.cli.group_control import away, lag_cells, print_lag, shard_as_json, summary
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
 from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
@@ -168,99 +167,9 @@ def lag(
     if as_json:
         print_json({**summary(found), "shards": [shard_as_json(each) for each in found.shards]})
         return
-    table = Table(
-        "shard",
-        "offset",
-        "end",
-        "cells behind",
-        "seconds behind",
-        "worker",
-        "last progress",
-        "because",
-        box=None,
-    )
-    for each in found.shards:
-        progress = when(each.progress_us) if each.progress_us else "never"
-        offset = "" if each.offset is None else str(each.offset)
-        table.add_row(
-            str(each.shard),
-            offset,
-            str(each.watermark),
-            str(each.cells),
-            _seconds(each.seconds),
-            each.owner,
-            progress,
-            each.because,
-        )
-    console.print(table)
-    console.print(
-        f"{group}: {found.cells} cells, {found.seconds:.1f} s behind; workers:"
-        f" {', '.join(found.workers) or 'none'}",
-        highlight=False,
-    )
-    for trouble in filter(None, (found.waits_because, _away(found))):
+    print_lag(group, found, place="offset", worker="worker")
+    for trouble in filter(None, (found.waits_because, away(found))):
         console.print(f"{group} {trouble}", style="red", highlight=False)
-
-
-def summary(lag: GroupLag) -> dict[str, Any]:
-    """A trigger as JSON, without its shards."""
-    return {
-        "group": lag.group,
-        "topic": lag.topic,
-        "column": lag.about.column if lag.about else None,
-        "function": lag.about.function if lag.about else None,
-        "cells_behind": lag.cells,
-        "seconds_behind": lag.seconds,
-        "parked": lag.parked,
-        "workers": lag.workers,
-        "shards_without_worker": lag.without_worker,
-        "waits_because": lag.waits_because or None,
-        "away_because": lag.away_because or None,
-    }
-
-
-def lag_cells(lag: GroupLag) -> tuple[str, str, str, str, Text]:
-    """Workers, cells and seconds behind, parked cells, and what it waits for, as cells of a
-    table."""
-    waits = (
-        lag.waits_because
-        or _away(lag)
-        or ("no worker" if lag.without_worker == len(lag.shards) else "")
-    )
-    if not waits and lag.without_worker:
-        waits = f"{lag.without_worker} shards without a worker"
-    return (
-        str(len(lag.workers)),
-        str(lag.cells),
-        _seconds(lag.seconds),
-        str(lag.parked),
-        Text(waits, "red"),
-    )
-
-
-def _away(lag: GroupLag) -> str:
-    return (
-        f"is at most so far behind, as far as its workers say: {lag.away_because}"
-        if lag.away_because
-        else ""
-    )
-
-
-def shard_as_json(each: ShardLag) -> dict[str, Any]:
-    return {
-        "shard": each.shard,
-        "offset": each.offset,
-        "watermark": each.watermark,
-        "cells_behind": each.cells,
-        "seconds_behind": each.seconds,
-        "worker": each.owner or None,
-        "last_progress_us": each.progress_us or None,
-        "because": each.because,
-    }
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f}"
 
 
 def _chosen(

@@ -147,6 +147,11 @@ class BinlogStream:
                     yield Passed(rows.taken(), dict(self._position))
                     gtid = ""
             elif hasattr(event, "table_id"):
+                if any(column.name is None for column in event.columns):
+                    raise StorageUnavailable(
+                        f"{self._server}: it does not give the names of the columns of"
+                        f" {event.schema}.{event.table}, perhaps because its connection has ended"
+                    )
                 for column in event.columns:
                     column.character_set_name = "binary"
                 rows.add(event, is_new=isinstance(event, write_event))

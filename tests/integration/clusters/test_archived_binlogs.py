@@ -181,6 +181,7 @@ def test_the_archive_continues_on_the_master_of_a_promotion(
     with archiving(cluster, folder, engine_of(store)) as archive:
         back_up(store, folder)
         put(store, cells_of_shard(1, 1, 20))
+        archive.await_now()
         cluster.servers["a"].kill()
         promote(cluster.admin, give_up=["a"])
         put(store, cells_of_shard(1, 2, 20))

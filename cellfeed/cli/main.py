@@ -59,6 +59,16 @@ _GROUPS: Final = {
 it, all of them add verbs to it."""
 
 
+_WRONG_PATH: Final = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+"""What a mistyped path leads to. A full or failing disk is no mistake of a person."""
+
+
 class _Listed(TyperGroup):
     """Knows every verb by its summary, and imports the one that runs."""
 
@@ -136,7 +146,7 @@ def main() -> None:
         _end(error)
     except BrokenPipeError:
         sys.exit(1)  # whoever read our output has gone
-    except OSError as error:
+    except _WRONG_PATH as error:
         if error.filename is None:
             raise  # not about a path that somebody gave
         _end(

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from cellfeed.store.backups.binlogs.archive import BinlogArchive, archives_in
 from cellfeed.store.backups.binlogs.tail import Tail, tail_of
@@ -19,6 +20,8 @@ from cellfeed.store.backups.manifest import Reader
 from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.backups.prune import damaged_of
 from cellfeed.store.errors import NotFound, ProtectData
+
+_MARKER: Final = "cellfeed-restoring"
 
 
 class TailedFolder(BackupFolder):
@@ -48,17 +51,17 @@ def with_tails(
     folder: BackupFolder, datastore: str, identities: Identities | None, directory: Path
 ) -> Iterator[TailedFolder]:
     """The folder with its tails, which lie in ``directory`` until the end: it is made, and removed
-    with what a killed run has left there. Raises DataDamaged, ProtectData, and InvalidRequest where
-    an archive is encrypted and no identity fits."""
+    with what a killed run has left there. Raises DataDamaged, ProtectData, also for a folder there
+    that no such run has made, and InvalidRequest where an archive is encrypted and no identity
+    fits."""
     by_history = dict[str, list[BinlogArchive]]()
     for archive in archives_in(folder.place, datastore):
         by_history.setdefault(archive.marker.history.history_id, []).append(archive)
     if not by_history:
         yield TailedFolder(folder.place, [])
         return
-    shutil.rmtree(directory, ignore_errors=True)
     was_there = directory.parent.exists()
-    directory.mkdir(parents=True, mode=0o700)
+    _make(directory)
     try:
         tails = []
         for number, (history_id, archives) in enumerate(sorted(by_history.items())):
@@ -72,9 +75,35 @@ def with_tails(
             tails += [tail] if tail is not None else []
         yield TailedFolder(folder.place, tails)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        _remove(directory)
         if not was_there and not any(directory.parent.iterdir()):
             directory.parent.rmdir()
+
+
+def _make(directory: Path) -> None:
+    """An empty folder with a marker, which is written first: only one with it is ever removed."""
+    if directory.is_symlink() or directory.exists():
+        is_folder = directory.is_dir() and not directory.is_symlink()
+        names = [each.name for each in directory.iterdir()] if is_folder else []
+        if not is_folder or (names and _MARKER not in names):
+            raise ProtectData(
+                f"nothing restored: {directory} is in the way, and no restore has made it: it has"
+                f" no file {_MARKER}. Move it elsewhere"
+            )
+        _remove(directory)
+    directory.mkdir(parents=True, mode=0o700)
+    (directory / _MARKER).touch()
+
+
+def _remove(directory: Path) -> None:
+    """The marker goes last: what a kill leaves of the folder is recognised."""
+    for each in directory.iterdir():
+        if each.is_dir():
+            shutil.rmtree(each)
+        elif each.name != _MARKER:
+            each.unlink()
+    (directory / _MARKER).unlink(missing_ok=True)
+    directory.rmdir()
 
 
 def _newest_of(folder: BackupFolder, datastore: str, history_id: str) -> list[Backup]:

@@ -93,6 +93,48 @@ def epoch_of(store: Datastore) -> int:
     return store.engine.leader_epochs(0)[-1][0]
 
 
+@pytest.mark.parametrize("what", ["a folder", "a file", "a link"])
+def test_what_no_restore_has_made_is_in_the_way_and_stays(
+    store: Datastore, folder: BackupFolder, tmp_path: Path, what: str
+) -> None:
+    backed_up(store, folder)
+    archived(store, folder, "c1", under(epoch_of(store), written(store, 10)))
+    photos, into = tmp_path / "photos", tmp_path / "into"
+    photos.mkdir()
+    (photos / "one").write_text("mine")
+    if what == "a folder":
+        photos = photos.rename(into)
+    elif what == "a file":
+        into.write_text("mine")
+    else:
+        into.symlink_to(photos)
+    with (
+        pytest.raises(ProtectData, match="no restore has made it"),
+        with_tails(folder, "trips", None, into),
+    ):
+        pass
+    assert (photos / "one").read_text() == "mine"
+    assert into.exists()
+
+
+@pytest.mark.parametrize("left", ["nothing", "a marker", "all"])
+def test_what_a_killed_restore_left_is_taken_away(
+    store: Datastore, folder: BackupFolder, tmp_path: Path, left: str
+) -> None:
+    backed_up(store, folder)
+    archived(store, folder, "c1", under(epoch_of(store), written(store, 10)))
+    into = tmp_path / "into"
+    into.mkdir()
+    if left != "nothing":
+        (into / "cellfeed-restoring").touch()
+    if left == "all":
+        (into / "0").mkdir()
+        (into / "0" / "cells").write_text("of a row")
+    with with_tails(folder, "trips", None, into) as found:
+        assert len(found.tails) == 1
+    assert not into.exists()
+
+
 def test_the_archives_of_two_clusters_that_had_the_shard_meet_by_id(
     store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:

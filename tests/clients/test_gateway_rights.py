@@ -322,6 +322,18 @@ def _described_group(answer: Any, _: Principal) -> str:
     return _error(group.error_code)
 
 
+def _refused(values: dict[str, Any], error: Callable[[Any], Any], always: str) -> list[Row]:
+    """Of what nobody may do here, whatever the rights."""
+    return [
+        Row("refused", lambda _: values, lambda answer, _: _error(error(answer)), without=always)
+    ]
+
+
+_SETTINGS: Final = {
+    "resources": [{"resource_type": 2, "resource_name": TOPIC, "configs": []}],
+    "validate_only": True,
+}
+
 ROWS: Final[dict[int, list[Row]]] = {
     0: [
         Row(
@@ -517,51 +529,40 @@ ROWS: Final[dict[int, list[Row]]] = {
             lambda answer, _: _error(answer.error_code),
         )
     ],
-    19: [
-        Row(
-            "refused",
-            lambda _: {
-                "topics": [
-                    {
-                        "name": TOPIC,
-                        "num_partitions": 1,
-                        "replication_factor": 1,
-                        "assignments": [],
-                        "configs": [],
-                    }
-                ],
-                "timeout": 1000,
-                "validate_only": True,
-            },
-            lambda answer, _: _error(answer.topics[0].error_code),
-            without="topic_authorization_failed",
-        )
-    ],
-    20: [
-        Row(
-            "refused",
-            lambda _: {
-                "topics": [{"name": TOPIC, "topic_id": None}],
-                "topic_names": [TOPIC],
-                "timeout": 1000,
-            },
-            lambda answer, _: _error(answer.responses[0].error_code),
-            without="topic_authorization_failed",
-        )
-    ],
-    21: [
-        Row(
-            "refused",
-            lambda _: {
-                "topics": [
-                    {"name": TOPIC, "partitions": [{"partition_index": SHARD, "offset": -1}]}
-                ],
-                "timeout": 1000,
-            },
-            lambda answer, _: _error(answer.topics[0].partitions[0].error_code),
-            without="topic_authorization_failed",
-        )
-    ],
+    19: _refused(
+        {
+            "topics": [
+                {
+                    "name": TOPIC,
+                    "num_partitions": 1,
+                    "replication_factor": 1,
+                    "assignments": [],
+                    "configs": [],
+                }
+            ],
+            "timeout": 1000,
+            "validate_only": True,
+        },
+        lambda answer: answer.topics[0].error_code,
+        "topic_authorization_failed",
+    ),
+    20: _refused(
+        {
+            "topics": [{"name": TOPIC, "topic_id": None}],
+            "topic_names": [TOPIC],
+            "timeout": 1000,
+        },
+        lambda answer: answer.responses[0].error_code,
+        "topic_authorization_failed",
+    ),
+    21: _refused(
+        {
+            "topics": [{"name": TOPIC, "partitions": [{"partition_index": SHARD, "offset": -1}]}],
+            "timeout": 1000,
+        },
+        lambda answer: answer.topics[0].partitions[0].error_code,
+        "topic_authorization_failed",
+    ),
     22: [
         Row(
             "a producer",
@@ -618,46 +619,40 @@ ROWS: Final[dict[int, list[Row]]] = {
             _own_acls,
         )
     ],
-    30: [
-        Row(
-            "refused",
-            lambda _: {
-                "creations": [
-                    {
-                        "resource_type": 2,
-                        "resource_name": TOPIC,
-                        "resource_pattern_type": 3,
-                        "principal": "User:x",
-                        "host": "*",
-                        "operation": 3,
-                        "permission_type": 3,
-                    }
-                ]
-            },
-            lambda answer, _: _error(answer.results[0].error_code),
-            without="cluster_authorization_failed",
-        )
-    ],
-    31: [
-        Row(
-            "refused",
-            lambda _: {
-                "filters": [
-                    {
-                        "resource_type_filter": 1,
-                        "resource_name_filter": None,
-                        "pattern_type_filter": 1,
-                        "principal_filter": None,
-                        "host_filter": None,
-                        "operation": 1,
-                        "permission_type": 1,
-                    }
-                ]
-            },
-            lambda answer, _: _error(answer.filter_results[0].error_code),
-            without="cluster_authorization_failed",
-        )
-    ],
+    30: _refused(
+        {
+            "creations": [
+                {
+                    "resource_type": 2,
+                    "resource_name": TOPIC,
+                    "resource_pattern_type": 3,
+                    "principal": "User:x",
+                    "host": "*",
+                    "operation": 3,
+                    "permission_type": 3,
+                }
+            ]
+        },
+        lambda answer: answer.results[0].error_code,
+        "cluster_authorization_failed",
+    ),
+    31: _refused(
+        {
+            "filters": [
+                {
+                    "resource_type_filter": 1,
+                    "resource_name_filter": None,
+                    "pattern_type_filter": 1,
+                    "principal_filter": None,
+                    "host_filter": None,
+                    "operation": 1,
+                    "permission_type": 1,
+                }
+            ]
+        },
+        lambda answer: answer.filter_results[0].error_code,
+        "cluster_authorization_failed",
+    ),
     32: [
         Row(
             "a topic",
@@ -686,17 +681,11 @@ ROWS: Final[dict[int, list[Row]]] = {
             _configs,
         ),
     ],
-    33: [
-        Row(
-            "refused",
-            lambda _: {
-                "resources": [{"resource_type": 2, "resource_name": TOPIC, "configs": []}],
-                "validate_only": True,
-            },
-            lambda answer, _: _error(answer.responses[0].error_code),
-            without="topic_authorization_failed",
-        )
-    ],
+    33: _refused(
+        _SETTINGS,
+        lambda answer: answer.responses[0].error_code,
+        "topic_authorization_failed",
+    ),
     35: [
         Row("all", lambda _: {"topics": None}, _log_dirs, _LIST_TOPICS),
         Row("named", lambda _: {"topics": [_LOG_DIR_TOPIC]}, _log_dirs, _LIST_TOPICS),
@@ -709,18 +698,15 @@ ROWS: Final[dict[int, list[Row]]] = {
             without="illegal_sasl_state",
         )
     ],
-    37: [
-        Row(
-            "refused",
-            lambda _: {
-                "topics": [{"name": TOPIC, "count": 99, "assignments": None}],
-                "timeout": 1000,
-                "validate_only": True,
-            },
-            lambda answer, _: _error(answer.results[0].error_code),
-            without="topic_authorization_failed",
-        )
-    ],
+    37: _refused(
+        {
+            "topics": [{"name": TOPIC, "count": 99, "assignments": None}],
+            "timeout": 1000,
+            "validate_only": True,
+        },
+        lambda answer: answer.results[0].error_code,
+        "topic_authorization_failed",
+    ),
     42: [
         Row(
             "a group",
@@ -730,17 +716,11 @@ ROWS: Final[dict[int, list[Row]]] = {
             changes=True,
         )
     ],
-    44: [
-        Row(
-            "refused",
-            lambda _: {
-                "resources": [{"resource_type": 2, "resource_name": TOPIC, "configs": []}],
-                "validate_only": True,
-            },
-            lambda answer, _: _error(answer.responses[0].error_code),
-            without="topic_authorization_failed",
-        )
-    ],
+    44: _refused(
+        _SETTINGS,
+        lambda answer: answer.responses[0].error_code,
+        "topic_authorization_failed",
+    ),
     46: [
         Row(
             "all",
@@ -811,25 +791,22 @@ ROWS: Final[dict[int, list[Row]]] = {
             ),
         )
     ],
-    68: [
-        Row(
-            "refused",
-            lambda _: {
-                "group_id": GROUP,
-                "member_id": "",
-                "member_epoch": 0,
-                "instance_id": None,
-                "rack_id": None,
-                "rebalance_timeout": 1000,
-                "subscribed_topic_names": [TOPIC],
-                "subscribed_topic_regex": None,
-                "server_assignor": None,
-                "topic_partitions": [],
-            },
-            lambda answer, _: _error(answer.error_code),
-            without="unsupported_version",
-        )
-    ],
+    68: _refused(
+        {
+            "group_id": GROUP,
+            "member_id": "",
+            "member_epoch": 0,
+            "instance_id": None,
+            "rack_id": None,
+            "rebalance_timeout": 1000,
+            "subscribed_topic_names": [TOPIC],
+            "subscribed_topic_regex": None,
+            "server_assignor": None,
+            "topic_partitions": [],
+        },
+        lambda answer: answer.error_code,
+        "unsupported_version",
+    ),
     74: [
         Row(
             "metrics of clients",

@@ -20,19 +20,6 @@ from cellfeed.store.limits import ADDED_ID_MAX
 from tests.support.told_nodes import ROLE, Node, head, named
 
 
-@pytest.fixture
-def nodes() -> dict[str, Node]:
-    return {name: Node(name) for name in "abc"}
-
-
-@pytest.fixture
-def cluster(nodes: dict[str, Node]) -> Cluster:
-    made = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
-    for name, held in (("a", 10), ("b", 9), ("c", 7)):
-        nodes[name].says(held)
-    return made
-
-
 def raising(error: Exception) -> Any:
     def fail() -> None:
         raise error

@@ -17,19 +17,6 @@ from cellfeed.store.errors import OutcomeUnknown, ProtectData, StorageUnavailabl
 from tests.support.told_nodes import ROLE, Node, head, named
 
 
-@pytest.fixture
-def nodes() -> dict[str, Node]:
-    return {name: Node(name) for name in "abc"}
-
-
-@pytest.fixture
-def cluster(nodes: dict[str, Node]) -> Cluster:
-    made = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
-    for name, held in (("a", 10), ("b", 9), ("c", 7)):
-        nodes[name].says(held)
-    return made
-
-
 def test_the_watermark_is_what_the_most_advanced_minion_holds(cluster: Cluster) -> None:
     assert cluster.heads()[0].watermark == 9
     assert cluster.replicated() == {0: 9}

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
-from cellfeed.store.cells.cell import Cell, PutResult
+from cellfeed.store.cells.cell import Cell, NewCell, PutResult
 from cellfeed.store.engines.contract.values import Head, Replica
 
 RowKey = UUID | str
@@ -85,10 +85,10 @@ class CellStore(Protocol):
         ...
 
     def put_cells(
-        self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]
+        self, cells: Iterable[CellToPut | NewCell | tuple[RowKey, str, int, Mapping[str, Any]]]
     ) -> list[PutResult]:
-        """Writes many; a result per item, in order. Never raises for one item; raises when the call
-        as a whole is refused."""
+        """Writes many; a result per item, in order. A NewCell was checked before. Never raises for
+        one item; raises when the call as a whole is refused."""
         ...
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:

@@ -70,11 +70,14 @@ def check_location(location: object) -> Location:
 
 
 def checked_item(item: object, shards: Callable[[], int]) -> NewCell | PutResult:
-    """One item of ``put_cells``: its cell, or the result of an item that is refused.
+    """One item of ``put_cells``: its cell, or the result of an item that is refused. A
+    :class:`NewCell` is one that :func:`new_cell` or an equal of it has checked.
 
     ``shards`` gives the number of shards. It is called only for a refused item whose row key is
     one, since a client may have to ask a worker.
     """
+    if isinstance(item, NewCell):
+        return item
     try:
         if not isinstance(item, tuple) or len(item) != 4:
             raise InvalidRequest(

@@ -133,7 +133,7 @@ class Datastore:
         return result.or_raise()
 
     def put_cells(
-        self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]
+        self, cells: Iterable[CellToPut | NewCell | tuple[RowKey, str, int, Mapping[str, Any]]]
     ) -> list[PutResult]:
         checked: list[NewCell | PutResult] = [
             checked_item(item, lambda: self.shards) for item in cells

@@ -1,11 +1,10 @@
-"""put, get, scan, tail, load: cells by hand."""
+"""put, get, scan, tail: cells by hand."""
 
 from __future__ import annotations
 
 import sys
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,13 +16,11 @@ from cellfeed.cli.instance import (
     UrlOption,
     client_of,
 )
-from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_json, progress_bar
-from cellfeed.loading.load import LoadReport, LoadSpec, load_file
-from cellfeed.loading.records import FileFormat, size_of
+from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_json
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.engines.contract.values import Replica
-from cellfeed.store.errors import InvalidLocation, InvalidRequest, NotFound, Unavailable
+from cellfeed.store.errors import InvalidLocation, NotFound, Unavailable
 
 RowKeyArgument = Annotated[str, typer.Argument(help="Row key: a UUID.")]
 ColumnArgument = Annotated[str, typer.Argument(help="Column name, for example BASE.")]
@@ -186,75 +183,6 @@ def tail(
             return
 
 
-def load(
-    file: Annotated[Path, typer.Argument(help="CSV, NDJSON or Parquet.")],
-    column: Annotated[str, typer.Option("--column", help="Column of the cells.")],
-    datastore: DatastoreOption = None,
-    row_key: Annotated[
-        str | None, typer.Option("--row-key", help="The field that holds the row key (a UUID).")
-    ] = None,
-    row_key_from: Annotated[
-        str | None,
-        typer.Option(
-            "--row-key-from",
-            help="Fields, separated by commas, that a stable row key is made from.",
-        ),
-    ] = None,
-    ref_key: Annotated[
-        str, typer.Option("--ref-key", help="A number, or the field that holds it.")
-    ] = "1",
-    file_format: Annotated[
-        FileFormat | None, typer.Option("--format", help="Told by the file's name when left out.")
-    ] = None,
-    field_types: Annotated[
-        str,
-        typer.Option(
-            "--field-types", help="Types of CSV fields: name:int,name:float,… Text when left out."
-        ),
-    ] = "",
-    run_dir: RunDirOption = DEFAULT_RUN_DIR,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Load a file's records as cells. Running it again changes nothing, so a load that was cut off
-    is finished by running it again."""
-    if not file.is_file():
-        raise InvalidRequest(f"there is no file {file}")
-    spec = LoadSpec(
-        column=column,
-        row_key=row_key,
-        row_key_from=tuple(filter(None, (row_key_from or "").split(","))),
-        ref_key=int(ref_key) if ref_key.lstrip("-").isdigit() else ref_key,
-        file_format=file_format,
-        field_types=_field_types(field_types),
-    )
-    with client_of(run_dir, url, datastore) as client, progress_bar() as bar:
-        task = bar.add_task(f"loading {file.name} (bytes)", total=size_of(file))
-        report = load_file(
-            file, client, spec, on_progress=lambda now: bar.update(task, completed=now.read_bytes)
-        )
-    _tell(report, as_json)
-    if not report.complete:
-        raise typer.Exit(1)
-
-
-def _tell(report: LoadReport, as_json: bool) -> None:
-    if as_json:
-        print_json(report.as_json())
-        return
-    for problem in report.problems:
-        errors.print(
-            f"line {problem.line}: {problem.outcome.value}: {problem.error}",
-            style="red",
-            highlight=False,
-            markup=False,
-        )
-    counts = ", ".join(
-        f"{name} {value}" for name, value in report.as_json().items() if isinstance(value, int)
-    )
-    console.print(counts, highlight=False)
-
-
 def _location(text: str) -> int | datetime:
     if text.isdigit():
         return int(text)
@@ -268,10 +196,3 @@ def _location(text: str) -> int | datetime:
     if moment.tzinfo is None:
         raise InvalidLocation(f"location {text!r} has no time zone; write for example {text}+00:00")
     return moment
-
-
-def _field_types(text: str) -> dict[str, str]:
-    pairs = [part.partition(":") for part in filter(None, text.split(","))]
-    if any(not kind for _, _, kind in pairs):
-        raise InvalidRequest(f"--field-types {text!r} is not of the form name:type,name:type")
-    return {name: kind for name, _, kind in pairs}

@@ -23,7 +23,7 @@ _VERBS: Final = {
     "down": "lifecycle",
     "start": "lifecycle",
     "status": "status",
-    "load": "cells",
+    "load": "load",
     "put": "cells",
     "get": "cells",
     "scan": "cells",

@@ -1,9 +1,14 @@
 """``cellfeed load``: files into cells.
 
-========  =================================================================================
-records   CSV, NDJSON and Parquet as streams of records with their line numbers
-row_keys  a row key out of the values of a record
-load      records into a datastore, in batches, with a report
-taxi      how the taxi trips that the product ships become cells
-========  =================================================================================
+============  =============================================================================
+records       a file of any format as a stream of records with their line numbers
+csv_file      CSV, and the types that the whole file agrees on (field_types)
+ndjson_file   NDJSON
+parquet_file  Parquet, column by column
+row_keys      a row key out of the values of a record
+spec          how records become cells
+look          what a load would do, without writing
+load          cells into a datastore, several batches under way, with a report
+taxi          how the taxi trips that the product ships become cells
+============  =============================================================================
 """

@@ -10,6 +10,7 @@ stands, anything else as canonical JSON. The row key is the UUIDv5 (RFC 9562 §5
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha1
 from typing import Any, Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -20,6 +21,7 @@ from cellfeed.store.errors import InvalidRowKey
 ROW_KEY_NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:cellfeed:row-key")
 """``f0d9efc5-7322-56b1-b18b-69873e69429d``."""
 
+_NAMESPACE_BYTES: Final = ROW_KEY_NAMESPACE.bytes
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -32,7 +34,19 @@ def record_name(fields: Mapping[str, Any], names: Sequence[str]) -> str:
 def row_key_from(fields: Mapping[str, Any], names: Sequence[str]) -> UUID:
     """The UUIDv5 row key of a record by the fields ``names``. Raises InvalidRowKey when one is
     missing or null."""
-    return uuid5(ROW_KEY_NAMESPACE, record_name(fields, names))
+    return UUID(bytes=row_key_bytes(record_name(fields, names)))
+
+
+def row_key_bytes(name: str) -> bytes:
+    """The 16 bytes of the row key of a name: :func:`uuid.uuid5`, at a third of its cost."""
+    digest = sha1(_NAMESPACE_BYTES + name.encode(), usedforsecurity=False).digest()
+    return b"%b%c%b%c%b" % (
+        digest[:6],
+        digest[6] & 0x0F | 0x50,
+        digest[7:8],
+        digest[8] & 0x3F | 0x80,
+        digest[9:16],
+    )
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

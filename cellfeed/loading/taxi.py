@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from cellfeed.loading.load import LineCell, LoadReport, OnProgress, put_cells_of_lines
+from cellfeed.loading.load import OnProgress, load_cells
 from cellfeed.loading.records import FileFormat, read_records
+from cellfeed.loading.report import LoadReport
 from cellfeed.loading.row_keys import row_key_from
+from cellfeed.loading.spec import LineCell
 from cellfeed.store.api import CellStore, CellToPut
 from cellfeed.store.errors import CellfeedError, InvalidRequest
 
@@ -102,7 +104,7 @@ def load_taxi(
     store: CellStore, path: Path | None = None, on_progress: OnProgress | None = None
 ) -> LoadReport:
     """Loads a file of taxi trips, the shipped one by default. Loading it again changes nothing."""
-    return put_cells_of_lines(_line_cells(path or shipped_csv()), store, on_progress)
+    return load_cells(_line_cells(path or shipped_csv()), store, on_progress)
 
 
 def expected_figures(path: Path | None = None) -> TaxiFigures:

@@ -121,7 +121,7 @@ class Client:
         return result.or_raise()
 
     def put_cells(
-        self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]
+        self, cells: Iterable[CellToPut | NewCell | tuple[RowKey, str, int, Mapping[str, Any]]]
     ) -> list[PutResult]:
         checked = [checked_item(item, lambda: self.shards) for item in cells]
         accepted = [cell for cell in checked if isinstance(cell, NewCell)]

@@ -39,6 +39,13 @@ GOOD: Final = {
 """Values for required arguments while another value is wrong."""
 
 
+WRONG: Final = {
+    "max_errors": ("-1", "many"),
+    "field_types": ("fare", "fare:decimal", "nobody:int"),
+}
+"""More wrong values of options, by their names."""
+
+
 class Asked(NamedTuple):
     words: tuple[str, ...]
     code: int | None
@@ -73,7 +80,7 @@ def wrong_values(parameter: Any, folder: Path) -> list[str]:
         return []
     if "Path" in str(parameter.type_descriptor.annotation):
         return [str(folder / "file"), str(folder / "file" / "below"), "/proc/none/such"]
-    return [NO_TEXT]
+    return [NO_TEXT, *WRONG.get(parameter.name, ())]
 
 
 def commands(verb: tuple[str, ...], run_dir: Path, folder: Path) -> Iterator[tuple[str, ...]]:

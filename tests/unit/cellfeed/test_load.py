@@ -4,6 +4,8 @@ with a line is told, and costs only that line."""
 from __future__ import annotations
 
 import json
+import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 
 from cellfeed.loading import load as load_module
-from cellfeed.loading.load import LOAD_BATCH_CELLS, PROBLEMS_MAX, LoadReport, LoadSpec, load_file
+from cellfeed.loading.load import IN_FLIGHT, LOAD_BATCH_CELLS, load_file
+from cellfeed.loading.report import PROBLEM_KINDS_MAX, LoadReport
+from cellfeed.loading.spec import LoadSpec
 from cellfeed.loading.taxi import cells_of_trip, expected_figures, load_taxi, shipped_csv
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import Outcome, PutResult
@@ -76,10 +80,17 @@ class CutStore:
 def test_a_load_that_was_cut_off_is_finished_by_running_it_again_without_a_double_or_a_gap(
     datastore: Datastore, file: Path, batches: int, written: bool
 ) -> None:
+    report = LoadReport()
     with pytest.raises(Unavailable):
-        load_file(file, CutStore(datastore, batches, written=written), SPEC)  # type: ignore[arg-type]
-    there = min((batches + written) * BATCH, LINES)
-    assert len(numbers_in(datastore)) == there, "the cut came where it was meant to come"
+        load_file(
+            file,
+            CutStore(datastore, batches, written=written),  # type: ignore[arg-type]
+            SPEC,
+            report=report,
+        )
+    there, sure = len(numbers_in(datastore)), min(batches * BATCH, LINES)
+    assert report.stored == sure, "what was acknowledged is counted"
+    assert sure <= there <= min(sure + written * IN_FLIGHT * BATCH, LINES)
     report = load_file(file, datastore, SPEC)
     assert (report.stored, report.exists, report.complete) == (LINES - there, there, True)
     assert numbers_in(datastore) == list(range(LINES))
@@ -144,14 +155,92 @@ def test_lines_that_are_no_cells_are_told_and_the_others_are_loaded(
     assert numbers_in(datastore) == [0]
 
 
-def test_a_report_counts_every_problem_and_keeps_the_first_hundred_in_words(
+def test_equal_errors_are_one_problem_with_a_count_and_different_ones_are_not(
     datastore: Datastore, tmp_path: Path
 ) -> None:
+    path = tmp_path / "trips.csv"
+    lines = [f"{uuid.uuid4()},{number},x" for number in range(60)]
+    for number in range(10, 40):
+        lines[number] = f"{uuid.uuid4()},word{number},x"
+    lines[50] = f"{uuid.uuid4()},1,x,y"
+    path.write_text("\n".join(["id,n,m", *lines]))
+    report = load_file(path, datastore, LoadSpec("BASE", row_key="id", field_types={"n": "int"}))
+    assert (report.stored, report.failed) == (29, 31)
+    assert [(problem.line, problem.count) for problem in report.problems] == [(12, 30), (52, 1)]
+    assert str(report.problems[0]) == (
+        "line 12: failed: field 'n' holds 'word10', which is not of type int (and 29 more like it:"
+        " lines 13, 14, 15, 16, …)"
+    )
+
+
+def test_problems_of_more_kinds_than_are_kept_are_counted() -> None:
+    report = LoadReport()
+    for number in range(PROBLEM_KINDS_MAX + 5):
+        report.add(number, Outcome.FAILED, InvalidRequest("x" * number))
+    assert (len(report.problems), report.unnamed) == (PROBLEM_KINDS_MAX, 5)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("max_errors", [0, 5, 30])
+def test_a_load_with_more_errors_than_it_may_have_stops_and_tells_behind_which_line(
+    datastore: Datastore, tmp_path: Path, max_errors: int
+) -> None:
     path = tmp_path / "trips.ndjson"
-    path.write_text("nonsense\n" * (PROBLEMS_MAX + 50))
-    report = load_file(path, datastore, SPEC)
-    assert report.failed == PROBLEMS_MAX + 50
-    assert len(report.problems) == PROBLEMS_MAX
+    path.write_text("nonsense\n" * 400 + json.dumps({"id": str(uuid.uuid4())}) + "\n" * 400)
+    report = load_file(path, datastore, LoadSpec("BASE", row_key="id"), max_errors=max_errors)
+    assert report.stopped_behind == report.last_line == report.failed
+    assert max_errors < report.failed <= max_errors + (IN_FLIGHT + 1) * BATCH
+    assert not report.complete
+    whole = load_file(path, datastore, LoadSpec("BASE", row_key="id"), max_errors=400)
+    assert (whole.stopped_behind, whole.failed, whole.stored) == (None, 400, 1)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_of_two_lines_with_one_key_the_first_counts_and_a_row_keeps_the_files_order(
+    datastore: Datastore, tmp_path: Path
+) -> None:
+    path, rows = tmp_path / "trips.ndjson", [str(uuid.uuid4()) for _ in range(7)]
+    path.write_text(
+        "".join(
+            json.dumps({"id": rows[number % 7], "ref": ref, "n": n}) + "\n"
+            for n, (number, ref) in enumerate((n, ref) for ref in range(40) for n in range(7))
+        )
+        + "".join(json.dumps({"id": row, "ref": 3, "n": -1}) + "\n" for row in rows)
+    )
+    report = load_file(path, datastore, LoadSpec("BASE", row_key="id", ref_key="ref"))
+    assert (report.stored, report.conflicts) == (280, 7)
+    assert min(numbers_in(datastore)) == 0
+    for shard in range(datastore.shards):
+        of_row: dict[bytes, list[int]] = {}
+        for cell in datastore.engine.scan(shard, 0, 10_000):
+            of_row.setdefault(cell.row_key, []).append(cell.ref_key)
+        assert all(refs == list(range(40)) for refs in of_row.values())
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_batch_waits_for_one_with_a_row_of_it(tmp_path: Path) -> None:
+    rows = [str(uuid.uuid4()) for _ in range(6 * BATCH)]
+    rows[BATCH] = rows[0]
+    path = tmp_path / "trips.ndjson"
+    path.write_text("".join(json.dumps({"id": row}) + "\n" for row in rows))
+    under_way: list[set[bytes]] = []
+    lock = threading.Lock()
+    met: list[set[bytes]] = []
+
+    class Slow:
+        def put_cells(self, cells: Sequence[Any]) -> list[PutResult]:
+            keys = {cell.row_key for cell in cells}
+            with lock:
+                met.extend(other & keys for other in under_way)
+                under_way.append(keys)
+            time.sleep(0.02)
+            with lock:
+                under_way.remove(keys)
+            return [PutResult(Outcome.STORED, 0, 0) for _ in cells]
+
+    assert load_file(path, Slow(), SPEC).stored == len(rows)  # type: ignore[arg-type]
+    assert met, "batches were under way together"
+    assert not any(met), "but none with a row of another"
 
 
 def test_what_was_not_answered_is_unknown_and_the_load_not_complete(

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cellfeed.loading import records as records_module
-from cellfeed.loading.records import FileFormat, Record, format_of, read_records
+from cellfeed.loading import lines as lines_module
+from cellfeed.loading.record import Record
+from cellfeed.loading.records import FileFormat, format_of, read_records
 from cellfeed.store.errors import InvalidRequest, NotFound
 
 
@@ -85,7 +86,7 @@ def test_a_type_that_does_not_exist_or_for_no_field_is_refused(tmp_path: Path) -
 def test_a_line_without_an_end_is_not_read_into_memory(
     tmp_path: Path, file_format: FileFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records_module, "LINE_BYTES_MAX", 40)
+    monkeypatch.setattr(lines_module, "LINE_BYTES_MAX", 40)
     good = {FileFormat.CSV: b"x\n", FileFormat.NDJSON: b'{"a":"x"}\n'}[file_format]
     content = (
         (b"a\n" if file_format is FileFormat.CSV else b"") + good + b"y" * 1_000 + b"\n" + good

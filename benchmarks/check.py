@@ -23,7 +23,7 @@ from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.integrity import check_node
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.sqlite.integrity import check_files
 from cellfeed.store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX
 

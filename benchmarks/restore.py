@@ -34,8 +34,9 @@ from cellfeed.store.backups.check import check_files, read_state
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_clusters import ClusterTarget
 from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.restore import Target, plan
 from cellfeed.store.backups.restore import restore as restore_backup
+from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.restore_target import Target
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from tests.support import local_mariadb

@@ -7,7 +7,7 @@ second time.
     exports    the last record of each partition in the Kafka cluster
     warehouse  the tables of the configuration (by the caller: they are above this layer)
     backup     later backups of the datastore in the same folder
-               (:func:`cellfeed.store.backups.restore.backup_readers`)
+               (:func:`cellfeed.store.backups.readers_ahead.backup_readers`)
 
 Offsets of whatever topic count: those of columns and views are those of the full log, and which
 view is whose is not known here. Who is in no group and nowhere in the configuration is not known.

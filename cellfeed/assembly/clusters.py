@@ -18,12 +18,8 @@ from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Replica
-from cellfeed.store.engines.mysql.connections import (
-    MySqlAddress,
-    MySqlServer,
-    has_database,
-    parse_mysql_url,
-)
+from cellfeed.store.engines.mysql.address import MySqlAddress, parse_mysql_url
+from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
 

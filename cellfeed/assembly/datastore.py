@@ -17,7 +17,7 @@ from cellfeed.bridge.typed import rejected_cells
 from cellfeed.config.model import Config
 from cellfeed.store.backups.into_clusters import ClusterTarget
 from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.restore import Target
+from cellfeed.store.backups.restore_target import Target
 from cellfeed.store.clusters.model.shard_map import first_map, read_map
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
@@ -27,7 +27,8 @@ from cellfeed.store.engines.mysql.connections import (
     has_database,
 )
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
-from cellfeed.store.engines.mysql.migrations import Layout, check_schema
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.migrations import check_schema
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock

@@ -34,7 +34,8 @@ from cellfeed.store.backups.erasures import to_erase, told_of
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.register import Register
-from cellfeed.store.backups.restore import OnProgress, Plan, plan, restore
+from cellfeed.store.backups.restore import OnProgress, restore
+from cellfeed.store.backups.restore_plan import Plan, plan
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import DataDamaged, InvalidRequest, StorageUnavailable
 

@@ -20,8 +20,8 @@ from cellfeed.store.backups.repair import BackupSource, Mender, Source, repair
 from cellfeed.store.clusters.operating.check import cells_of, check_cluster
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.contract.findings import Findings, OnCells
+from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.mend import NodeCopies, NodeMender
-from cellfeed.store.engines.mysql.migrations import Layout
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
 from cellfeed.store.engines.sqlite.integrity import (
     check_files,

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
-from uuid import UUID
 
 import typer
 
 from cellfeed.assembly.datastore import restore_target
 from cellfeed.bridge.backups.kept_state import restored, trigger_groups
-from cellfeed.bridge.backups.readers import export_readers, group_readers, set_back
+from cellfeed.bridge.backups.readers import group_readers, set_back
 from cellfeed.bridge.coordination.open import open_offsets_elsewhere
 from cellfeed.bridge.groups.history import operator
-from cellfeed.cli.backup import BackupOption, FolderArgument
+from cellfeed.cli.backup_options import BackupOption, FolderArgument
 from cellfeed.cli.instance import IdentityOption
-from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
+from cellfeed.cli.output import JsonOption, errors, progress_bar
 from cellfeed.cli.restore_part import part_of, put_part
-from cellfeed.cli.restore_point import Choice, Chosen
-from cellfeed.config.model import Config
-from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.cli.restore_point import Choice
+from cellfeed.cli.restore_readers import ReadersAhead, first_new_ids, ids_read, readers_of_config
+from cellfeed.cli.restore_report import print_restored
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.binlogs.tailed_folder import with_tails
@@ -33,30 +31,19 @@ from cellfeed.store.backups.erasures import erased_in_folder, to_erase, told_of
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.manifest import Manifest, Reader
 from cellfeed.store.backups.places.open import place_at
-from cellfeed.store.backups.register import Register
-from cellfeed.store.backups.restore import (
-    IDS_LEFT_OUT,
-    Plan,
-    Target,
+from cellfeed.store.backups.readers_ahead import (
     backup_readers,
-    plan,
     readers_ahead,
     refuse_readers_ahead,
 )
+from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import restore as restore_backup
-from cellfeed.store.cells.sharding import check_shard
-from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData
+from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.restore_target import Target
+from cellfeed.store.errors import InvalidRequest, ProtectData
 from cellfeed.store.histories import History
-from cellfeed.store.limits import ADDED_ID_MAX
 
 NO_REASON: Final = "not given"
-
-
-class ReadersAhead(StrEnum):
-    """What becomes of readers that have come further than the backup."""
-
-    REFUSE = "refuse"
-    RAISE_EPOCH = "raise-epoch"
 
 
 def restore(
@@ -205,7 +192,7 @@ def restore(
                 f" {checked.datastore.shards}: a row key's shard never changes. Give one that fits"
                 " with --config"
             )
-        named = _above(above or (), told)
+        named = ids_read(above or (), told)
         part = part_of(row_key, shard, told.shards)
         with errors.status("reading the backups"):
             chosen = choice.checked(None if part is None else part.shard, identities)
@@ -221,7 +208,7 @@ def restore(
         offsets = open_offsets_elsewhere(checked.coordination, _heir(told, target, chosen.backup))
         if offsets is not None:
             opened.enter_context(closing(offsets))
-        living = [*group_readers(offsets, told.shards), *_readers_of_config(checked, run_dir)]
+        living = [*group_readers(offsets, told.shards), *readers_of_config(checked, run_dir)]
         readers = [*living, *backup_readers(later), *folder.beyond]
         if ahead is ReadersAhead.REFUSE:
             # That later backups go beyond a point in time is what it was asked for.
@@ -230,7 +217,7 @@ def restore(
         now_us = time.time_ns() // 1000
         entries = read_state(state_of)
         raised = ahead is ReadersAhead.RAISE_EPOCH or chosen.point is not None
-        new_ids = _new_ids(told, readers, named, raised=raised)
+        new_ids = first_new_ids(told, readers, named, raised=raised)
         with dictionaries_known(chain):
             erased = to_erase(chain, entries, erasures, told.logs)
         entries_back = restored(
@@ -270,26 +257,12 @@ def restore(
                 before_open,
             )
         lost = {shard: ids for shard, ids in planned.lost.items() if not target.is_open(shard)}
-    _tell(planned, chosen, lost, back, left, as_json)
+    print_restored(planned, chosen, lost, back, left, as_json)
 
 
 def _heir(told: Manifest, target: Target, backup: Backup) -> History:
     """The history that the restore begins, or has begun."""
     return History(target.begun_history(backup), told.history.history_id, told.history.origin_id)
-
-
-def _point_as_json(chosen: Chosen) -> dict[str, object]:
-    if chosen.point is None:
-        return {}
-    return {
-        "at": chosen.point,
-        "state_of": chosen.state_of.name,
-        "ends": {str(log.shard): log.watermark for log in chosen.told.logs},
-        "trimmed": {
-            str(shard): {"from": first, "to": last}
-            for shard, (first, last) in chosen.trimmed.items()
-        },
-    }
 
 
 def _refuse_together(
@@ -307,116 +280,4 @@ def _refuse_together(
     if wrong := [name for name, given in (whole_only if is_part else part_only).items() if given]:
         raise InvalidRequest(
             f"{wrong[0]} goes {'without' if is_part else 'with'} a --row-key or --shard"
-        )
-
-
-def _readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
-    found = []
-    for export in config.exports:
-        found += export_readers(export, config.datastore.name, config.datastore.shards)
-    for warehouse in config.warehouses:
-        try:
-            table = WarehouseTable(run_dir.inside(warehouse.directory))
-        except NotFound:
-            continue
-        found += [
-            Reader(warehouse.name, table.topic, shard, location, source="warehouse")
-            for shard, location in table.next_ids().items()
-        ]
-    return found
-
-
-def _above(given: Sequence[str], told: Manifest) -> dict[int, int]:
-    """By shard, below which id somebody has read."""
-    found: dict[int, int] = {}
-    for text in given:
-        shard, _, added_id = text.rpartition(":")
-        if (
-            not added_id.isdecimal()
-            or (shard and not shard.isdecimal())
-            or int(added_id) > ADDED_ID_MAX - IDS_LEFT_OUT - 1
-        ):
-            raise InvalidRequest(
-                f"--above {ascii(text)[:40]} is not of the form 120000 or 3:120000"
-            )
-        for each in [check_shard(int(shard), told.shards)] if shard else range(told.shards):
-            found[each] = max(found.get(each, 0), int(added_id))
-    return found
-
-
-def _new_ids(
-    told: Manifest, readers: Sequence[Reader], named: dict[int, int], *, raised: bool
-) -> dict[int, int]:
-    """By shard, the id from which its log continues, where that is not its end."""
-    found = dict(named)
-    if raised:
-        for log in told.logs:
-            read = max(
-                (reader.location for reader in readers if reader.shard == log.shard), default=0
-            )
-            found[log.shard] = max(log.watermark, read, named.get(log.shard, 0)) + IDS_LEFT_OUT
-    return found
-
-
-def _tell(
-    planned: Plan,
-    chosen: Chosen,
-    lost: Mapping[int, tuple[int, int]],
-    back: Sequence[Reader],
-    left: Sequence[bytes],
-    as_json: bool,
-) -> None:
-    backup, epoch = planned.backup, planned.epoch
-    erased = [str(UUID(bytes=row_key)) for row_key in planned.erased if row_key not in left]
-    not_erased = [str(UUID(bytes=row_key)) for row_key in left]
-    cells = sum(log.watermark - log.log_start for log in backup.manifest.logs)
-    if as_json:
-        gone = {str(shard): {"from": first, "to": last} for shard, (first, last) in lost.items()}
-        told = {"backup": backup.name, "ids": cells, "leader_epoch": epoch, "left_out": gone}
-        print_json(
-            {
-                **told,
-                "set_back": [str(reader) for reader in back],
-                "erased": erased,
-                "not_erased": not_erased,
-                **_point_as_json(chosen),
-            }
-        )
-        return
-    as_of = f" as of {chosen.point}, the state of {chosen.state_of.name}" if chosen.point else ""
-    console.print(
-        f"restored from {backup.name}{as_of}, {cells} ids, and opened in leader epoch {epoch}",
-        highlight=False,
-    )
-    for shard, (first, last) in chosen.trimmed.items():
-        console.print(
-            f"shard {shard} is not as it was: a trim behind that moment took ids {first} to {last}"
-            " before a backup had them",
-            style="red",
-            highlight=False,
-            soft_wrap=True,
-        )
-    if erased:
-        console.print(
-            f"erased again, as the register of erasures says: {len(erased)} rows:"
-            f" {', '.join(erased)}",
-            highlight=False,
-        )
-    for row_key in not_erased:
-        text = (
-            "not erased, though the register of erasures has it: its cluster was opened by an"
-            f" earlier run already: cellfeed erase {row_key}"
-        )
-        console.print(text, style="red", highlight=False, soft_wrap=True)
-    for shard, (first, last) in lost.items():
-        console.print(
-            f"shard {shard}: ids {first} to {last} are nobody's; cells that had them are lost, and"
-            f" the log says so at {last + 1}",
-            highlight=False,
-        )
-    for reader in back:
-        console.print(
-            f"runs again from {reader.shard}:{reader.location}: {reader.name} (what it parked since"
-            " the backup is not in it)",
-            highlight=False,
         )

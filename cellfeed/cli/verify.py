@@ -21,7 +21,8 @@ from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.store.cells.log_gaps import named
 
 if TYPE_CHECKING:
-    from cellfeed.verify import Place, ShardVerdict, VerifyReport
+    from cellfeed.verify.place import Place
+    from cellfeed.verify.report import ShardVerdict, VerifyReport
 
 
 def verify(
@@ -50,8 +51,10 @@ def verify(
     each is named. Ids have no gaps but those that a restore left out. `cellfeed check` looks at
     every file and every node instead, without comparing places.
     """
-    from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace
-    from cellfeed.verify import verify as compare
+    from cellfeed.verify.report import verify as compare
+    from cellfeed.verify.store_place import StorePlace
+    from cellfeed.verify.topic_place import TopicPlace
+    from cellfeed.verify.warehouse_place import WarehousePlace
 
     with client_of(run_dir, url, datastore) as client:
         places: list[Place] = [StorePlace(client)]

@@ -19,7 +19,7 @@ from cellfeed.config.model import (
 from cellfeed.store.arguments import check_datastore_name
 from cellfeed.store.backups.due import INCREMENTS_MAX
 from cellfeed.store.backups.encryption import recipients_of
-from cellfeed.store.engines.mysql.connections import parse_mysql_url
+from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.errors import InvalidRequest, ProtectData
 
 _DAY_S: Final = 86_400

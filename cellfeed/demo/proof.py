@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cellfeed.loading.taxi import TaxiFigures
-from cellfeed.verify import VerifyReport
+from cellfeed.verify.report import VerifyReport
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,10 @@ from cellfeed.run_dir import RunDir
 from cellfeed.signals import raise_if_asked
 from cellfeed.store.errors import NotFound, Unavailable
 from cellfeed.store.http.client import Client
-from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
+from cellfeed.verify.report import verify
+from cellfeed.verify.store_place import StorePlace
+from cellfeed.verify.topic_place import TopicPlace
+from cellfeed.verify.warehouse_place import WarehousePlace
 
 STEP_TIMEOUT_S: Final = 300.0
 """How long billing or the warehouse may take; on two cores they need a few seconds."""

@@ -18,7 +18,7 @@ from cellfeed.servers.kafka import KafkaServer
 from cellfeed.servers.life import LocalServer
 from cellfeed.servers.mariadb import Account, MariaDbServer
 from cellfeed.servers.zookeeper import ZooKeeperServer
-from cellfeed.store.engines.mysql.connections import parse_mysql_url
+from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.errors import NotFound
 
 SERVER_KINDS: Final = frozenset({"mariadb", "zookeeper", "kafka"})

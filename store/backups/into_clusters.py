@@ -34,7 +34,8 @@ from typing import Final
 
 from cellfeed.store.backups.folder import Backup
 from cellfeed.store.backups.into_mysql import MySqlRestore
-from cellfeed.store.backups.restore import LogReader, Plan
+from cellfeed.store.backups.restore_plan import Plan
+from cellfeed.store.backups.restore_target import LogReader
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, Triple
 from cellfeed.store.clusters.model.restore_mark import Mark
 from cellfeed.store.clusters.model.roles import Role, newest, read_role
@@ -46,7 +47,7 @@ from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.replication import promotion_lock, set_semi_sync
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import ProtectData, Unavailable
@@ -59,8 +60,8 @@ _log: Final = logging.getLogger("cellfeed.restore")
 
 
 class ClusterTarget:
-    """:class:`cellfeed.store.backups.restore.Target`. Use as a context: it holds the locks and
-    closes the servers."""
+    """:class:`cellfeed.store.backups.restore_target.Target`. Use as a context: it holds the locks
+    and closes the servers."""
 
     def __init__(self, clusters: Sequence[ClusterServers], shard_map: ShardMap) -> None:
         self._clusters = {cluster.name: cluster for cluster in clusters}

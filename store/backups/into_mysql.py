@@ -22,7 +22,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from cellfeed.store.backups.manifest import BackedTurn
-from cellfeed.store.backups.restore import RestoredLog
+from cellfeed.store.backups.restore_plan import RestoredLog
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.cells.dictionary import Dictionary
@@ -36,11 +36,12 @@ from cellfeed.store.engines.mysql.cells import (
     row_literal,
     sql_moment,
 )
-from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.errors import commit_failed
 from cellfeed.store.engines.mysql.guard import ROLE_KEY, Guard, guard_failed
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.statements import commit_script, query
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 

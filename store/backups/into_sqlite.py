@@ -16,7 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cellfeed.store.backups.folder import Backup
-from cellfeed.store.backups.restore import LogReader, Plan
+from cellfeed.store.backups.restore_plan import Plan
+from cellfeed.store.backups.restore_target import LogReader
 from cellfeed.store.backups.synced import sync_folder
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
@@ -39,8 +40,8 @@ _STATE_ENTRIES = 1_000
 
 
 class SqliteTarget:
-    """:class:`cellfeed.store.backups.restore.Target`. ``place``: the folder that the datastore is
-    to have. Use as a context: it holds the lock."""
+    """:class:`cellfeed.store.backups.restore_target.Target`. ``place``: the folder that the
+    datastore is to have. Use as a context: it holds the lock."""
 
     def __init__(self, place: Path, datastore: str, shards: int) -> None:
         self._place = place

@@ -41,274 +41,33 @@ differ in how they do this, and in what a kill leaves:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
-from uuid import NAMESPACE_URL, UUID, uuid5
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from cellfeed.store.backups.check import (
-    chain_dictionaries,
-    check_whole,
     dictionaries_known,
     read_segment,
 )
-from cellfeed.store.backups.epochs import epoch_of_next_history
 from cellfeed.store.backups.folder import Backup
-from cellfeed.store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
-from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import ERASED_BODY, decode_body, encode_body
-from cellfeed.store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
-from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.backups.manifest import Segment
+from cellfeed.store.backups.restore_plan import Plan
+from cellfeed.store.backups.restore_target import LogReader, Target
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.digest import ShardDigest
-from cellfeed.store.cells.sharding import shards_of
-from cellfeed.store.engines.contract.state_limits import revision_of_next_history
-from cellfeed.store.erasures import done_entry
-from cellfeed.store.errors import DataDamaged, ProtectData
+from cellfeed.store.errors import DataDamaged
 from cellfeed.store.failpoints import declare, failpoint
-from cellfeed.store.histories import NO_HISTORY, History
-from cellfeed.store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
+from cellfeed.store.limits import SCAN_CELLS_MAX
 
 declare(
     "restore.after_begin", "restore.after_load", "restore.after_complete", "restore.before_open"
 )
 
-IDS_LEFT_OUT: Final = 100_000
-"""Ids that are left out above the highest location that any reader has saved. A reader is ahead of
-its saved location by the records that it handles until it saves again: with Kafka's clients 5 s, at
-20,000 records a second of one partition. More would cost readers: a gateway sends empty batches for
-unused ids, 15 ms of work for so many."""
 
-_NAMED_MAX: Final = 10
-_KEYS_AT_A_TIME: Final = 4_096
 _SCAN_CELLS: Final = min(5_000, SCAN_CELLS_MAX)
 
 OnProgress = Callable[[int, int], None]
 """Gets how many cells have been loaded and read back, and of how many (each counts twice)."""
-
-
-class RestoredLog(NamedTuple):
-    """A log as it is to be. ``epochs``: with the new one. ``note``: the cell behind the ids that
-    are left out; None where none are. ``erased``: the cells that mark erasures which only later
-    backups know, behind all others."""
-
-    shard: int
-    log_start: int
-    end: int
-    last_created_at_us: int
-    epochs: list[tuple[int, int]]
-    note: StoredCell | None
-    erased: Sequence[StoredCell] = ()
-
-    @property
-    def added(self) -> list[StoredCell]:
-        """The cells that the restore itself writes, by added_id."""
-        return [*([] if self.note is None else [self.note]), *self.erased]
-
-    @property
-    def next_added_id(self) -> int:
-        return self.added[-1].added_id + 1 if self.added else self.end
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a restore does. ``chain``: the backups that have the cells; ``backup``: the one that it
-    restores, the last of them but for a point in time. ``state``: the entries that come back, keys
-    and values. ``parent``: the history that was backed up, empty where the backup does not say."""
-
-    backup: Backup
-    chain: Sequence[Backup]
-    epoch: int
-    logs: Mapping[int, RestoredLog]
-    state: Sequence[tuple[str, bytes]]
-    state_revision: int
-    dictionaries: Sequence[Dictionary]
-    turns: Sequence[BackedTurn]
-    columns: Sequence[str]
-    parent: History = NO_HISTORY
-
-    @property
-    def erased(self) -> list[bytes]:
-        """Row keys of the rows that the restore erases."""
-        return [cell.row_key for log in self.logs.values() for cell in log.erased]
-
-    @property
-    def lost(self) -> dict[int, tuple[int, int]]:
-        """By shard the first and the last of the ids that are left out."""
-        return {
-            shard: (log.end, log.note.added_id - 1)
-            for shard, log in self.logs.items()
-            if log.note is not None
-        }
-
-
-class LogReader(Protocol):
-    """What a restored log is read back with."""
-
-    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]: ...
-
-
-class Target(Protocol):
-    """Storage that is restored into, by one process at a time."""
-
-    def begun_epoch(self, backup: Backup) -> int | None:
-        """The leader epoch of an unfinished restore of this backup, which must keep it; None where
-        a restore begins. Raises Unavailable."""
-        ...
-
-    def begun_history(self, backup: Backup) -> str:
-        """The id of the history that an unfinished restore of this backup has begun; empty where
-        none was. Raises Unavailable."""
-        ...
-
-    def begin(self, plan: Plan) -> None:
-        """Makes sure that it is empty, or half-restored from the same backup, and that nobody opens
-        it; then writes the dictionaries. Raises ProtectData."""
-        ...
-
-    def loaded(self, shard: int) -> int:
-        """The id that is to be loaded next; 0 when none was."""
-        ...
-
-    def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
-        """The next cells of a log, in order."""
-        ...
-
-    def complete(self, plan: Plan) -> None:
-        """Counters, epochs, columns, notes, and the state."""
-        ...
-
-    def reader(self) -> AbstractContextManager[LogReader]:
-        """Reads what is there now."""
-        ...
-
-    def open(self) -> None:
-        """From now on it is a datastore like any other."""
-        ...
-
-    def is_open(self, shard: int) -> bool:
-        """Whether the shard was opened by an earlier run, which was killed before it had opened
-        all. It was whole and read back then, and has been used since: puts, trims and erasures are
-        as they should be."""
-        ...
-
-    def not_erased(self, plan: Plan) -> list[bytes]:
-        """Row keys that the plan erases, and that the storage still has, for their shard was opened
-        before a backup told of it."""
-        ...
-
-
-def readers_ahead(chain: Sequence[Backup], readers: Sequence[Reader]) -> list[Reader]:
-    """Those who have read what the backup does not have, the furthest ahead first."""
-    ends = {log.shard: log.watermark for log in chain[-1].manifest.logs}
-    ahead = [reader for reader in readers if reader.location > ends.get(reader.shard, ADDED_ID_MAX)]
-    return sorted(ahead, key=lambda reader: (ends[reader.shard] - reader.location, reader.name))
-
-
-def backup_readers(later: Sequence[Backup]) -> list[Reader]:
-    """Later backups of the same datastore as readers: each id that one of them has was shown."""
-    return [
-        Reader(
-            each.name,
-            each.manifest.datastore,
-            log.shard,
-            log.watermark,
-            max((epoch for epoch, _ in log.epochs), default=-1),
-            "backup",
-        )
-        for each in later
-        for log in each.manifest.logs
-    ]
-
-
-def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> None:
-    """Raises ProtectData when there are any."""
-    if not ahead:
-        return
-    named = "; ".join(map(str, ahead[:_NAMED_MAX])) + (
-        f"; and {len(ahead) - _NAMED_MAX} more" if len(ahead) > _NAMED_MAX else ""
-    )
-    ends = ", ".join(
-        f"{log.shard}:{log.watermark}"
-        for log in chain[-1].manifest.logs
-        if log.shard in {reader.shard for reader in ahead[:_NAMED_MAX]}
-    )
-    raise ProtectData(
-        f"nothing restored: backup {chain[-1].name} ends at {ends}, and readers have come further:"
-        f" {named}. Restore a newer backup; or, if what lies between is lost for good, let the ids"
-        " continue above what they have read: --readers-ahead raise-epoch"
-    )
-
-
-def plan(
-    chain: Sequence[Backup],
-    state: Sequence[tuple[str, bytes]],
-    readers: Sequence[Reader],
-    new_ids: Mapping[int, int],
-    now_us: int,
-    why: str,
-    erased: Mapping[int, Sequence[bytes]] | None = None,
-    begun_epoch: int | None = None,
-    point: Backup | None = None,
-) -> Plan:
-    """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log
-    must not continue at its end. ``why``: the reason that the log's note gives. ``erased``: by
-    shard the rows that were erased since (:mod:`cellfeed.store.backups.erasures`). ``begun_epoch``:
-    that of an unfinished restore, as the target reports it. ``point``: a point in time as a backup
-    (:mod:`cellfeed.store.backups.point`). Raises ProtectData where no leader epoch of Kafka is
-    left."""
-    backup = chain[-1] if point is None else point
-    told = backup.manifest
-    check_whole(chain, told.logs)
-    known = [epoch for log in told.logs for epoch, _ in log.epochs] + [
-        reader.leader_epoch for reader in readers
-    ]
-    epoch = epoch_of_next_history(max(known, default=0)) if begun_epoch is None else begun_epoch
-    wanted = [log.shard for log in told.logs if new_ids.get(log.shard, 0) > log.watermark]
-    keys = _row_keys(told.datastore, epoch, told.shards, wanted)
-    logs = {}
-    for log in told.logs:
-        note = (
-            _note(log, keys[log.shard], epoch, new_ids[log.shard], now_us, backup.name, why)
-            if log.shard in keys
-            else None
-        )
-        first = log.watermark if note is None else note.added_id + 1
-        at_us = max(now_us, log.last_created_at_us)
-        entries = [
-            StoredCell(first + n, row_key, ERASED_COLUMN, 0, at_us, ERASED_BODY)
-            for n, row_key in enumerate((erased or {}).get(log.shard, ()))
-        ]
-        logs[log.shard] = RestoredLog(
-            log.shard,
-            log.log_start,
-            log.watermark,
-            at_us if note is not None or entries else log.last_created_at_us,
-            [*log.epochs, (epoch, log.watermark)],
-            note,
-            entries,
-        )
-    added = [*([RESTORED_COLUMN] if keys else []), *([ERASED_COLUMN] if erased else [])]
-    columns = [*told.columns, *(name for name in added if name not in told.columns)]
-    revision = revision_of_next_history(told.state_revision)
-    done = dict(
-        done_entry(UUID(bytes=cell.row_key), cell.added_id, cell.created_at_us)
-        for log in logs.values()
-        for cell in log.erased
-    )
-    kept = [*((key, value) for key, value in state if key not in done), *done.items()]
-    return Plan(
-        backup,
-        chain,
-        epoch,
-        logs,
-        kept,
-        revision,
-        chain_dictionaries(chain),
-        told.turns,
-        columns,
-        told.history,
-    )
 
 
 def restore(
@@ -428,43 +187,3 @@ def _feed(digest: ShardDigest, cells: Sequence[StoredCell]) -> None:
         digest.add(
             cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)
         )
-
-
-def _note(
-    log: BackedLog, row_key: bytes, epoch: int, added_id: int, now_us: int, backup: str, why: str
-) -> StoredCell:
-    body = {
-        "backup": backup,
-        "leader_epoch": epoch,
-        "lost_from": log.watermark,
-        "lost_to": added_id - 1,
-        "reason": why,
-        "restored_at": moment(now_us).isoformat(),
-        "shard": log.shard,
-    }
-    at_us = max(now_us, log.last_created_at_us)
-    return StoredCell(
-        added_id,
-        row_key,
-        RESTORED_COLUMN,
-        epoch,
-        at_us,
-        encode_body(canonical_json.canonical(body)),
-    )
-
-
-def _row_keys(datastore: str, epoch: int, shards: int, wanted: Sequence[int]) -> dict[int, bytes]:
-    """A row key of each of these shards, that nobody else makes."""
-    found: dict[int, bytes] = {}
-    left, number = set(wanted), 0
-    while left:
-        keys = [
-            uuid5(NAMESPACE_URL, f"cellfeed restore {datastore} {epoch} {number + each}").bytes
-            for each in range(_KEYS_AT_A_TIME)
-        ]
-        number += _KEYS_AT_A_TIME
-        for key, shard in zip(keys, shards_of(keys, shards), strict=True):
-            if shard in left:
-                left.discard(shard)
-                found[shard] = key
-    return found

@@ -33,7 +33,8 @@ from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Replica
-from cellfeed.store.engines.mysql.connections import MySqlServer, parse_mysql_url
+from cellfeed.store.engines.mysql.address import parse_mysql_url
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.limits import ADDED_ID_MAX

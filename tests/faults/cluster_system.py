@@ -27,7 +27,8 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.node import OpenNode
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.engines.mysql.connections import MySqlServer, parse_mysql_url
+from cellfeed.store.engines.mysql.address import parse_mysql_url
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.indexes.version import IndexVersion
 from tests.faults import general_log

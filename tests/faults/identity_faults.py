@@ -36,7 +36,8 @@ from cellfeed.store.clusters.operating.promote import Promotion, promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.mysql.connections import MySqlServer, parse_mysql_url
+from cellfeed.store.engines.mysql.address import parse_mysql_url
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.replication import (
     is_read_only,

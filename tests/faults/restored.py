@@ -16,7 +16,9 @@ from cellfeed.store.backups.erasures import to_erase, told_of
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.register import Register
-from cellfeed.store.backups.restore import Target, plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.restore_target import Target
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import CellfeedError

@@ -16,7 +16,8 @@ from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.mysql.connections import MySqlServer, parse_mysql_url
+from cellfeed.store.engines.mysql.address import parse_mysql_url
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from tests.faults.cluster_faults import until
 from tests.faults.cluster_system import DATASTORE, SHARDS, DirectWriters, Tailer, seen_stored

@@ -28,7 +28,10 @@ from cellfeed.store.errors import NotFound
 from cellfeed.store.http.client import Client
 from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.version import IndexVersion
-from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
+from cellfeed.verify.report import verify
+from cellfeed.verify.store_place import StorePlace
+from cellfeed.verify.topic_place import TopicPlace
+from cellfeed.verify.warehouse_place import WarehousePlace
 from tests.faults.invariants import (
     Log,
     Seen,

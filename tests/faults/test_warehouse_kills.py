@@ -18,7 +18,10 @@ from cellfeed.consumers.warehouse.layout import STAGING
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FAILPOINTS
-from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
+from cellfeed.verify.report import verify
+from cellfeed.verify.store_place import StorePlace
+from cellfeed.verify.topic_place import TopicPlace
+from cellfeed.verify.warehouse_place import WarehousePlace
 from tests.support.running_gateway import REPOSITORY, GatewayProcess
 from tests.support.trips_log import fill
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from cellfeed.store.clusters.moves import steps, waiting
+from cellfeed.store.clusters.moves import copying, steps, switching, waiting
 from cellfeed.store.clusters.serving import placement
 from cellfeed.store.engines.mysql import locks
 from cellfeed.store.failpoints import FAILPOINTS
@@ -46,7 +46,8 @@ def place() -> Iterator[Place]:
 def _waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whom an actor waits for stands still in this very order."""
     monkeypatch.setattr(locks, "LOCK_FREED_S", 0)
-    monkeypatch.setattr(steps, "AGAIN_S", 1.0)
+    for part in (copying, switching):
+        monkeypatch.setattr(part, "AGAIN_S", 1.0)
     monkeypatch.setattr(waiting, "FENCE_MAX_S", 4.0)
     monkeypatch.setattr(steps, "FENCES_MAX", 1)
     monkeypatch.setattr(placement, "MOVE_WAIT_S", 0.1)

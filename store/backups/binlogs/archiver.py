@@ -56,7 +56,7 @@ from cellfeed.store.backups.sealed import PLAIN
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import History, refuse_other_history

@@ -28,8 +28,9 @@ from cellfeed.store.backups.binlogs.transactions import AddedCell, EpochBegin, T
 from cellfeed.store.cells.cell import microseconds
 from cellfeed.store.cells.dictionary import Dictionary, to_line
 from cellfeed.store.engines.mysql.cells import MICROSECONDS, stored_cell
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import DataDamaged, ProtectData, StorageUnavailable
 
 HEARTBEAT_S: Final = 0.5

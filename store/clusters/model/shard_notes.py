@@ -11,8 +11,8 @@ from pymysql.connections import Connection
 
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.engines.mysql.connections import query
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.statements import query
 
 Clusters = Mapping[str, ClusterServers]
 """The clusters of a datastore by name."""

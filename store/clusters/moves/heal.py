@@ -64,7 +64,7 @@ from cellfeed.store.clusters.moves.take_back import bar_switch, give_back, take_
 from cellfeed.store.clusters.moves.underway import Underway, owners, underway
 from cellfeed.store.clusters.moves.waiting import TooSlow
 from cellfeed.store.clusters.operating.present_role import cluster_role
-from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 

@@ -18,7 +18,8 @@ from pymysql.connections import Connection
 from cellfeed.store.clusters.model.shard_notes import HIDDEN, tables
 from cellfeed.store.clusters.moves.shard_side import ShardSide
 from cellfeed.store.engines.mysql.cells import parts
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.statements import query
 
 BUCKETS: Final = 256
 """Parts of a table that are compared, and copied, as a whole."""

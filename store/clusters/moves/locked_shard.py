@@ -23,10 +23,11 @@ from cellfeed.store.clusters.model.shard_notes import (
     shard_notes,
     tables,
 )
-from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import commit_failed, failed
 from cellfeed.store.engines.mysql.guard import ATTEMPTS_MAX, Guard, guard_failed
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.statements import commit_script, query
 from cellfeed.store.errors import StaleWriter, StorageUnavailable
 from cellfeed.store.failpoints import marked
 

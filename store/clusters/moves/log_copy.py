@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from cellfeed.store.clusters.moves.shard_side import ShardSide
 from cellfeed.store.engines.contract.scan_gaps import refuse_gap
 from cellfeed.store.engines.mysql.cells import CURE, read_cells, row_literal
-from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import Trimmed
 
 STEP_CELLS: Final = 10_000

@@ -15,9 +15,10 @@ from typing import Final, TypeVar
 
 from cellfeed.store.clusters.model.shard_map import merged, read_map
 from cellfeed.store.clusters.model.shard_notes import Clusters, notes_of_master
+from cellfeed.store.clusters.moves.copying import AGAIN_S
 from cellfeed.store.clusters.moves.shard_copies import copy_on
 from cellfeed.store.clusters.moves.shard_diff import refuse_loss
-from cellfeed.store.clusters.moves.steps import AGAIN_S, Move, Moved, opened_side
+from cellfeed.store.clusters.moves.steps import Move, Moved, opened_side
 from cellfeed.store.clusters.moves.take_back import take_back
 from cellfeed.store.clusters.moves.underway import Underway, underway_of
 from cellfeed.store.clusters.moves.waiting import DROP_WAIT_S, TooSlow, wait_for_minions

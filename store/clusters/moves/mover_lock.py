@@ -9,8 +9,8 @@ from pymysql.constants import ER
 
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.engines.mysql.connections import query
 from cellfeed.store.engines.mysql.errors import error_code
+from cellfeed.store.engines.mysql.statements import query
 
 
 def lock_name(cluster: ClusterServers, shard: int) -> str:

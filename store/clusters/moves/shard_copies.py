@@ -12,9 +12,10 @@ import pymysql
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_notes import HIDDEN, Clusters, ShardNotes, shard_notes
 from cellfeed.store.clusters.operating.present_role import cluster_role
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import failed
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError
 
 Kind = Literal["serves", "arriving", "kept"]

@@ -27,8 +27,8 @@ from cellfeed.store.cells.body_codec import ERASED_BODY, decode_body
 from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.clusters.model.shard_notes import Clusters
 from cellfeed.store.clusters.moves.shard_copies import ShardCopy, copies_of
-from cellfeed.store.engines.mysql.connections import query
 from cellfeed.store.engines.mysql.digest import is_fit, range_digest, raw_rows
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError, NotFound, ProtectData
 
 STEP_CELLS: Final = 20_000

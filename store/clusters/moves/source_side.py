@@ -11,7 +11,7 @@ from cellfeed.store.clusters.model.shard_notes import (
     HIDDEN,
 )
 from cellfeed.store.clusters.moves.locked_shard import LockedShard
-from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import StorageUnavailable
 
 

@@ -16,8 +16,8 @@ from cellfeed.store.clusters.model.shard_notes import (
 )
 from cellfeed.store.clusters.moves.locked_shard import LockedShard
 from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, parts
-from cellfeed.store.engines.mysql.connections import query
-from cellfeed.store.engines.mysql.migrations import ADD_CHECKSUMS, schema_statements
+from cellfeed.store.engines.mysql.schema_steps import ADD_CHECKSUMS, schema_statements
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 

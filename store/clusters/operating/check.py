@@ -7,7 +7,8 @@ from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.contract.findings import Findings, OnCells
 from cellfeed.store.engines.mysql.integrity import check_node, ids_of
-from cellfeed.store.engines.mysql.migrations import Layout, check_schema
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.migrations import check_schema
 from cellfeed.store.errors import CellfeedError, ProtectData
 
 

@@ -21,7 +21,7 @@ from cellfeed.store.clusters.operating.present_role import (
     locked_role,
 )
 from cellfeed.store.clusters.operating.rejoin import follow_again
-from cellfeed.store.engines.mysql.connections import MySqlServer, has_database, query
+from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
 from cellfeed.store.engines.mysql.errors import failed
 from cellfeed.store.engines.mysql.replication import (
     copy_lock,
@@ -30,6 +30,7 @@ from cellfeed.store.engines.mysql.replication import (
     set_semi_sync,
     stop_following,
 )
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 

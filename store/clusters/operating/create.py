@@ -27,7 +27,7 @@ from cellfeed.store.clusters.model.shard_map import ShardMap, write_map
 from cellfeed.store.clusters.operating.catch_up import wait_for_minions
 from cellfeed.store.clusters.operating.replication_mode import follow_configuration
 from cellfeed.store.engines.mysql.checks import check_server, refuse
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.replication import (
     check_mariadb,
@@ -37,6 +37,7 @@ from cellfeed.store.engines.mysql.replication import (
     set_semi_sync,
 )
 from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import refuse_other_history

@@ -11,9 +11,10 @@ from cellfeed.store.cells.body_codec import decode_body, is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, StoredCell
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.replication import Gtid, position
+from cellfeed.store.engines.mysql.statements import query
 
 _SCAN_CELLS: Final = 5_000
 

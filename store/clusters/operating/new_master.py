@@ -12,7 +12,6 @@ import msgspec
 from cellfeed.store.clusters.model.roles import TAKEOVER_S, Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.engines.contract.state_limits import revision_of_next_history
-from cellfeed.store.engines.mysql.connections import query, run_script
 from cellfeed.store.engines.mysql.guard import ROLE_KEY
 from cellfeed.store.engines.mysql.replication import (
     follow,
@@ -21,6 +20,7 @@ from cellfeed.store.engines.mysql.replication import (
     set_semi_sync,
     stop_following,
 )
+from cellfeed.store.engines.mysql.statements import query, run_script
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.failpoints import declare, failpoint, marked
 

@@ -25,9 +25,10 @@ from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_notes import HIDDEN
 from cellfeed.store.clusters.operating.catch_up import wait_for_minions
 from cellfeed.store.clusters.operating.present_role import cluster_role
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.scrub import ServerScrub, scrubbing
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 
 _META_TABLES = ("buffered_cell", "state_entry")

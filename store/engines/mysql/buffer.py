@@ -15,8 +15,9 @@ from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.cells import parts
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.limits import BATCH_BYTES_MAX
 
 _KEYS_MAX: Final = 500

@@ -23,7 +23,7 @@ from pymysql.connections import Connection
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import StoredCell, moment
 from cellfeed.store.cells.checksum import cell_checksum
-from cellfeed.store.engines.mysql.connections import PACKET_BYTES_MAX, query
+from cellfeed.store.engines.mysql.statements import PACKET_BYTES_MAX, query
 from cellfeed.store.errors import DataDamaged
 from cellfeed.store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from pymysql.connections import Connection
 
-from cellfeed.store.engines.mysql.connections import query
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import WrongServerSettings
 
 PACKET_BYTES_MIN: Final = 32 << 20

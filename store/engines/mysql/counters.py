@@ -15,9 +15,10 @@ from pymysql.connections import Connection
 
 from cellfeed.store.engines.contract.values import Head, Look
 from cellfeed.store.engines.mysql.cells import MICROSECONDS
-from cellfeed.store.engines.mysql.connections import MySqlServer, is_mariadb, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.replication import SEMI_SYNC_SETTINGS
 from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.engines.mysql.statements import is_mariadb, query
 from cellfeed.store.errors import ShardMoving
 
 _EPOCH_WEIGHT: Final = 1 << 32

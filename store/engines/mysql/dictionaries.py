@@ -25,8 +25,9 @@ from cellfeed.store.engines.contract.dictionaries import (
     with_turns,
 )
 from cellfeed.store.engines.contract.values import WriteTerms
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from pymysql.connections import Connection
 
 from cellfeed.store.engines.mysql.cells import CELL, MICROSECONDS, stored_cell
-from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import DataDamaged
 
 _CONTENT: Final = (

@@ -1,17 +1,14 @@
 """An engine over one MySQL or MariaDB master: a database per shard, one meta database with the
 counters. Promises E1–E27.
 
-Statements are in a module for each concern: puts, the log's scans, counters, trims, erasures,
-indexes, state.
+Statements are in a module for each concern: puts, reads by key, the log's scans, counters, trims,
+erasures, indexes, state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Final
-
-from pymysql.connections import Connection
 
 from cellfeed.store.cells import known_dictionaries
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC, encode_cells
@@ -20,7 +17,6 @@ from cellfeed.store.cells.sharding import check_shard, check_shard_count, shard_
 from cellfeed.store.engines.contract.buffer import NodeBufferTable
 from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts
 from cellfeed.store.engines.contract.engine import NodeStateTable
-from cellfeed.store.engines.contract.read_bounds import Page
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
@@ -32,31 +28,26 @@ from cellfeed.store.engines.contract.values import (
     WriteTerms,
 )
 from cellfeed.store.engines.mysql.buffer import MySqlBuffer
-from cellfeed.store.engines.mysql.cells import KEY, plain_cells, sql_moment, stored_cell
 from cellfeed.store.engines.mysql.checks import check_server, check_tables, refuse
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.counters import MySqlCounters
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.erase import EraseStatements
 from cellfeed.store.engines.mysql.guard import Guard
 from cellfeed.store.engines.mysql.index import MySqlIndexes
+from cellfeed.store.engines.mysql.key_reads import MySqlKeyReads
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.locked_counters import CounterLocks
 from cellfeed.store.engines.mysql.log import MySqlLog
-from cellfeed.store.engines.mysql.migrations import Layout, check_schema, migrate
+from cellfeed.store.engines.mysql.migrations import check_schema, migrate
 from cellfeed.store.engines.mysql.promises import promised_database, read_promise
-from cellfeed.store.engines.mysql.put import Encoding, PutStatements, sql_triple
+from cellfeed.store.engines.mysql.put import Encoding, PutStatements
 from cellfeed.store.engines.mysql.rewrite import RewriteStatements
 from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.engines.mysql.trim import TrimStatements
 from cellfeed.store.histories import NO_HISTORY, History
 from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
-
-_LARGE_BODY_BYTES: Final = 4 << 10
-"""Stored bodies up to which a read of many keys fetches all at once: 20 MB with ``READ_KEYS_MAX``
-of them. Larger ones are fetched one by one."""
-
-_COLUMNS_STEP: Final = 16
-"""Columns of a row that are fetched at once: as many bodies at their limit as an answer holds. Rows
-have fewer as a rule."""
 
 
 class MySqlEngine:
@@ -101,13 +92,15 @@ class MySqlEngine:
         self._buffer = MySqlBuffer(self._server, self._meta)
         self._indexes = MySqlIndexes(self._server, self._meta, self._database, self._shards)
         self._counters = MySqlCounters(self._server, self._meta, self._state)
+        self._keys = MySqlKeyReads(self._server, self._database, self._shards)
         self._log = MySqlLog(self._server, self._database, self._counters)
-        self._put = PutStatements(self._server, self._meta, self._database, clock_us)
+        counters = CounterLocks(self._server, self._meta, clock_us)
+        self._put = PutStatements(self._server, self._meta, self._database, counters)
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
         known_dictionaries.add_source(self._dictionaries.find, single_node=True)
-        self._trim = TrimStatements(self._server, self._meta, self._database, self._put)
-        self._erase = EraseStatements(self._server, self._meta, self._database, self._put)
-        self._rewrite = RewriteStatements(self._server, self._meta, self._database, self._put)
+        self._trim = TrimStatements(self._server, self._meta, self._database, counters)
+        self._erase = EraseStatements(self._server, self._meta, self._database, counters)
+        self._rewrite = RewriteStatements(self._server, self._meta, self._database, counters)
 
     @property
     def datastore(self) -> str:
@@ -156,106 +149,22 @@ class MySqlEngine:
     def get(
         self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER
     ) -> list[LocatedCell | None]:
-        found: dict[Triple, LocatedCell | None] = {}
-        with self._server.connection() as connection:
-            for shard, wanted in self._by_shard(
-                [(triple.row_key, triple) for triple in triples]
-            ).items():
-                # Large bodies stay where they are until their turn has come.
-                columns = f"{KEY}, IF(LENGTH(body) > {_LARGE_BODY_BYTES}, NULL, body), crc"
-                for row in self._rows(
-                    connection,
-                    shard,
-                    columns,
-                    f"(row_key, column_name, ref_key) IN ({','.join(map(sql_triple, wanted))})",
-                ):
-                    found[Triple(row[1], row[2].decode(), int(row[3]))] = (
-                        None if row[5] is None else LocatedCell(shard, stored_cell(shard, row))
-                    )
-            results: list[LocatedCell | None] = []
-            page = Page()
-            for triple in triples:
-                if triple in found and found[triple] is None:
-                    shard = shard_of(triple.row_key, self._shards)
-                    cells = self._select(
-                        connection,
-                        shard,
-                        f"(row_key, column_name, ref_key) IN ({sql_triple(triple)})",
-                    )
-                    found[triple] = (
-                        LocatedCell(shard, cells[0]) if cells else None
-                    )  # it was trimmed meanwhile
-                results.append(there := found.get(triple))
-                page.take([there.cell.body] if there else ())
-                if page.is_full:
-                    break
-        return results
+        return self._keys.get(triples)
 
     def latest(
         self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER
     ) -> list[LocatedCell | None]:
-        with self._server.connection() as connection:
-            results: list[LocatedCell | None] = []
-            page = Page()
-            for row_key, column_name in keys:
-                shard = shard_of(row_key, self._shards)
-                condition = (
-                    f"row_key = X'{row_key.hex()}' AND column_name ="
-                    f" X'{column_name.encode().hex()}' ORDER BY ref_key DESC LIMIT 1"
-                )
-                cells = self._select(connection, shard, condition)
-                results.append(LocatedCell(shard, cells[0]) if cells else None)
-                page.take([cell.body for cell in cells])
-                if page.is_full:
-                    break
-        return results
+        return self._keys.latest(keys)
 
     def row(
         self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = ""
     ) -> list[list[LocatedCell]]:
-        rows: list[list[LocatedCell]] = []
-        page = Page()
-        with self._server.connection() as connection:
-            for row_key in row_keys:
-                rows.append([])
-                after = "" if len(rows) > 1 else after_column
-                while True:
-                    step = self._row_step(connection, row_key, after)
-                    rows[-1] += page.take_up_to_full_of(step)
-                    if page.is_full:
-                        return rows
-                    if len(step) < _COLUMNS_STEP:
-                        break
-                    after = step[-1].cell.column_name
-        return rows
-
-    def _row_step(
-        self, connection: Connection[Any], row_key: bytes, after_column: str
-    ) -> list[LocatedCell]:
-        """The latest cells of the next ``_COLUMNS_STEP`` columns of a row."""
-        shard = shard_of(row_key, self._shards)
-        key = f"row_key = X'{row_key.hex()}'" + (
-            f" AND column_name > X'{after_column.encode().hex()}'" if after_column else ""
-        )
-        latest = (
-            f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE {key} GROUP"
-            " BY column_name"
-        )
-        condition = (
-            f"{key} AND (column_name, ref_key) IN ({latest}) ORDER BY column_name LIMIT"
-            f" {_COLUMNS_STEP}"
-        )
-        return [LocatedCell(shard, cell) for cell in self._select(connection, shard, condition)]
+        return self._keys.row(row_keys, after_column)
 
     def row_cells(
         self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX
     ) -> list[StoredCell]:
-        condition = (
-            f"row_key = X'{row_key.hex()}' AND added_id >= {after + 1:d} ORDER BY added_id LIMIT"
-            f" {limit:d}"
-        )
-        with self._server.connection() as connection:
-            return self._select(connection, shard_of(row_key, self._shards), condition)
+        return self._keys.row_cells(row_key, after, limit)
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         return self._log.scan(check_shard(shard, self._shards), location, limit)
@@ -269,40 +178,10 @@ class MySqlEngine:
         self, shard: int, start: int, end: int, log_start: int, watermark: int
     ) -> set[int]:
         check_shard(shard, self._shards)
-        cells = f"{self._database(shard)}.cell"
-        # The index by key is read backwards up to its first entry: as cheap for a row of a million
-        # revisions (EXISTS would pass all the lower ref keys).
-        newest = (
-            f"SELECT newer.ref_key FROM {cells} AS newer WHERE newer.row_key = older.row_key AND"
-            f" newer.column_name = older.column_name AND newer.added_id >= {log_start:d} AND"
-            f" newer.added_id < {watermark:d} ORDER BY newer.ref_key DESC LIMIT 1"
-        )
-        sql = (
-            f"SELECT older.added_id FROM {cells} AS older WHERE older.added_id >= {start:d} AND"
-            f" older.added_id < {end:d} AND older.ref_key < ({newest})"
-        )
-        with self._server.connection() as connection:
-            return {int(added_id) for (added_id,) in query(connection, sql)}
+        return self._log.superseded(shard, start, end, log_start, watermark)
 
     def locate(self, shard: int, created_at_us: int) -> int:
-        check_shard(shard, self._shards)
-        with self._server.connection() as connection:
-            low, high = map(
-                int, self._counters.fields_of(connection, shard, "log_start, next_added_id")
-            )
-            # created_at never goes back within a shard (E4): a binary search by id needs no index
-            # on it.
-            while low < high:
-                middle = (low + high) // 2
-                sql = f"SELECT added_id, created_at >= {sql_moment(created_at_us)} FROM {self._database(shard)}.cell WHERE added_id >= {middle} AND added_id < {high} ORDER BY added_id LIMIT 1"  # noqa: E501
-                rows = query(connection, sql)
-                if not rows or int(rows[0][1]):
-                    high = middle
-                else:
-                    low = int(rows[0][0]) + 1
-            # What was trimmed away during the search was below the place looked for, or was it:
-            # then the log begins behind it now.
-            return max(low, self._counters.log_start(connection, shard))
+        return self._log.locate(check_shard(shard, self._shards), created_at_us)
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         return {
@@ -446,21 +325,3 @@ class MySqlEngine:
     def _check_tables(self, layout: Layout) -> None:
         with self._server.connection() as connection:
             refuse(self._server, check_tables(connection, layout))
-
-    def _by_shard(self, keyed: Sequence[tuple[bytes, Triple]]) -> dict[int, list[Triple]]:
-        grouped: dict[int, list[Triple]] = {}
-        for shard, (_, triple) in zip(
-            shards_of([row_key for row_key, _ in keyed], self._shards), keyed, strict=True
-        ):
-            grouped.setdefault(shard, []).append(triple)
-        return grouped
-
-    def _rows(
-        self, connection: Connection[Any], shard: int, columns: str, condition: str
-    ) -> Sequence[Any]:
-        return query(
-            connection, f"SELECT {columns} FROM {self._database(shard)}.cell WHERE {condition}"
-        )
-
-    def _select(self, connection: Connection[Any], shard: int, condition: str) -> list[StoredCell]:
-        return plain_cells(connection, shard, f"{self._database(shard)}.cell", f"WHERE {condition}")

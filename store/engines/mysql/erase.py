@@ -33,9 +33,11 @@ from cellfeed.store.engines.mysql.cells import (
     row_literal,
     sql_moment,
 )
-from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
-from cellfeed.store.engines.mysql.put import ATTEMPTS_MAX, PAUSE_S, PutStatements, sql_triple
+from cellfeed.store.engines.mysql.locked_counters import ATTEMPTS_MAX, PAUSE_S, CounterLocks
+from cellfeed.store.engines.mysql.put_lookups import sql_triple
+from cellfeed.store.engines.mysql.statements import commit_script, query
 from cellfeed.store.errors import ShardMoving, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
@@ -54,12 +56,12 @@ class EraseStatements:
         server: MySqlServer,
         meta: str,
         shard_database: Callable[[int], str],
-        put: PutStatements,
+        counters: CounterLocks,
     ) -> None:
         self._server = server
         self._meta = meta
         self._shard_database = shard_database
-        self._put = put
+        self._counters = counters
 
     def run(
         self, row_key: bytes, shard: int, cells_max: int, terms: WriteTerms | None
@@ -83,7 +85,7 @@ class EraseStatements:
         table, counters = f"{self._shard_database(shard)}.cell", f"{self._meta}.shard_counter"
         triple = sql_triple(Triple(row_key, ERASED_COLUMN, 0))
         with self._server.connection() as connection:
-            counter = self._put.lock_counters(connection, [shard], terms)[shard]
+            counter = self._counters.lock(connection, [shard], terms)[shard]
             [(copied_to,)] = query(
                 connection, f"SELECT copied_to FROM {counters} WHERE shard = {shard} FOR UPDATE"
             )
@@ -125,7 +127,7 @@ class EraseStatements:
                 )
                 try:
                     failpoint("mysql.erase.before_commit")
-                    commit_script(connection, statements, self._put.guard.after_commit(terms))
+                    commit_script(connection, statements, self._counters.guard.after_commit(terms))
                 except (pymysql.err.MySQLError, OSError) as error:
                     raise commit_failed(self._server, error) from error
             else:

@@ -37,7 +37,7 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from cellfeed.store.engines.contract.values import WriteTerms
-from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query, run_script
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import (
     StatementFailed,
     commit_failed,
@@ -46,6 +46,7 @@ from cellfeed.store.engines.mysql.errors import (
     worth_another_try,
 )
 from cellfeed.store.engines.mysql.replication import SEMI_SYNC_SETTINGS, confirm_by_minion
+from cellfeed.store.engines.mysql.statements import commit_script, query, run_script
 from cellfeed.store.errors import (
     DataDamaged,
     ForeignServer,

@@ -28,11 +28,11 @@ from cellfeed.store.engines.index_sql import (
     walk_condition,
 )
 from cellfeed.store.engines.mysql.cells import CELL, stored_cell
-from cellfeed.store.engines.mysql.connections import query, query_all
 from cellfeed.store.engines.mysql.index_writes import (
     FINDS_MAX,
     MySqlIndexWrites,
 )
+from cellfeed.store.engines.mysql.statements import query, query_all
 from cellfeed.store.errors import StorageUnavailable
 
 _SELECTS_MAX: Final = 50

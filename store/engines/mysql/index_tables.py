@@ -14,8 +14,9 @@ from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.index_sql import (
     columns_of,
 )
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.index.listed")

@@ -33,8 +33,9 @@ from cellfeed.store.engines.index_sql import (
     values_of,
 )
 from cellfeed.store.engines.mysql.cells import parts
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.index_tables import MySqlIndexTables
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ShardMoving, StaleView, StaleWriter
 from cellfeed.store.failpoints import declare, failpoint
 

@@ -30,10 +30,11 @@ from cellfeed.store.engines.mysql.cells import (
     of_joined,
     read_cells,
 )
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.errors import failed
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError, DataDamaged, ShardMoving
 
 ANSWER_TIMEOUT_S: Final = 3_600.0

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.failpoints import marked
 
 LOCK_FREED_S: Final = 2

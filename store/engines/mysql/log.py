@@ -1,5 +1,6 @@
-"""Scans of a shard's log on one server; the rows themselves are
-:mod:`cellfeed.store.engines.mysql.cells`'s.
+"""Reads of a shard's log on one server: scans, and searches by time and for newer cells.
+
+The rows themselves are :mod:`cellfeed.store.engines.mysql.cells`'s.
 
 A log has no gaps (E2), so a cell missing between others is damage. A cell missing behind them may
 not have been written yet. So the scan reads the counter, which says which ids are given out, and
@@ -28,10 +29,12 @@ from cellfeed.store.engines.mysql.cells import (
     cells_within,
     from_location,
     read_cells,
+    sql_moment,
     unframe,
 )
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.counters import MySqlCounters
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import Trimmed
 from cellfeed.store.limits import SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
@@ -97,6 +100,45 @@ class MySqlLog:
                 found[index] = found[index][:1]
             decoded_bytes += decoded(found[index])
         return [found[index] for index in range(len(ranges))]
+
+    def superseded(
+        self, shard: int, start: int, end: int, log_start: int, watermark: int
+    ) -> set[int]:
+        """As the contract's."""
+        cells = f"{self._database(shard)}.cell"
+        # The index by key is read backwards up to its first entry: as cheap for a row of a million
+        # revisions (EXISTS would pass all the lower ref keys).
+        newest = (
+            f"SELECT newer.ref_key FROM {cells} AS newer WHERE newer.row_key = older.row_key AND"
+            f" newer.column_name = older.column_name AND newer.added_id >= {log_start:d} AND"
+            f" newer.added_id < {watermark:d} ORDER BY newer.ref_key DESC LIMIT 1"
+        )
+        sql = (
+            f"SELECT older.added_id FROM {cells} AS older WHERE older.added_id >= {start:d} AND"
+            f" older.added_id < {end:d} AND older.ref_key < ({newest})"
+        )
+        with self._server.connection() as connection:
+            return {int(added_id) for (added_id,) in query(connection, sql)}
+
+    def locate(self, shard: int, created_at_us: int) -> int:
+        """As the contract's."""
+        with self._server.connection() as connection:
+            low, high = map(
+                int, self._counters.fields_of(connection, shard, "log_start, next_added_id")
+            )
+            # created_at never goes back within a shard (E4): a binary search by id needs no index
+            # on it.
+            while low < high:
+                middle = (low + high) // 2
+                sql = f"SELECT added_id, created_at >= {sql_moment(created_at_us)} FROM {self._database(shard)}.cell WHERE added_id >= {middle} AND added_id < {high} ORDER BY added_id LIMIT 1"  # noqa: E501
+                rows = query(connection, sql)
+                if not rows or int(rows[0][1]):
+                    high = middle
+                else:
+                    low = int(rows[0][0]) + 1
+            # What was trimmed away during the search was below the place looked for, or was it:
+            # then the log begins behind it now.
+            return max(low, self._counters.log_start(connection, shard))
 
     def _scan_together(
         self, ranges: Sequence[LogRange], indexes: Sequence[int]

@@ -15,10 +15,11 @@ import pymysql
 from cellfeed.store.cells.body_codec import without_body
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, parts, row_literal, stored_cell
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.digest import is_fit, raw_rows
 from cellfeed.store.engines.mysql.errors import failed
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
 

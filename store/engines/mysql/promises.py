@@ -6,7 +6,8 @@ It lies in a database of its own, which is neither replicated nor copied
 
 from __future__ import annotations
 
-from cellfeed.store.engines.mysql.connections import MySqlServer, has_database, query
+from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
+from cellfeed.store.engines.mysql.statements import query
 
 
 def promised_database(datastore: str) -> str:

@@ -19,9 +19,11 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.cursors import DictCursor
 
-from cellfeed.store.engines.mysql.connections import MySqlAddress, MySqlServer, query
+from cellfeed.store.engines.mysql.address import MySqlAddress
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import error_code, failed
 from cellfeed.store.engines.mysql.locks import LOCK_FREED_S, free_locks, take_lock
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import marked
 

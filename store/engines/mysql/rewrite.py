@@ -28,9 +28,15 @@ from cellfeed.store.cells.checksum import cell_checksum
 from cellfeed.store.engines.contract.dictionaries import replacement_retired
 from cellfeed.store.engines.contract.values import NamedBodies, WriteTerms
 from cellfeed.store.engines.mysql.cells import plain_cells
-from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
-from cellfeed.store.engines.mysql.put import ATTEMPTS_MAX, PAUSE_S, DictionaryRetired, PutStatements
+from cellfeed.store.engines.mysql.locked_counters import (
+    ATTEMPTS_MAX,
+    PAUSE_S,
+    CounterLocks,
+    DictionaryRetired,
+)
+from cellfeed.store.engines.mysql.statements import commit_script, query
 from cellfeed.store.errors import ShardMoving, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
@@ -49,12 +55,12 @@ class RewriteStatements:
         server: MySqlServer,
         meta: str,
         shard_database: Callable[[int], str],
-        put: PutStatements,
+        counters: CounterLocks,
     ) -> None:
         self._server = server
         self._meta = meta
         self._shard_database = shard_database
-        self._put = put
+        self._counters = counters
 
     def named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
         """As the contract's. Raises DataDamaged; ShardMoving where the shard is not here."""
@@ -128,7 +134,7 @@ class RewriteStatements:
             try:
                 failpoint("mysql.rewrite.before_commit")
                 updates = [_update(table, cell) for cell in changed]
-                after = self._put.guard.after_commit(terms)
+                after = self._counters.guard.after_commit(terms)
                 commit_script(connection, updates, after, silent=True)
             except (pymysql.err.MySQLError, OSError) as error:
                 raise commit_failed(self._server, error) from error
@@ -143,7 +149,7 @@ class RewriteStatements:
     ) -> int:
         """Begins the transaction; the shard's next added_id."""
         try:
-            counter = self._put.lock_counters(connection, [shard], terms, dictionary_ids)[shard]
+            counter = self._counters.lock(connection, [shard], terms, dictionary_ids)[shard]
         except DictionaryRetired as error:
             raise replacement_retired(self._server, shard) from error
         [(copied_to,)] = query(

@@ -43,9 +43,10 @@ from pymysql.constants import ER
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.checksum import cell_checksum
 from cellfeed.store.engines.mysql.cells import CELL, stored_cell
-from cellfeed.store.engines.mysql.connections import MySqlServer, query, query_all
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import error_code, failed
 from cellfeed.store.engines.mysql.locks import free_locks, take_lock
+from cellfeed.store.engines.mysql.statements import query, query_all
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 

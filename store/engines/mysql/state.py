@@ -22,9 +22,10 @@ from pymysql.constants import ER
 
 from cellfeed.store.engines.contract.state_limits import check_state_write
 from cellfeed.store.engines.contract.values import StateEntry, WriteTerms
-from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query, query_all
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import commit_failed, error_code, failed
 from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.engines.mysql.statements import commit_script, query, query_all
 from cellfeed.store.failpoints import marked
 
 

@@ -21,9 +21,10 @@ import pymysql
 
 from cellfeed.store.engines.contract.log_start import check_trim, step_end
 from cellfeed.store.engines.contract.values import WriteTerms
-from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
-from cellfeed.store.engines.mysql.put import ATTEMPTS_MAX, PAUSE_S, PutStatements
+from cellfeed.store.engines.mysql.locked_counters import ATTEMPTS_MAX, PAUSE_S, CounterLocks
+from cellfeed.store.engines.mysql.statements import commit_script, query
 from cellfeed.store.errors import InvalidLocation, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
@@ -39,12 +40,12 @@ class TrimStatements:
         server: MySqlServer,
         meta: str,
         shard_database: Callable[[int], str],
-        put: PutStatements,
+        counters: CounterLocks,
     ) -> None:
         self._server = server
         self._meta = meta
         self._shard_database = shard_database
-        self._put = put
+        self._counters = counters
 
     def run(self, shard: int, below: int, cells_max: int, terms: WriteTerms | None) -> int:
         """Where the log starts then. Raises StorageUnavailable (nothing done), OutcomeUnknown,
@@ -63,7 +64,7 @@ class TrimStatements:
     def _run_once(self, shard: int, below: int, cells_max: int, terms: WriteTerms | None) -> int:
         cell_table = f"{self._shard_database(shard)}.cell"
         with self._server.connection() as connection:
-            counter = self._put.lock_counters(connection, [shard], terms)[shard]
+            counter = self._counters.lock(connection, [shard], terms)[shard]
             try:
                 check_trim(shard, below, counter.next_added_id)
             except InvalidLocation:
@@ -93,7 +94,9 @@ class TrimStatements:
             deleted = f"DELETE FROM {cell_table} WHERE added_id < {start}"
             try:
                 failpoint("mysql.trim.before_commit")
-                commit_script(connection, [raised, deleted], self._put.guard.after_commit(terms))
+                commit_script(
+                    connection, [raised, deleted], self._counters.guard.after_commit(terms)
+                )
             except (pymysql.err.MySQLError, OSError) as error:
                 raise commit_failed(self._server, error) from error
         return start

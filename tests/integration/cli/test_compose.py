@@ -17,7 +17,7 @@ from cellfeed.instance.config_file import load_config
 from cellfeed.kinds.known import process_names
 from cellfeed.servers.configured import SERVER_KINDS, SHIPPED_SETTINGS
 from cellfeed.servers.kafka_jars import KAFKA_VERSION
-from cellfeed.store.engines.mysql.connections import parse_mysql_url
+from cellfeed.store.engines.mysql.address import parse_mysql_url
 from tests.support.cli_instance import ROOT, cellfeed
 
 DOCKER = ROOT / "docker"

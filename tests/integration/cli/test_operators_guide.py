@@ -18,7 +18,8 @@ from typer.testing import CliRunner, Result
 from cellfeed.cli.main import command_line
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.http.client import Client
-from cellfeed.verify import StorePlace, verify
+from cellfeed.verify.report import verify
+from cellfeed.verify.store_place import StorePlace
 from tests.support import local_mariadb
 from tests.support.cli_instance import EMBEDDED, cellfeed, ended, processes
 from tests.support.local_mariadb import MariaDB

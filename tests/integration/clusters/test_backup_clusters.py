@@ -21,8 +21,10 @@ from cellfeed.store.backups.erasures import to_erase, told_of
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_clusters import ClusterTarget
 from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.readers_ahead import IDS_LEFT_OUT
 from cellfeed.store.backups.register import Register
-from cellfeed.store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import Plan, plan
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell, moment
 from cellfeed.store.cells.sharding import shard_of

@@ -12,9 +12,10 @@ from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import ShardMap
 from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.migrate import migrate_cluster
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.migrations import SCHEMA_VERSION
+from cellfeed.store.engines.mysql.schema_steps import SCHEMA_VERSION
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData, StorageUnavailable, WrongServerSettings
 from tests.support.local_mariadb import MariaDB
 

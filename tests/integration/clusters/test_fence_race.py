@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cellfeed.store.cells.cell import PutResult
-from cellfeed.store.engines.mysql import connections, replication
+from cellfeed.store.engines.mysql import replication, statements
 from cellfeed.store.errors import CellfeedError
 from tests.support.cluster_steps import cells, eventually, open_engine, put_until_stored
 from tests.support.mariadb_cluster import TestCluster
@@ -34,7 +34,7 @@ def test_a_commit_that_a_fence_has_ended_is_not_told_to_exist(
         with suppress(CellfeedError):
             told.extend(engine.put(wanted))
 
-    real = connections.query
+    real = statements.query
 
     def query(connection: Any, sql: str) -> Any:
         if sql == "SET GLOBAL read_only = 1" and len(threads) == 1:

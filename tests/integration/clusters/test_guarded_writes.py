@@ -25,8 +25,10 @@ from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.guard import DURABLE_SETTINGS
-from cellfeed.store.engines.mysql.migrations import SCHEMA_VERSION, STEPS, Layout, Step, migrate
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.migrations import migrate
 from cellfeed.store.engines.mysql.replication import make_read_only, open_for_writes
+from cellfeed.store.engines.mysql.schema_steps import SCHEMA_VERSION, STEPS, Step
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import (
     CellfeedError,

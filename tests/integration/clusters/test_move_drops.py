@@ -12,7 +12,7 @@ import pytest
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.clusters.model.shard_map import even_map
-from cellfeed.store.clusters.moves import mover, steps, waiting
+from cellfeed.store.clusters.moves import copying, mover, switching, waiting
 from cellfeed.store.clusters.moves.underway import underway
 from cellfeed.store.clusters.serving import placement
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
@@ -65,7 +65,8 @@ def engine(clusters: dict[str, TestCluster]) -> Iterator[ClusteredEngine]:
 def behind(minion: MariaDB, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A minion that hears nothing of its master; who waits for it has little patience."""
     with monkeypatch.context() as patched:
-        patched.setattr(steps, "AGAIN_S", 0.5)
+        for part in (copying, switching):
+            patched.setattr(part, "AGAIN_S", 0.5)
         patched.setattr(waiting, "DROP_WAIT_S", 0.5)
         patched.setattr(mover, "DROP_WAIT_S", 0.5)
         minion.sql("STOP SLAVE")

@@ -19,7 +19,7 @@ from cellfeed.store.clusters.moves.underway import Underway, underway
 from cellfeed.store.clusters.operating.present_role import master_state
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 from cellfeed.store.failpoints import (
     FAILPOINTS,

@@ -12,8 +12,9 @@ import pytest
 from pymysql.connections import Connection
 
 from cellfeed.store.cells.cell import new_cell
-from cellfeed.store.engines.mysql.connections import MySqlServer, is_mariadb, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.statements import is_mariadb, query
 from tests.support.local_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration

@@ -20,9 +20,11 @@ from cellfeed.store.engines.mysql.checks import (
     check_tables,
     refuse,
 )
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.migrations import Layout, migrate
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.migrations import migrate
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData, WrongServerSettings
 from tests.support import local_mariadb
 from tests.support.local_mariadb import MariaDB

@@ -24,11 +24,12 @@ from pymysql.connections import Connection
 from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.mysql import cells as mysql_cells
-from cellfeed.store.engines.mysql import connections
+from cellfeed.store.engines.mysql import connections, statements
 from cellfeed.store.engines.mysql import put as mysql_put
 from cellfeed.store.engines.mysql.checks import PACKET_BYTES_MIN
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 from tests.support import local_mariadb
 from tests.support.local_mariadb import MariaDB
@@ -147,7 +148,7 @@ def test_a_connection_lost_before_the_commit_reaches_the_server_writes_nothing(
 def test_a_connection_lost_between_the_inserts_and_the_commit_rolls_them_back(
     engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "PACKET_BYTES_MAX", 100)  # a packet per statement
+    monkeypatch.setattr(statements, "PACKET_BYTES_MAX", 100)  # a packet per statement
     inserts, commit = (
         proxy.on_query("INSERT INTO trips_0001", Action.HOLD_ANSWER),
         proxy.on_query("COMMIT", Action.CUT_BEFORE),
@@ -166,7 +167,7 @@ def test_a_connection_lost_between_the_inserts_and_the_commit_rolls_them_back(
 def test_a_connection_lost_before_the_commit_is_sent_costs_the_caller_nothing(
     engine: MySqlEngine, proxy: TcpProxy, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "PACKET_BYTES_MAX", 100)
+    monkeypatch.setattr(statements, "PACKET_BYTES_MAX", 100)
     rule = proxy.on_query(statement, Action.CUT_AFTER)
     assert [result.outcome for result in engine.put(cells(10))] == [Outcome.STORED] * 10
     assert rule.happened.is_set()
@@ -237,7 +238,7 @@ def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     talks to, or many cells in pieces. Its end was sent for so many answers, the COMMIT's among
     them."""
     asked: list[int] = []
-    run_script = connections.run_script
+    run_script = statements.run_script
 
     def counted(
         connection: Connection[Any], statements: Sequence[str], *, after_commit: Sequence[str] = ()
@@ -245,7 +246,7 @@ def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         asked.append(len(statements))
         run_script(connection, statements, after_commit=after_commit)
 
-    monkeypatch.setattr(connections, "run_script", counted)
+    monkeypatch.setattr(statements, "run_script", counted)
     if request.param == "in pieces":
         request.getfixturevalue("in_pieces")
     if request.param == "MySQL":

@@ -14,7 +14,7 @@ from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.integrity import check_node
-from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.errors import DataDamaged
 from tests.support import local_mariadb
 from tests.support.local_mariadb import MariaDB

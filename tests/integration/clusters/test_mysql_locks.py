@@ -8,8 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.locks import free_locks, take_lock
+from cellfeed.store.engines.mysql.statements import query
 from tests.support.cluster_steps import eventually
 from tests.support.local_mariadb import MariaDB
 

@@ -18,18 +18,18 @@ import pytest
 from pymysql.connections import Connection
 
 from cellfeed.store.cells.cell import Outcome, new_cell
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.migrations import (
+from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.migrations import check_schema, migrate
+from cellfeed.store.engines.mysql.schema_steps import (
     SCHEMA_VERSION,
     STEPS,
-    Layout,
     RunStatement,
     Step,
     add_column,
-    check_schema,
-    migrate,
 )
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.failpoints import FailpointReached, passes, set_failpoint
 from tests.support.local_mariadb import MariaDB

@@ -24,9 +24,10 @@ from cellfeed.store.clusters.serving import node as node_module
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.indexes import Entry, EntrySelect, IndexTable, Selected
 from cellfeed.store.engines.mysql import replication
-from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.replication import open_for_writes
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import StorageUnavailable
 from tests.support import local_mariadb
 from tests.support.local_mariadb import MariaDB

@@ -28,7 +28,11 @@ from cellfeed.consumers.warehouse.loader_progress import FlushPolicy, LoaderProg
 from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import DataDamaged, NotFound, ProtectData, Unavailable
-from cellfeed.verify import Place, StorePlace, TopicPlace, WarehousePlace, verify
+from cellfeed.verify.place import Place
+from cellfeed.verify.report import verify
+from cellfeed.verify.store_place import StorePlace
+from cellfeed.verify.topic_place import TopicPlace
+from cellfeed.verify.warehouse_place import WarehousePlace
 from tests.support.free_ports import free_port
 from tests.support.running_gateway import GatewayProcess
 from tests.support.trips_log import fill

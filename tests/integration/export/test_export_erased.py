@@ -16,7 +16,9 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.export.verify import ExportVerifier
 from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.datastore import Datastore
-from cellfeed.verify import StorePlace, TopicPlace, verify
+from cellfeed.verify.report import verify
+from cellfeed.verify.store_place import StorePlace
+from cellfeed.verify.topic_place import TopicPlace
 from tests.support.export_steps import (
     NAMESPACE,
     Exporter,

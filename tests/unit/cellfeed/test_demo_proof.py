@@ -10,7 +10,7 @@ import pytest
 
 from cellfeed.demo.proof import Line, Seen, dollars, proof
 from cellfeed.loading.taxi import TaxiFigures
-from cellfeed.verify import ShardVerdict, VerifyReport
+from cellfeed.verify.report import ShardVerdict, VerifyReport
 
 EXPECTED = TaxiFigures(
     trips=100,

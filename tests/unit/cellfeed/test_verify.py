@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cellfeed import verify as verify_module
 from cellfeed.bridge.events.envelope import AvroFormat
 from cellfeed.bridge.events.record_keys import record_keys
 from cellfeed.bridge.events.registry import envelope_schema_id
@@ -19,7 +18,11 @@ from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import DataDamaged, Unavailable
-from cellfeed.verify import Erased, StorePlace, TopicPlace, verify
+from cellfeed.verify import topic_place
+from cellfeed.verify.place import Erased
+from cellfeed.verify.report import verify
+from cellfeed.verify.store_place import StorePlace
+from cellfeed.verify.topic_place import TopicPlace
 
 SHARDS = 3
 CELLS = 60
@@ -238,11 +241,11 @@ def topic_records(engine: Engine) -> list[Record]:
 
 @pytest.fixture
 def topic(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> TopicPlace:
-    monkeypatch.setattr(verify_module, "Consumer", Consumed)
+    monkeypatch.setattr(topic_place, "Consumer", Consumed)
     monkeypatch.setattr(Consumed, "records", topic_records(store.engine))
     monkeypatch.setattr(Consumed, "closed", 0)
     ends = {shard: head.watermark for shard, head in store.heads().items()}
-    monkeypatch.setattr(verify_module, "end_offsets", lambda *_: ends)
+    monkeypatch.setattr(topic_place, "end_offsets", lambda *_: ends)
     return TopicPlace("nowhere:1", "trips")
 
 

@@ -21,7 +21,8 @@ from cellfeed.store.backups.check import read_state
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint

@@ -31,7 +31,8 @@ from cellfeed.store.backups.marker import DICTIONARIES, MANIFEST, STATE
 from cellfeed.store.backups.prune import decide, remove
 from cellfeed.store.backups.register import FILES, Register
 from cellfeed.store.backups.register_entries import NOT_DONE, Erasure
-from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.trainer import publish

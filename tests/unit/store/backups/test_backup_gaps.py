@@ -16,7 +16,8 @@ from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.ends import acknowledged_heads
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.cells.cell import Triple
 from cellfeed.store.cells.log_gaps import GapCheck
 from cellfeed.store.datastore import Datastore
@@ -25,7 +26,8 @@ from cellfeed.store.engines.sqlite.cells import position_of
 from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX
-from cellfeed.verify import StorePlace, verify
+from cellfeed.verify.report import verify
+from cellfeed.verify.store_place import StorePlace
 from tests.support.rides import rides
 
 SHARDS = 2

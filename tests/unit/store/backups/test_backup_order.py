@@ -18,13 +18,9 @@ from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import Manifest, encode_manifest
 from cellfeed.store.backups.marker import MANIFEST, MARKER, read_marker, write_marker
 from cellfeed.store.backups.prune import DAY_US, Decision, decide, remove
-from cellfeed.store.backups.restore import (
-    backup_readers,
-    plan,
-    readers_ahead,
-    refuse_readers_ahead,
-    restore,
-)
+from cellfeed.store.backups.readers_ahead import backup_readers, readers_ahead, refuse_readers_ahead
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.state import SqliteState

@@ -30,8 +30,10 @@ from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import Reader, encode_manifest
 from cellfeed.store.backups.marker import MANIFEST
 from cellfeed.store.backups.prune import DAY_US, decide, remove
+from cellfeed.store.backups.readers_ahead import readers_ahead, refuse_readers_ahead
 from cellfeed.store.backups.register import Register
-from cellfeed.store.backups.restore import plan, readers_ahead, refuse_readers_ahead, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.cells.body_codec import decode_body, forget_dictionaries, is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from cellfeed.store.cells.dictionary import Dictionary

@@ -24,7 +24,8 @@ from cellfeed.store.backups.places.local import LocalPlace
 from cellfeed.store.backups.prune import decide, remove
 from cellfeed.store.backups.register import FILES, Register
 from cellfeed.store.backups.register_entries import NOT_DONE
-from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import NewCell, Outcome
 from cellfeed.store.datastore import Datastore

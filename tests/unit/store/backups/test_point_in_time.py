@@ -25,8 +25,10 @@ from cellfeed.store.backups.erasures import to_erase, told_of
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.point import covering
+from cellfeed.store.backups.readers_ahead import IDS_LEFT_OUT, backup_readers
 from cellfeed.store.backups.register import Register
-from cellfeed.store.backups.restore import IDS_LEFT_OUT, backup_readers, plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
 from cellfeed.store.cells.sharding import shard_of

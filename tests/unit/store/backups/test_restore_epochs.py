@@ -18,7 +18,9 @@ from cellfeed.store.backups.epochs import (
 )
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.restore import Target, plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.restore_target import Target
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
 from tests.support.rides import rides

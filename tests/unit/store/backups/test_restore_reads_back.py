@@ -15,7 +15,8 @@ from cellfeed.store.backups.check import read_state, verify
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.backups.restore import restore
+from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.cells.body_codec import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore

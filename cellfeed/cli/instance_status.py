@@ -1,0 +1,225 @@
+"""What can be learnt of an instance: its processes, logs, groups, gateways and backups."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from cellfeed.assembly.clusters import clusters_status
+from cellfeed.assembly.datastore import opened
+from cellfeed.bridge.coordination.contract import Coordinator, Offsets
+from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway, why_stopped
+from cellfeed.bridge.gateway.nodes import all_nodes
+from cellfeed.bridge.triggers.offsets.kept_offsets import choices, lost_offsets
+from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.program import load_program
+from cellfeed.cli.group_control import summary
+from cellfeed.config.model import Config, TriggersConfig
+from cellfeed.kinds.known import process_names
+from cellfeed.kinds.triggers import trigger_settings
+from cellfeed.run_dir import RunDir
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.erasures import UnendedErasure
+from cellfeed.store.errors import CellfeedError, Unavailable
+
+
+@dataclass
+class GroupLag:
+    """How far a group is behind in a topic, in cells."""
+
+    group: str
+    topic: str
+    behind: int
+    parked: int
+    stopped_because: str | None
+
+
+@dataclass
+class GatewayAmongOthers:
+    """A living gateway of the datastore, on whatever host. ``addresses``: by listener, as clients
+    get them; ``slots`` of groups that it coordinates."""
+
+    name: str
+    node_id: int
+    addresses: dict[str, str]
+    registry: str
+    slots: list[int]
+
+
+@dataclass
+class InstanceStatus:
+    """What could be learnt of an instance. ``storage_away``, ``coordination_away``: why the rest is
+    not known."""
+
+    processes: list[dict[str, Any]]
+    missing: list[dict[str, Any]]
+    clusters: list[dict[str, Any]] = field(default_factory=list)
+    heads: dict[int, Head] = field(default_factory=dict)
+    groups: list[GroupLag] = field(default_factory=list)
+    triggers: list[TriggerLag] = field(default_factory=list)
+    gateways: list[GatewayAmongOthers] = field(default_factory=list)
+    consumers_wait: str | None = None
+    """Why consumer groups of the gateways stand still, until somebody accepts their offsets."""
+
+    erasures: list[UnendedErasure] = field(default_factory=list)
+    backups: list[dict[str, Any]] = field(default_factory=list)
+    storage_away: str | None = None
+    coordination_away: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "processes": self.processes,
+            "missing": self.missing,
+            "clusters": self.clusters,
+            "shards": {str(shard): head._asdict() for shard, head in self.heads.items()},
+            "groups": [vars(lag) for lag in self.groups],
+            "triggers": [summary(lag) for lag in self.triggers],
+            "gateways": [vars(gateway) for gateway in self.gateways],
+            "consumers_wait": self.consumers_wait,
+            "erasures": [msgspec.to_builtins(each) for each in self.erasures],
+            "backups": self.backups,
+            "storage_away": self.storage_away,
+            "coordination_away": self.coordination_away,
+        }
+
+
+def read_status(directory: RunDir, config: Config) -> InstanceStatus:
+    kinds = dict(process_names(config))
+    found = InstanceStatus(
+        [
+            {
+                **msgspec.to_builtins(entry),
+                "up": directory.alive(entry.name),
+                "troubles": directory.troubles(entry.name),
+            }
+            for entry in directory.processes()
+        ],
+        [
+            {"name": name, "kind": kinds.get(name), "reason": reason}
+            for name, reason in directory.missing().items()
+        ],
+        backups=_backups(directory, config),
+    )
+    try:
+        with opened(config, directory.path) as (_, datastore, coordinator):
+            found.clusters = clusters_status(datastore)
+            found.heads = dict(sorted(datastore.heads().items()))
+            found.erasures = datastore.unended_erasures.all()
+            _learn_groups(found, directory, config, datastore, coordinator)
+    except Unavailable as error:
+        found.storage_away = str(error)
+    return found
+
+
+def _learn_groups(
+    found: InstanceStatus,
+    directory: RunDir,
+    config: Config,
+    datastore: Datastore,
+    coordinator: Coordinator,
+) -> None:
+    reader = LagReader(datastore, coordinator)
+    triggers = {
+        group
+        for app in config.triggers
+        for group in _trigger_groups(app, trigger_settings(directory, app))
+    }
+    try:
+        triggers |= set(reader.groups())
+        found.triggers = [reader.read(group) for group in sorted(triggers)]
+        found.gateways = _gateways(datastore, coordinator)
+        found.consumers_wait = (
+            why_stopped(datastore.state, coordinator)
+            if found.gateways or any(kind == "gateway" for kind, _ in process_names(config))
+            else None
+        )
+        found.groups = _lags(coordinator, datastore, triggers, found.heads)
+    except Unavailable as error:
+        found.groups, found.coordination_away = [], str(error)
+
+
+def _backups(directory: RunDir, config: Config) -> list[dict[str, Any]]:
+    now_us = time.time_ns() // 1000
+    found = []
+    for each in config.backups:
+        report = directory.recovery(each.name)
+        found.append(
+            {
+                "name": each.name,
+                "directory": str(directory.inside(each.directory)),
+                "recovery_point": report.backup,
+                "age_s": report.age_s(now_us),
+                "every_s": each.every_s,
+                "error": report.error or None,
+                "damaged": report.passed_over,
+                "binlogs": {
+                    name: {
+                        "age_s": None if at.at_us is None else max(0.0, (now_us - at.at_us) / 1e6),
+                        "gap": at.gap or None,
+                        "error": at.error or None,
+                    }
+                    for name, at in report.binlogs.items()
+                },
+            }
+        )
+    return found
+
+
+def _trigger_groups(entry: TriggersConfig, settings: dict[str, Any]) -> list[str]:
+    """The groups of a program, so that one that has not run yet is listed too; none when it cannot
+    be loaded here (its processes say why)."""
+    try:
+        program = load_program(entry.app, settings, entry=entry.name or "")
+        return [trigger.group for trigger in program]
+    except CellfeedError:
+        return []
+
+
+def _gateways(datastore: Datastore, coordinator: Coordinator) -> list[GatewayAmongOthers]:
+    known = all_nodes(datastore.state)
+    return [
+        GatewayAmongOthers(
+            name,
+            known[name].node_id,
+            {
+                listener: f"{host}:{port}"
+                for listener, (host, port) in known[name].listeners.items()
+            },
+            f"{known[name].registry[0]}:{known[name].registry[1]}",
+            slots,
+        )
+        for name, slots in slots_by_gateway(coordinator).items()
+        if name in known
+    ]
+
+
+def _lags(
+    coordinator: Offsets, datastore: Datastore, triggers: set[str], heads: dict[int, Head]
+) -> list[GroupLag]:
+    lags = []
+    parked = ParkedCells(datastore.state)
+    for group in sorted({*coordinator.groups(), *triggers}):
+        offsets = coordinator.fetch_offsets(group)
+        for topic in sorted({topic for topic, _ in offsets} or {datastore.name}):
+            committed = {
+                partition: offset.offset
+                for (name, partition), offset in offsets.items()
+                if name == topic
+            }
+            behind = sum(
+                max(0, head.watermark - max(committed.get(shard, 0), head.log_start))
+                for shard, head in heads.items()
+            )
+            stopped = parked.stopped_because(group)
+            if group in triggers and (
+                lost := lost_offsets(datastore.state, coordinator, group, topic)
+            ):
+                stopped = f"{lost}; {choices(group)}"
+            lags.append(GroupLag(group, topic, behind, parked.count(group), stopped))
+    return lags

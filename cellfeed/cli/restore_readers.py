@@ -1,0 +1,73 @@
+"""Readers of the log that a restore must respect, and where new ids begin because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from cellfeed.bridge.backups.readers import export_readers
+from cellfeed.config.model import Config
+from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.run_dir import RunDir
+from cellfeed.store.backups.manifest import Manifest, Reader
+from cellfeed.store.backups.readers_ahead import (
+    IDS_LEFT_OUT,
+)
+from cellfeed.store.cells.sharding import check_shard
+from cellfeed.store.errors import InvalidRequest, NotFound
+from cellfeed.store.limits import ADDED_ID_MAX
+
+
+class ReadersAhead(StrEnum):
+    """What becomes of readers that have come further than the backup."""
+
+    REFUSE = "refuse"
+    RAISE_EPOCH = "raise-epoch"
+
+
+def readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
+    found = []
+    for export in config.exports:
+        found += export_readers(export, config.datastore.name, config.datastore.shards)
+    for warehouse in config.warehouses:
+        try:
+            table = WarehouseTable(run_dir.inside(warehouse.directory))
+        except NotFound:
+            continue
+        found += [
+            Reader(warehouse.name, table.topic, shard, location, source="warehouse")
+            for shard, location in table.next_ids().items()
+        ]
+    return found
+
+
+def ids_read(given: Sequence[str], told: Manifest) -> dict[int, int]:
+    """By shard, below which id somebody has read."""
+    found: dict[int, int] = {}
+    for text in given:
+        shard, _, added_id = text.rpartition(":")
+        if (
+            not added_id.isdecimal()
+            or (shard and not shard.isdecimal())
+            or int(added_id) > ADDED_ID_MAX - IDS_LEFT_OUT - 1
+        ):
+            raise InvalidRequest(
+                f"--above {ascii(text)[:40]} is not of the form 120000 or 3:120000"
+            )
+        for each in [check_shard(int(shard), told.shards)] if shard else range(told.shards):
+            found[each] = max(found.get(each, 0), int(added_id))
+    return found
+
+
+def first_new_ids(
+    told: Manifest, readers: Sequence[Reader], named: dict[int, int], *, raised: bool
+) -> dict[int, int]:
+    """By shard, the id from which its log continues, where that is not its end."""
+    found = dict(named)
+    if raised:
+        for log in told.logs:
+            read = max(
+                (reader.location for reader in readers if reader.shard == log.shard), default=0
+            )
+            found[log.shard] = max(log.watermark, read, named.get(log.shard, 0)) + IDS_LEFT_OUT
+    return found

@@ -1,0 +1,53 @@
+"""Where a MySQL or MariaDB server is: its URL, and the address at which the other servers of its
+cluster reach it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from cellfeed.store.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlAddress:
+    """Where a server is. ``replication`` is ``(host, port)`` as the other servers of its cluster
+    reach it. The password is never part of a text."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    replication: tuple[str, int]
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
+    """``mysql://user:password@host:port``; ``replication`` is ``host:port`` where the servers reach
+    each other otherwise. Raises InvalidRequest."""
+    form = "a MySQL server is given as mysql://user:password@host:port"
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 3306
+        reached = urlsplit(f"//{replication}") if replication else parts
+        replication_port = reached.port or 3306
+    except ValueError as error:
+        # Without what was given: it may hold a password.
+        raise InvalidRequest(f"{form}: {error}") from None
+    if (
+        parts.scheme != "mysql"
+        or not parts.hostname
+        or not reached.hostname
+        or parts.path.strip("/")
+        or parts.query
+    ):
+        raise InvalidRequest(form)
+    return MySqlAddress(
+        parts.hostname,
+        port,
+        unquote(parts.username or "root"),
+        unquote(parts.password or ""),
+        (reached.hostname, replication_port),
+    )

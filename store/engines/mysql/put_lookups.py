@@ -1,0 +1,94 @@
+"""What a put finds in the tables before it writes: rows that were erased, and triples that are
+stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pymysql.connections import Connection
+
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, PutResult, Triple
+from cellfeed.store.engines.contract.repeated_cells import (
+    StoredTriple,
+    not_compared,
+    outcomes_before,
+)
+from cellfeed.store.engines.mysql.cells import CELL, stored_cell
+from cellfeed.store.engines.mysql.locked_counters import Counter
+from cellfeed.store.engines.mysql.statements import query
+from cellfeed.store.errors import DataDamaged
+
+_LOOK_UP_MAX: Final = 500
+"""Triples per look-up statement: keeps the optimiser on the unique key."""
+
+
+def erased_rows(
+    connection: Connection[Any],
+    shard_database: Callable[[int], str],
+    cells: Sequence[NewCell],
+    shards: Sequence[int],
+    counters: Mapping[int, Counter],
+) -> set[bytes]:
+    """The rows among the cells' that were erased: asked only of shards that have seen an
+    erasure, which their locked counters tell."""
+    rows: dict[int, set[bytes]] = {}
+    for cell, shard in zip(cells, shards, strict=True):
+        if counters[shard].erasures:
+            rows.setdefault(shard, set()).add(cell.row_key)
+    selects = []
+    for shard, keys in rows.items():
+        named = ",".join(sql_triple(Triple(row_key, ERASED_COLUMN, 0)) for row_key in sorted(keys))
+        selects.append(
+            f"SELECT row_key FROM {shard_database(shard)}.cell WHERE (row_key,"
+            f" column_name, ref_key) IN ({named})"
+        )
+    found: set[bytes] = set()
+    for start in range(0, len(selects), _LOOK_UP_MAX):
+        found.update(
+            row_key
+            for (row_key,) in query(
+                connection, " UNION ALL ".join(selects[start : start + _LOOK_UP_MAX])
+            )
+        )
+    return found
+
+
+def stored_before(
+    connection: Connection[Any],
+    shard_database: Callable[[int], str],
+    cells: Sequence[NewCell],
+    shards: Sequence[int],
+) -> list[PutResult | int | None]:
+    """Of each cell: its result where its triple is stored, the index of an equal triple before it
+    in ``cells``, or None."""
+    stored: dict[Triple, StoredTriple] = {}
+    damaged: dict[Triple, PutResult] = {}
+    by_shard: dict[int, list[Triple]] = {}
+    for cell, shard in zip(cells, shards, strict=True):
+        by_shard.setdefault(shard, []).append(cell.triple)
+    for shard, triples in by_shard.items():
+        for start in range(0, len(triples), _LOOK_UP_MAX):
+            wanted = ",".join(
+                sql_triple(triple) for triple in triples[start : start + _LOOK_UP_MAX]
+            )
+            sql = (
+                f"SELECT {CELL} FROM {shard_database(shard)}.cell WHERE (row_key,"
+                f" column_name, ref_key) IN ({wanted})"
+            )
+            for row in query(connection, sql):
+                triple = Triple(row[1], row[2].decode(), int(row[3]))
+                try:
+                    stored[triple] = StoredTriple(shard, int(row[0]), stored_cell(shard, row).body)
+                except DataDamaged as error:
+                    # it fails the puts of this cell, not those of the others in the group
+                    damaged[triple] = not_compared(triple, shard, error)
+    return [
+        damaged.get(cell.triple, before)
+        for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)
+    ]
+
+
+def sql_triple(triple: Triple) -> str:
+    """The SQL literal of a triple."""
+    return f"(X'{triple.row_key.hex()}',X'{triple.column_name.encode().hex()}',{triple.ref_key})"

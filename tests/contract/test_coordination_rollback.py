@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import pytest
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session
-from cellfeed.bridge.coordination.zookeeper import history
+from cellfeed.bridge.coordination.zookeeper import history, witness
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
 from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
@@ -378,7 +378,7 @@ def test_c8_an_era_that_a_process_died_declaring_is_finished_by_the_next(
 def test_c8_witnesses_of_ended_processes_do_not_pile_up(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "_WITNESSES_MAX", 3)
+    monkeypatch.setattr(witness, "_WITNESSES_MAX", 3)
     first = fleet.process()
     first_session = first.join(GROUP, "first", 30)
     for number in range(6):

@@ -27,7 +27,8 @@ from cellfeed.bridge.coordination.zookeeper.client import (
     TransactionRefused,
     ZooKeeperClient,
 )
-from cellfeed.bridge.coordination.zookeeper.history import Era, ZooKeeperHistory
+from cellfeed.bridge.coordination.zookeeper.era import Era
+from cellfeed.bridge.coordination.zookeeper.history import ZooKeeperHistory
 from cellfeed.bridge.coordination.zookeeper.paths import Paths, quoted
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import DataDamaged, Unavailable

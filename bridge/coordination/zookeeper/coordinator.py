@@ -124,14 +124,14 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
             return {}
         # What an earlier owner left on its way is in the state table before anybody else works on
         # the partition.
-        self.finish_entries(session.group, birth)
+        self.entries.finish(session.group, birth)
         wanted, got = sorted(partitions), {}
         for start in range(0, len(wanted), _CLAIMS_IN_A_TRANSACTION):
             got.update(
                 self._claim(session, topic, wanted[start : start + _CLAIMS_IN_A_TRANSACTION])
             )
         if got:
-            self.finish_entries(
+            self.entries.finish(
                 session.group, birth
             )  # what was on its way while the claims changed hands
         return got

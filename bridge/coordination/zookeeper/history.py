@@ -46,7 +46,6 @@ import logging
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -61,7 +60,18 @@ from cellfeed.bridge.coordination.zookeeper.client import (
     TransactionRefused,
     ZooKeeperClient,
 )
+from cellfeed.bridge.coordination.zookeeper.era import (
+    ERA_KEY,
+    WITNESSES,
+    Era,
+    KeptEra,
+    KnownEra,
+    encode_json,
+    keep_era,
+    known_era,
+)
 from cellfeed.bridge.coordination.zookeeper.paths import Paths
+from cellfeed.bridge.coordination.zookeeper.witness import ABSENT, OwnWitness
 from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
@@ -76,16 +86,6 @@ declare(
 )
 
 _log = logging.getLogger("cellfeed.coordination")
-_encode = msgspec.json.encode
-
-HISTORY: Final = "coordination/history/"
-"""Of the entries in the state table. A backup leaves them out: a restored datastore believes the
-ZooKeeper that it finds."""
-
-_ERA_KEY: Final = f"{HISTORY}era"
-_WITNESSES: Final = f"{HISTORY}witnesses/"
-_ABSENT: Final = ""
-"""The mark of a witness that ZooKeeper does not have yet."""
 
 MARK_EVERY_S: Final = 1.0
 """How soon after a save the mark moves. Each time is one transaction in ZooKeeper and two commits
@@ -96,53 +96,6 @@ _CHANGES: Final = (
     "ZooKeeper could not be compared with what is known of it: it changes, or is connected again,"
     " all the time"
 )
-_DOUBTFUL_MARKS_MAX: Final = 64
-"""Changes without an answer that a witness remembers, one for each broken connection. Beyond it the
-process gets another witness."""
-
-_WITNESSES_MAX: Final = 64
-"""Those of processes that ended stay as evidence; beyond this many the oldest go."""
-
-
-class Era(msgspec.Struct, frozen=True):
-    """``first``: the datastore has had no other in this ZooKeeper."""
-
-    identity: str
-    first: bool
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """What the state table knows. ``next``: an era that is being declared. ``because``: why the
-    last one was."""
-
-    era: Era | None = None
-    next: Era | None = None
-    because: str | None = None
-
-
-@dataclass(frozen=True)
-class _Known:
-    kept: _Kept
-    version: int | None
-    witnesses: Mapping[str, StateEntry]
-    """By process, of the present era."""
-
-
-@dataclass
-class _Witness:
-    """This process's own. ``marks``: what ZooKeeper may hold; ``version`` and ``entry_version``: of
-    the znode and of the entry, None where there is none; ``is_sure``: whether they are certain."""
-
-    era: str
-    process: str
-    marks: list[str]
-    version: int | None = None
-    entry_version: int | None = None
-    is_sure: bool = True
-
-    @property
-    def key(self) -> str:
-        return f"{_WITNESSES}{self.era}/{self.process}"
 
 
 class ZooKeeperHistory:
@@ -159,7 +112,7 @@ class ZooKeeperHistory:
         self._verified: tuple[int, Era, int] | None = None
         """The connection on which ZooKeeper was compared last, the era found, and the version of
         its entry in the state table."""
-        self._witness: _Witness | None = None
+        self._witness = OwnWitness(base, state, paths, self.doubt)
         self.because: str | None = None
         """Why the present era was declared; None for the first."""
         self._saves = self._saves_marked = 0
@@ -195,18 +148,19 @@ class ZooKeeperHistory:
         self._owner.check()
         for _ in range(_TRIES_MAX):
             connection = self._base.connections_made
-            known = self._known()
+            known = known_era(self._state)
             if known.kept.next is not None:
                 self._finish(known)
                 continue
             found = self._read_era()
             if known.kept.era is None:
                 # A restored or new datastore believes what it finds.
-                self._keep(
+                keep_era(
+                    self._state,
                     (
-                        _Kept(era=found[0])
+                        KeptEra(era=found[0])
                         if found is not None
-                        else _Kept(next=Era(secrets.token_hex(8), first=True))
+                        else KeptEra(next=Era(secrets.token_hex(8), first=True))
                     ),
                     known,
                 )
@@ -222,10 +176,12 @@ class ZooKeeperHistory:
                 )
                 return known.kept.era
             # Another process may have changed both since they were read here, one after the other.
-            if self._known() == known:
+            if known_era(self._state) == known:
                 because = f"{because} (ZooKeeper at {self._base.hosts})"
-                if self._keep(
-                    _Kept(known.kept.era, Era(secrets.token_hex(8), first=False), because), known
+                if keep_era(
+                    self._state,
+                    KeptEra(known.kept.era, Era(secrets.token_hex(8), first=False), because),
+                    known,
                 ):
                     _log.error(
                         "all groups in this ZooKeeper begin a new era, and those that go by its"
@@ -275,9 +231,9 @@ class ZooKeeperHistory:
         era: Era,
         era_version: int,
     ) -> list[Any]:
-        witness = self._own(era)
+        witness = self._witness.of_era(era)
         mark = secrets.token_hex(8)
-        self._announce(witness, [*witness.marks, mark], era_version)
+        self._witness.announce(witness, [*witness.marks, mark], era_version)
         failpoint("zookeeper.mark_announced")
         path = self._paths.witness(era.identity, witness.process)
         own: Operation = (
@@ -302,23 +258,8 @@ class ZooKeeperHistory:
         failpoint("zookeeper.mark_written")
         witness.version = results[-1].version if isinstance(results[-1], ZnodeStat) else 0
         witness.marks = [mark]
-        self._announce(witness, witness.marks, era_version)
+        self._witness.announce(witness, witness.marks, era_version)
         return results[:-1]
-
-    def _known(self) -> _Known:
-        kept, version, witnesses = _Kept(), None, dict[str, StateEntry]()
-        entries = self._state.list(HISTORY)
-        for entry in entries:
-            if entry.key == _ERA_KEY:
-                kept, version = msgspec.json.decode(entry.value, type=_Kept), entry.version
-        if kept.era is not None:
-            prefix = f"{_WITNESSES}{kept.era.identity}/"
-            witnesses = {
-                entry.key.removeprefix(prefix): entry
-                for entry in entries
-                if entry.key.startswith(prefix)
-            }
-        return _Known(kept, version, witnesses)
 
     def _read_era(self) -> tuple[Era, int] | None:
         found = self._base.get(self._paths.era, newest=True)
@@ -349,7 +290,7 @@ class ZooKeeperHistory:
             return "it went back in time, or somebody deleted what cellfeed keeps in it"
         allowed = [msgspec.json.decode(entry.value, type=list[str]) for entry in witnesses.values()]
         missing = sum(
-            (mark or _ABSENT) not in each for mark, each in zip(marks, allowed, strict=True)
+            (mark or ABSENT) not in each for mark, each in zip(marks, allowed, strict=True)
         )
         return (
             f"it went back in time: it lacks what {missing} of {len(allowed)} processes wrote to it"
@@ -358,13 +299,7 @@ class ZooKeeperHistory:
             else None
         )
 
-    def _keep(self, kept: _Kept, known: _Known) -> bool:
-        return (
-            self._state.commit({_ERA_KEY: _encode(kept)}, expect={_ERA_KEY: known.version})
-            is not None
-        )
-
-    def _finish(self, known: _Known) -> None:
+    def _finish(self, known: KnownEra) -> None:
         """Completes the declaration of an era, also of another process's."""
         era = known.kept.next
         assert era is not None  # noqa: S101 (the caller looked)
@@ -372,7 +307,7 @@ class ZooKeeperHistory:
         if found is None or found[0] != era:
             self._base.ensure(self._paths.eras)
             self._base.ensure(self._paths.witnesses)
-            value = _encode(era)
+            value = encode_json(era)
             ended: list[Operation] = [
                 Delete(self._paths.fence_of_era(name))
                 for name in self._base.children(self._paths.eras, newest=True)
@@ -392,57 +327,11 @@ class ZooKeeperHistory:
             except TransactionRefused:
                 return  # another process is faster
         self._base.ensure(self._paths.fence_of_era(era.identity))
-        old = {entry.key: None for entry in self._state.list(_WITNESSES)}
+        old = {entry.key: None for entry in self._state.list(WITNESSES)}
         self._state.commit(
-            {_ERA_KEY: _encode(_Kept(era=era, because=known.kept.because)), **old},
-            expect={_ERA_KEY: known.version},
+            {ERA_KEY: encode_json(KeptEra(era=era, because=known.kept.because)), **old},
+            expect={ERA_KEY: known.version},
         )
         for name in self._base.children(self._paths.witnesses):
             if not name.startswith(f"{era.identity}@"):
                 self._base.discard([f"{self._paths.witnesses}/{name}"])
-
-    def _own(self, era: Era) -> _Witness:
-        witness = self._witness
-        if (
-            witness is None
-            or witness.era != era.identity
-            or len(witness.marks) > _DOUBTFUL_MARKS_MAX
-        ):
-            self._forget_the_oldest(era)
-            witness = self._witness = _Witness(era.identity, secrets.token_hex(8), [_ABSENT])
-        if not witness.is_sure:
-            # A change without an answer may still come, here or there. It names the version before
-            # it, so it fails once another one has been done.
-            entry = self._state.get(witness.key)
-            found = self._base.get(self._paths.witness(era.identity, witness.process), newest=True)
-            announced = (
-                msgspec.json.decode(entry.value, type=list[str]) if entry is not None else []
-            )
-            witness.marks = [
-                *witness.marks,
-                *(mark for mark in announced if mark not in witness.marks),
-            ]
-            witness.entry_version = entry.version if entry is not None else None
-            witness.version = found[1].version if found is not None else None
-            witness.is_sure = True
-        return witness
-
-    def _announce(self, witness: _Witness, marks: list[str], era_version: int) -> None:
-        expect = {_ERA_KEY: era_version, witness.key: witness.entry_version}
-        witness.is_sure = False
-        version = self._state.commit({witness.key: _encode(marks)}, expect=expect)
-        if version is None:
-            self.doubt()
-            raise Unavailable("ZooKeeper's history changed meanwhile; it is compared again")
-        witness.entry_version, witness.is_sure = version, True
-
-    def _forget_the_oldest(self, era: Era) -> None:
-        prefix = f"{_WITNESSES}{era.identity}/"
-        oldest = sorted(self._state.list(prefix), key=lambda entry: entry.version)[
-            : -_WITNESSES_MAX + 1
-        ]
-        for entry in oldest:
-            if self._state.commit({entry.key: None}, expect={entry.key: entry.version}) is not None:
-                self._base.discard(
-                    [self._paths.witness(era.identity, entry.key.removeprefix(prefix))]
-                )

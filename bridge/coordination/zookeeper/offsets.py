@@ -8,24 +8,7 @@ and metadata lie in a sibling tree and count only as long as the same transactio
 A commit is one transaction: the versions and the random identities of the claims are checked in it,
 and the era that they were given out in. So a claim that was taken over moves nothing, whenever the
 request arrives, and also where ZooKeeper went back in time since (``zookeeper/history.py``).
-
-**Entries of the state table** that are to be written with offsets are in another storage, and no
-transaction spans both. The transaction in ZooKeeper decides: it holds the entries too, in a znode
-of their own. From there they are written to the state table, in order, each once. Crash points:
-
-    before the transaction              nothing happened
-    after it, before the state table    the znode stands. Whoever claims the partition next writes
-                                        it first, and the writer itself does before its next one
-    after the state table, before the znode is deleted      as before, but the state table has its
-                                                            random identity among those that were
-                                                            written last (in one
-                                        commit with the entries): it is only deleted
-    the answer was lost                 OutcomeUnknown: one who tries again may have the same
-                                        entries on their way twice; both are written before the next
-                                        step
-
-A number alone decides nothing here: birth, transaction number and sequence number repeat where
-ZooKeeper goes back in time, and entries would be dropped.
+Entries of the state table go with it in a znode of their own (``zookeeper/entries.py``).
 
 So an offset that has moved past a cell has that cell's entry with it for good (I14): at once, or
 before anybody works on the partition again.
@@ -33,13 +16,10 @@ before anybody works on the partition again.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-import msgspec
 from kazoo.exceptions import NodeExistsError, NoNodeError
-from kazoo.protocol.states import ZnodeStat
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
 from cellfeed.bridge.coordination.zookeeper.births import Births
@@ -54,7 +34,9 @@ from cellfeed.bridge.coordination.zookeeper.client import (
     ZooKeeperClient,
 )
 from cellfeed.bridge.coordination.zookeeper.connection import Connection
+from cellfeed.bridge.coordination.zookeeper.entries import TRIES_MAX, OffsetEntries
 from cellfeed.bridge.coordination.zookeeper.history import ZooKeeperHistory
+from cellfeed.bridge.coordination.zookeeper.offset_values import committed_offset, values_of
 from cellfeed.bridge.coordination.zookeeper.paths import (
     Paths,
     birth_of,
@@ -67,7 +49,6 @@ from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner, Compared
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import (
     CellfeedError,
-    DataDamaged,
     InvalidRequest,
     OutcomeUnknown,
     StaleWriter,
@@ -76,11 +57,7 @@ from cellfeed.store.errors import (
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import NO_HISTORY, History
 
-declare("zookeeper.entries_decided", "zookeeper.entries_written")
-
-TRIES_MAX: Final = 50
-"""How often a compare-and-set is tried again when others were faster: far more than there are
-members in a group that join at the same moment."""
+declare("zookeeper.entries_decided")
 
 _BASE_SESSION_S: Final = 4.0
 """Session time-out of the connection for everything that needs no session: it only says how soon a
@@ -92,18 +69,9 @@ _KNOWN_PATHS_MAX: Final = 200_000
 Beyond it they are looked up again."""
 
 
-_WRITTEN_MAX: Final = 16
-"""Identities of entries that a partition remembers as written. One at a time is on its way; others
-follow only where answers got lost."""
-
 _OWNER_CHANGES: Final = "whose the chroot is changes, or ZooKeeper is connected again, all the time"
 
 Connect = Callable[[ZooKeeperAddress, float], ZooKeeperClient]
-
-
-class _Details(msgspec.Struct, frozen=True):
-    leader_epoch: int
-    metadata: str
 
 
 class ZooKeeperOffsets:
@@ -122,12 +90,12 @@ class ZooKeeperOffsets:
     ) -> None:
         self._address = address
         self._connect = connect
-        self._state = state
         self._paths = Paths(address.chroot)
         self._base = connect(address, _BASE_SESSION_S)
         self._owner = ChrootOwner(self._base, self._paths, history)
         self._history = ZooKeeperHistory(self._base, state, self._paths, self._owner)
         self._births = Births(self._base, state, self._paths, self._history)
+        self.entries = OffsetEntries(self._base, state, self._paths)
         self._known: set[str] = set()
         """Paths of offsets that exist as far as this process knows; one that was deleted since is
         noticed when it is written."""
@@ -169,28 +137,16 @@ class ZooKeeperOffsets:
             raise InvalidRequest("entries are committed under a claim")
         self._check_births(group, claims)
         fences = self._fences(claims)
-        values: dict[str, bytes] = {}
-        for (topic, partition), offset in offsets.items():
-            values[self._paths.offset(group, topic, partition)] = str(offset.offset).encode()
-            if offset.leader_epoch != -1 or offset.metadata:
-                details = _Details(offset.leader_epoch, offset.metadata)
-                values[self._paths.detail(group, topic, partition)] = msgspec.json.encode(details)
+        values = values_of(self._paths, group, offsets)
         extra: list[Operation] = []
         if entries:
-            folder = self._paths.entries(group, birth_of(claims[0].token))
-            extra = [
-                Create(
-                    f"{folder}/{_entries_prefix(claims[0])}{secrets.token_hex(8)}@",
-                    msgspec.msgpack.encode(dict(entries)),
-                    sequence=True,
-                )
-            ]
+            extra = [self.entries.creation(claims[0], entries)]
         if fences or values:
             self._write(group, fences, values, extra, claims)
         if entries:
             failpoint("zookeeper.entries_decided")
             try:
-                self.finish_entries(group, birth_of(claims[0].token), claims[0])
+                self.entries.finish(group, birth_of(claims[0].token), claims[0])
             except CellfeedError as error:
                 raise OutcomeUnknown(
                     f"the offsets of group {group!r} are saved, what goes with them is on its way:"
@@ -224,7 +180,7 @@ class ZooKeeperOffsets:
             else [None] * len(wanted)
         )
         return {
-            key: _offset(path, *value, detail)
+            key: committed_offset(path, *value, detail)
             for key, path, value, detail in zip(wanted, paths, found, details, strict=True)
             if value is not None
         }
@@ -336,42 +292,7 @@ class ZooKeeperOffsets:
             fences += [Check(path, version_of(claim.token)), Check(self._paths.identity(claim), 0)]
         return fences
 
-    def finish_entries(self, group: str, birth: int, claim: Claim | None = None) -> None:
-        """Writes what is on its way to the state table: all of the group's, or those of one claim's
-        partition."""
-        folder = self._paths.entries(group, birth)
-        prefix = _entries_prefix(claim) if claim else ""
-        names = [
-            _EntryName(*name.split("@"))
-            for name in self._base.children(folder, newest=True)
-            if name.startswith(prefix)
-        ]
-        for name in sorted(names, key=lambda name: (name.topic, name.partition, int(name.number))):
-            found = self._base.get(f"{folder}/{name}")
-            if found is not None:
-                self._finish(group, birth, name, *found)
-                failpoint("zookeeper.entries_written")
-                self._base.discard([f"{folder}/{name}"])
-
     # --- inside -----------------------------------------------------------------------------------
-
-    def _finish(
-        self, group: str, birth: int, name: _EntryName, value: bytes, stat: ZnodeStat
-    ) -> None:
-        key = f"coordination/{quoted(group)}/written/{name.topic}@{name.partition}"
-        entries = msgspec.msgpack.decode(value, type=dict[str, bytes | None])
-        for _ in range(TRIES_MAX):
-            mark = self._state.get(key)
-            written = msgspec.json.decode(mark.value, type=list[str]) if mark else []
-            if name.identity(birth, stat) in written:
-                return
-            write = {
-                **entries,
-                key: msgspec.json.encode([*written, name.identity(birth, stat)][-_WRITTEN_MAX:]),
-            }
-            if self._state.commit(write, expect={key: mark.version if mark else None}) is not None:
-                return
-        raise Unavailable(f"the entries of group {group!r} could not be written: others are faster")
 
     def _write(
         self,
@@ -440,42 +361,5 @@ class ZooKeeperOffsets:
         )
 
 
-class _EntryName:
-    """Of a znode that holds entries: ``TOPIC@PARTITION@IDENTITY@NUMBER``; earlier versions gave it
-    no identity."""
-
-    def __init__(self, topic: str, partition: str, *rest: str) -> None:
-        self.topic, self.partition = topic, partition
-        *self._identity, self.number = rest
-
-    def __str__(self) -> str:
-        return "@".join((self.topic, self.partition, *self._identity, self.number))
-
-    def identity(self, birth: int, stat: ZnodeStat) -> str:
-        return self._identity[0] if self._identity else f"{birth}-{stat.czxid}"
-
-
 def _era_of(claim: Claim) -> str:
     return claim.identity.partition("-")[0]
-
-
-def _entries_prefix(claim: Claim) -> str:
-    """Of the znodes that hold entries committed under a claim on that partition; an identity and a
-    sequence number follow."""
-    return f"{quoted(claim.topic)}@{claim.partition}@"
-
-
-def _offset(
-    path: str, value: bytes, stat: ZnodeStat, detail: tuple[bytes, ZnodeStat] | None
-) -> CommittedOffset:
-    try:
-        offset = int(value.decode("ascii"))
-    except ValueError:
-        raise DataDamaged(
-            f"ZooKeeper: {path} holds {value[:40]!r}, which is no offset; set it to a decimal"
-            " number"
-        ) from None
-    if detail is not None and detail[1].mzxid == stat.mzxid:
-        details = msgspec.json.decode(detail[0], type=_Details)
-        return CommittedOffset(offset, details.leader_epoch, details.metadata, stat.mtime * 1000)
-    return CommittedOffset(offset, committed_at_us=stat.mtime * 1000)

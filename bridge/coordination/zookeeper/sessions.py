@@ -42,8 +42,9 @@ from cellfeed.bridge.coordination.zookeeper.client import (
     ZooKeeperClient,
 )
 from cellfeed.bridge.coordination.zookeeper.connection import Connection
+from cellfeed.bridge.coordination.zookeeper.entries import TRIES_MAX
 from cellfeed.bridge.coordination.zookeeper.history import MARK_EVERY_S
-from cellfeed.bridge.coordination.zookeeper.offsets import TRIES_MAX, Connect, ZooKeeperOffsets
+from cellfeed.bridge.coordination.zookeeper.offsets import Connect, ZooKeeperOffsets
 from cellfeed.bridge.coordination.zookeeper.paths import birth_of, joined, unquoted
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.background import SupervisedThread
@@ -119,7 +120,7 @@ class ZooKeeperSessions(ZooKeeperOffsets):
             if birth is None:
                 # Entries that an owner of the last era left on their way belong to offsets that
                 # somebody may accept as they are.
-                birth = self._births.found(group, partial(self.finish_entries, group))
+                birth = self._births.found(group, partial(self.entries.finish, group))
             counter = self._paths.epoch(group, birth)
             found = connection.get(counter, newest=True)
             if found is None:

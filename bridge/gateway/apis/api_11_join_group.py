@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.groups.group import JoinRequest
+from cellfeed.bridge.gateway.groups.members import JoinRequest
 from cellfeed.bridge.gateway.limits import (
     GROUP_ID_BYTES_MAX,
     GROUP_METADATA_BYTES_MAX,

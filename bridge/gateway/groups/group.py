@@ -10,21 +10,29 @@ coordinator (KIP-62, KIP-345, KIP-394).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
+from cellfeed.bridge.gateway.groups.members import (
+    JoinRequest,
+    Member,
+    Reply,
+    common_protocols,
+    identity_error,
+    join_refused,
+    metadata_of_all,
+    static_member,
+    vote,
+)
 from cellfeed.bridge.gateway.limits import (
     GROUP_MEMBERS_MAX,
     SESSION_TIMEOUT_MAX_S,
     SESSION_TIMEOUT_MIN_S,
 )
-
-Reply = Callable[[Mapping[str, Any]], None]
-"""Takes the fields of the response."""
 
 _EMPTY_CONSUMER_ASSIGNMENT: Final = b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"
 """ConsumerProtocolAssignment version 0 without partitions: some clients cannot read no bytes at
@@ -36,39 +44,6 @@ class State(enum.StrEnum):
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
-
-
-class JoinRequest(NamedTuple):
-    """What a member says when it joins. Time-outs in seconds."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_s: float
-    rebalance_timeout_s: float
-    protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    version: int
-
-
-@dataclass
-class Member:
-    """A member; ``parked_join`` and ``parked_sync`` are requests of its that wait for an answer."""
-
-    member_id: str
-    request: JoinRequest
-    deadline_s: float
-    assignment: bytes = b""
-    parked_join: Reply | None = None
-    parked_sync: Reply | None = None
-
-    @property
-    def parked(self) -> bool:
-        return self.parked_join is not None or self.parked_sync is not None
-
-    def metadata(self, protocol: str) -> bytes:
-        return dict(self.request.protocols).get(protocol, b"")
 
 
 @dataclass
@@ -96,19 +71,19 @@ class Group:
         completes."""
         member_id = request.member_id
         if error := self._join_error(request):
-            return reply(_join_refused(error, member_id))
+            return reply(join_refused(error, member_id))
         if not member_id:
-            static = self._static(request.instance_id)
+            static = static_member(self.members, request.instance_id)
             if static is not None:
                 return self._replace_static(static, request, reply, now)
             member_id = f"{request.instance_id or request.client_id or 'member'}-{uuid4()}"
             if request.instance_id is None and request.version >= 4:
                 self.pending[member_id] = now + request.session_timeout_s
-                return reply(_join_refused(ErrorCode.member_id_required, member_id))
+                return reply(join_refused(ErrorCode.member_id_required, member_id))
         elif member_id in self.pending:
             del self.pending[member_id]
-        elif error := self._identity_error(member_id, request.instance_id):
-            return reply(_join_refused(error, member_id))
+        elif error := identity_error(self.members, member_id, request.instance_id):
+            return reply(join_refused(error, member_id))
         member = self.members.get(member_id)
         if member is None:
             self.members[member_id] = Member(
@@ -137,7 +112,9 @@ class Group:
         now: float,
     ) -> None:
         """Answers when the leader has sent the assignment."""
-        error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
+        error = identity_error(self.members, member_id, instance_id) or self._generation_error(
+            generation
+        )
         if error is None and self.state is State.PREPARING:
             error = ErrorCode.rebalance_in_progress
         if error is not None:
@@ -164,7 +141,9 @@ class Group:
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> ErrorCode:
         """The error code to answer."""
-        error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
+        error = identity_error(self.members, member_id, instance_id) or self._generation_error(
+            generation
+        )
         if error is not None:
             return error
         member = self.members[member_id]
@@ -175,13 +154,13 @@ class Group:
         """The error code for this member; ``member_id`` may be empty when the instance id is
         given."""
         if not member_id and instance_id is not None:
-            static = self._static(instance_id)
+            static = static_member(self.members, instance_id)
             if static is None:
                 return ErrorCode.unknown_member_id
             member_id = static.member_id
         if self.pending.pop(member_id, None) is not None:
             return ErrorCode.none
-        if error := self._identity_error(member_id, instance_id):
+        if error := identity_error(self.members, member_id, instance_id):
             return error
         self._remove([member_id], now)
         return ErrorCode.none
@@ -193,7 +172,9 @@ class Group:
         admin's or a consumer's without group management."""
         if generation < 0 and not member_id:
             return None if self.state is State.EMPTY else ErrorCode.unknown_member_id
-        error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
+        error = identity_error(self.members, member_id, instance_id) or self._generation_error(
+            generation
+        )
         if error is None and self.state is State.COMPLETING:
             error = ErrorCode.rebalance_in_progress
         if error is None:
@@ -247,7 +228,7 @@ class Group:
                 if parked is not None:
                     parked(
                         {
-                            **_join_refused(ErrorCode.not_coordinator, member.member_id),
+                            **join_refused(ErrorCode.not_coordinator, member.member_id),
                             "assignment": b"",
                         }
                     )
@@ -272,33 +253,12 @@ class Group:
             return ErrorCode.inconsistent_group_protocol
         if others and request.protocol_type != self.protocol_type:
             return ErrorCode.inconsistent_group_protocol
-        if others and not _common(others) & {name for name, _ in request.protocols}:
+        if others and not common_protocols(others) & {name for name, _ in request.protocols}:
             return ErrorCode.inconsistent_group_protocol
         return None
 
-    def _identity_error(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
-        if instance_id is not None:
-            static = self._static(instance_id)
-            if static is None:
-                return ErrorCode.unknown_member_id
-            if static.member_id != member_id:
-                return ErrorCode.fenced_instance_id
-        return None if member_id in self.members else ErrorCode.unknown_member_id
-
     def _generation_error(self, generation: int) -> ErrorCode | None:
         return None if generation == self.generation else ErrorCode.illegal_generation
-
-    def _static(self, instance_id: str | None) -> Member | None:
-        if instance_id is None:
-            return None
-        return next(
-            (
-                member
-                for member in self.members.values()
-                if member.request.instance_id == instance_id
-            ),
-            None,
-        )
 
     def _replace_static(self, old: Member, request: JoinRequest, reply: Reply, now: float) -> None:
         """A static member that restarted: a new member id for the same place. Its old requests are
@@ -307,7 +267,7 @@ class Group:
             if parked is not None:
                 parked(
                     {
-                        **_join_refused(ErrorCode.fenced_instance_id, old.member_id),
+                        **join_refused(ErrorCode.fenced_instance_id, old.member_id),
                         "assignment": b"",
                     }
                 )
@@ -334,7 +294,7 @@ class Group:
 
     def _park_join(self, member: Member, reply: Reply) -> None:
         if member.parked_join is not None:
-            member.parked_join(_join_refused(ErrorCode.rebalance_in_progress, member.member_id))
+            member.parked_join(join_refused(ErrorCode.rebalance_in_progress, member.member_id))
         member.parked_join = reply
 
     def _prepare(self, now: float) -> None:
@@ -384,7 +344,7 @@ class Group:
             self.state, self.leader, self.protocol = State.EMPTY, "", ""
             return
         self.state = State.COMPLETING
-        self.protocol = self._vote()
+        self.protocol = vote(self.members.values())
         if self.leader not in {member.member_id for member in joined}:
             self.leader = joined[0].member_id
         self._rebalance_deadline_s = now + max(
@@ -397,22 +357,13 @@ class Group:
             if answer is not None:
                 answer(self._joined(member))
 
-    def _vote(self) -> str:
-        """The protocol that most members like best among those that all support."""
-        common = _common(self.members.values())
-        votes = [
-            next(name for name, _ in member.request.protocols if name in common)
-            for member in self.members.values()
-        ]
-        return max(sorted(common), key=votes.count)
-
     def _remove(self, member_ids: Iterable[str], now: float) -> None:
         for member_id in member_ids:
             member = self.members.pop(member_id)
             for parked in (member.parked_join, member.parked_sync):
                 if parked is not None:
                     parked(
-                        {**_join_refused(ErrorCode.unknown_member_id, member_id), "assignment": b""}
+                        {**join_refused(ErrorCode.unknown_member_id, member_id), "assignment": b""}
                     )
         if not self.members:
             if self.state is not State.EMPTY:
@@ -432,18 +383,8 @@ class Group:
             "protocol_name": self.protocol,
             "leader": self.leader,
             "member_id": member.member_id,
-            "members": self._metadata_of_all() if leads else [],
+            "members": metadata_of_all(self.members.values(), self.protocol) if leads else [],
         }
-
-    def _metadata_of_all(self) -> Sequence[Mapping[str, Any]]:
-        return [
-            {
-                "member_id": each.member_id,
-                "group_instance_id": each.request.instance_id,
-                "metadata": each.metadata(self.protocol),
-            }
-            for each in self.members.values()
-        ]
 
     def _synced(self, member: Member) -> Mapping[str, Any]:
         empty = _EMPTY_CONSUMER_ASSIGNMENT if self.protocol_type == "consumer" else b""
@@ -453,19 +394,3 @@ class Group:
             "protocol_name": self.protocol,
             "assignment": member.assignment or empty,
         }
-
-
-def _common(members: Iterable[Member]) -> set[str]:
-    return set.intersection(*({name for name, _ in member.request.protocols} for member in members))
-
-
-def _join_refused(error: ErrorCode, member_id: str) -> dict[str, Any]:
-    return {
-        "error_code": error,
-        "generation_id": -1,
-        "protocol_type": None,
-        "protocol_name": None,
-        "leader": "",
-        "member_id": member_id,
-        "members": [],
-    }

@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.groups.group import Group, JoinRequest, Reply
+from cellfeed.bridge.gateway.groups.group import Group
+from cellfeed.bridge.gateway.groups.members import JoinRequest, Reply
 from cellfeed.bridge.gateway.groups.spread import slot_of
 from cellfeed.bridge.gateway.limits import GROUPS_MAX
 

@@ -41,18 +41,17 @@ Nothing is synced: a lost file costs one encoding.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from cellfeed.bridge.gateway.limits import BLOCK_FILES_WAITING_BYTES_MAX
 from cellfeed.bridge.gateway.log.batch import Block, block_bytes
@@ -62,17 +61,15 @@ from cellfeed.bridge.gateway.log.block_file import (
     contents_fingerprint,
     decode_block_file,
     encode_block_file,
-    file_name,
-    parse_file_name,
     witness_of,
 )
+from cellfeed.bridge.gateway.log.block_folder import BlockFolder, KeptFile
 from cellfeed.bridge.gateway.topics.topics import Topic
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.errors import DataDamaged, InvalidRequest, Trimmed
+from cellfeed.store.errors import DataDamaged, Trimmed
 
 _log = logging.getLogger("cellfeed.gateway")
-_LOCK_LOOK_S: Final = 1.0
 _WITNESSES_MAX: Final = 100_000
 """Witnesses that are remembered, some 200 bytes each."""
 _WARN_S: Final = 60.0
@@ -94,22 +91,17 @@ class BlockFileCounts:
     failed: int = 0
 
 
-class _Entry(NamedTuple):
-    size: int
-    known: int
-
-
 class BlockFiles:
     """The files of one gateway. Safe to use from several threads: ``read`` may wait for the disk
     and the store, the others wait for nothing."""
 
     def __init__(self, directory: Path, gateway: str, engine: Engine, bytes_max: int) -> None:
         """Raises InvalidRequest when the directory cannot be used."""
-        self._folder = directory / f"{engine.datastore}-{gateway}"
+        self._folder = BlockFolder(directory / f"{engine.datastore}-{gateway}")
         self._engine = engine
         self.bytes_max = bytes_max
         self._lock = threading.Condition()
-        self._entries: OrderedDict[BlockKey, _Entry] = OrderedDict()
+        self._entries: OrderedDict[BlockKey, KeptFile] = OrderedDict()
         """What there is, least recently used first."""
         self._of_shard: defaultdict[int, set[BlockKey]] = defaultdict(set)
         self._witnesses: dict[tuple[int, int], bytes] = {}
@@ -118,24 +110,14 @@ class BlockFiles:
         self._work: deque[tuple[int, Callable[[], None]]] = deque()
         """What the thread is to do, with the bytes that wait in it."""
         self._waiting_bytes = 0
-        self._told: dict[int, int] = {}
+        self._forgotten_below: dict[int, int] = {}
         """By shard: blocks that were encoded when less of the log was known than this are not kept
         any more."""
-        self._told_before_loading: list[tuple[int, int, int, int]] = []
+        self._forgotten_before_loading: list[tuple[int, int, int, int]] = []
         self._loaded = self._closing = False
         self._warned_s = -_WARN_S
         self.kept_bytes = 0
         self.counts = BlockFileCounts()
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock_file = os.open(
-                self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-        except OSError as error:
-            raise InvalidRequest(
-                f"kept blocks: {self._folder}: {error.strerror}; give a directory that can be"
-                " written, or disk_bytes: 0"
-            ) from error
         # Not restarted: what was forgotten must not be found again in the folder. Without it blocks
         # are kept in memory alone.
         self._thread = SupervisedThread("block-files", self._run, restarts=False)
@@ -181,7 +163,7 @@ class BlockFiles:
             _log.warning(
                 "kept block %s comes from another history of the store: it is dropped and encoded"
                 " again",
-                self._path(key, entry.known),
+                self._folder.file(key, entry.known),
             )
             self._drop_file(key, entry)
             with self._lock:
@@ -193,7 +175,7 @@ class BlockFiles:
             self._entries.move_to_end(key)
             self.counts.read += 1
         with suppress(OSError):
-            os.utime(self._path(key, entry.known))  # the order of use outlives the process
+            os.utime(self._folder.file(key, entry.known))  # the order of use outlives the process
         return kept.block
 
     def keep(self, key: BlockKey, block: Block, known: int, leader_epoch: int) -> None:
@@ -219,9 +201,9 @@ class BlockFiles:
         ``known`` or more stay. Calls from before the files are listed are applied then, too. The
         same call may be repeated."""
         with self._lock:
-            self._told[shard] = max(known, self._told.get(shard, 0))
+            self._forgotten_below[shard] = max(known, self._forgotten_below.get(shard, 0))
             if not self._loaded:
-                self._told_before_loading.append((shard, start, end, known))
+                self._forgotten_before_loading.append((shard, start, end, known))
             for key in list(self._of_shard[shard]):
                 if key.start < end and start < key.end and self._entries[key].known < known:
                     self._add_work(partial(self._take_out(key).unlink, missing_ok=True))
@@ -232,13 +214,13 @@ class BlockFiles:
             self._closing = True
             self._lock.notify_all()
         self._thread.join()
-        os.close(self._lock_file)
+        self._folder.close()
 
     # --- what is there ----------------------------------------------------------------------------
 
-    def _open(self, key: BlockKey, entry: _Entry) -> KeptBlock | None:
+    def _open(self, key: BlockKey, entry: KeptFile) -> KeptBlock | None:
         """The file's block; a file that is not whole is dropped."""
-        path = self._path(key, entry.known)
+        path = self._folder.file(key, entry.known)
         try:
             return decode_block_file(path.read_bytes(), key, entry.known)
         except FileNotFoundError:
@@ -250,12 +232,12 @@ class BlockFiles:
         self._drop_file(key, entry)
         return None
 
-    def _drop_file(self, key: BlockKey, entry: _Entry) -> None:
+    def _drop_file(self, key: BlockKey, entry: KeptFile) -> None:
         with self._lock:
             if self._entries.get(key) is entry:
                 self._take_out(key)
         with suppress(OSError):
-            self._path(key, entry.known).unlink(missing_ok=True)
+            self._folder.file(key, entry.known).unlink(missing_ok=True)
 
     def _witness(self, shard: int, known: int) -> bytes | None:
         """Of the store's cell ``known - 1``; None when it has none there."""
@@ -272,7 +254,7 @@ class BlockFiles:
             witness = self._witnesses[shard, known] = witness_of(found[0])
         return witness
 
-    def _put_in(self, key: BlockKey, entry: _Entry) -> None:
+    def _put_in(self, key: BlockKey, entry: KeptFile) -> None:
         self._entries[key] = entry
         self._of_shard[key.shard].add(key)
         self.kept_bytes += entry.size
@@ -282,10 +264,7 @@ class BlockFiles:
         entry = self._entries.pop(key)
         self._of_shard[key.shard].discard(key)
         self.kept_bytes -= entry.size
-        return self._path(key, entry.known)
-
-    def _path(self, key: BlockKey, known: int) -> Path:
-        return self._folder / key.contents / str(key.shard) / file_name(key, known)
+        return self._folder.file(key, entry.known)
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -295,7 +274,7 @@ class BlockFiles:
         self._lock.notify_all()
 
     def _run(self) -> None:
-        if not self._take_folder():
+        if not self._folder.take(self._closes_within):
             return
         self._load()
         while True:
@@ -313,69 +292,24 @@ class BlockFiles:
                     self._warned_s = monotonic()
                     _log.warning("kept blocks cannot be written just now: %s", error)
 
-    def _take_folder(self) -> bool:
-        """Waits for the lock. False when it was not to be had before the end."""
-        is_told = False
-        while True:
-            try:
-                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not is_told:
-                    is_told = True
-                    _log.warning(
-                        "%s is held by another process: this gateway keeps blocks in memory alone"
-                        " until that one has ended",
-                        self._folder,
-                    )
-                with self._lock:
-                    if self._lock.wait_for(lambda: self._closing, _LOCK_LOOK_S):
-                        return False
-            else:
-                return True
+    def _closes_within(self, wait_s: float) -> bool:
+        with self._lock:
+            return self._lock.wait_for(lambda: self._closing, wait_s)
 
     def _load(self) -> None:
-        """Finds what is there, in the order of its last use, and removes what was being written."""
-        found: dict[BlockKey, tuple[float, _Entry]] = {}
-        superseded: list[Path] = []
-        for path in self._files():
-            if path.suffix == ".tmp":
-                superseded.append(path)
-                continue
-            parsed = parse_file_name(path.parent.parent.name, int(path.parent.name), path.name)
-            if parsed is None:
-                continue
-            key, known = parsed
-            with suppress(OSError):
-                status = path.stat()
-                before = found.get(key)
-                if before is None or before[1].known < known:
-                    found[key] = (status.st_mtime, _Entry(status.st_size, known))
-                superseded += (
-                    [self._path(key, before[1].known)]
-                    if before and before[1].known < known
-                    else [path]
-                    if before
-                    else []
-                )
+        """Finds what is there, and removes what was being written."""
+        found, superseded = self._folder.listed()
         with self._lock:
-            for key, (_, entry) in sorted(found.items(), key=lambda item: item[1][0]):
+            for key, entry in found.items():
                 self._put_in(key, entry)
             self._loaded = True
-            told, self._told_before_loading = self._told_before_loading, []
-        for each in told:
+            forgotten, self._forgotten_before_loading = self._forgotten_before_loading, []
+        for each in forgotten:
             self.forget(*each)
         for path in superseded:
             with suppress(OSError):
                 path.unlink()
         self._make_room(0)
-
-    def _files(self) -> Iterator[Path]:
-        with suppress(OSError):
-            for contents in self._folder.iterdir():
-                if len(contents.name) == 32 and contents.is_dir():
-                    for shard in contents.iterdir():
-                        if shard.name.isdecimal() and shard.is_dir():
-                            yield from shard.iterdir()
 
     def _write(self, key: BlockKey, block: Block, known: int, leader_epoch: int) -> None:
         witness = self._witness(key.shard, known)
@@ -385,15 +319,15 @@ class BlockFiles:
         if len(data) > self.bytes_max:
             return
         self._make_room(len(data))
-        path = self._path(key, known)
+        path = self._folder.file(key, known)
         temporary = path.with_suffix(".tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(data)
             with self._lock:
-                if key not in self._entries and known >= self._told.get(key.shard, 0):
+                if key not in self._entries and known >= self._forgotten_below.get(key.shard, 0):
                     temporary.replace(path)
-                    self._put_in(key, _Entry(len(data), known))
+                    self._put_in(key, KeptFile(len(data), known))
                     self.counts.written += 1
         finally:
             with suppress(OSError):

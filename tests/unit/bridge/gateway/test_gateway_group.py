@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.groups.group import Group, JoinRequest, State
+from cellfeed.bridge.gateway.groups.group import Group, State
+from cellfeed.bridge.gateway.groups.members import JoinRequest
 
 RANGE = (("range", b"topics"), ("roundrobin", b"topics"))
 

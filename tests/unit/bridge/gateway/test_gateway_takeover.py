@@ -8,8 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.groups.group import JoinRequest
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
+from cellfeed.bridge.gateway.groups.members import JoinRequest
 from cellfeed.bridge.gateway.groups.spread import slot_of
 
 SLOT = slot_of("billing")

@@ -4,12 +4,12 @@ not CSV by the line; it takes a tenth of the time of a load."""
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from cellfeed.loading.field_types import Inference, typed
+from cellfeed.loading.field_types import CONVERT, NOT_OF_THE_TYPE, Inference, not_of_the_type
 from cellfeed.loading.lines import TextLines
 from cellfeed.loading.record import Record
 from cellfeed.store.cells.canonical_json import canonical, canonical_of_decoded
@@ -20,6 +20,7 @@ _INFERENCE_ROWS: Final = 4_000
 
 
 class _Table(NamedTuple):
+    lines: TextLines
     reader: Any  # csv.reader, whose type has no name
     header: list[str]
 
@@ -35,14 +36,14 @@ def csv_records(
 ) -> Iterator[Record]:
     """The records; of the fields ``key_texts`` each has the text as it stands as well."""
     with path.open("rb") as raw:
-        reader, header = _opened(path, raw)
+        lines, reader, header = _opened(path, raw)
         if missing := (set(field_types) | set(key_texts)) - set(header):
             raise InvalidRequest(
                 f"{path} has no field {min(missing)!r} to give a type to; it has"
                 f" {', '.join(header)}"
             )
         places = [
-            (index, name, field_types[name])
+            (index, CONVERT[field_types[name]])
             for index, name in enumerate(header)
             if field_types.get(name, "text") != "text"
         ]
@@ -51,23 +52,37 @@ def csv_records(
         encode = canonical if "json" in field_types.values() else canonical_of_decoded
         for line, found in _rows(reader, len(header)):
             if isinstance(found, CellfeedError):
-                yield Record(line, None, raw.tell(), found)
+                yield Record(line, None, lines.read_bytes, found)
                 continue
             kept = {name: found[index] for name, index in texts} if texts else None
             try:
-                for index, name, kind in places:
-                    found[index] = typed(name, found[index], kind)
-                fields = dict(zip(header, found, strict=True))
-                yield Record(line, fields, raw.tell(), None, encode(fields), kept)
+                fields = _fields(header, found, places, field_types)
+                yield Record(line, fields, lines.read_bytes, None, encode(fields), kept)
             except CellfeedError as error:
-                yield Record(line, None, raw.tell(), error)
+                yield Record(line, None, lines.read_bytes, error)
+
+
+def _fields(
+    header: list[str],
+    values: list[Any],
+    places: Sequence[tuple[int, Callable[[str], Any]]],
+    field_types: Mapping[str, str],
+) -> dict[str, Any]:
+    """The values by name, converted in their places. Raises InvalidRequest."""
+    index = 0
+    try:
+        for index, convert in places:
+            values[index] = convert(text) if (text := values[index]) else None
+    except NOT_OF_THE_TYPE:
+        raise not_of_the_type(header[index], values[index], field_types[header[index]]) from None
+    return dict(zip(header, values, strict=True))
 
 
 def infer_types(path: Path) -> dict[str, str]:
     """The types that all values of the file agree on; fields that are not named are text. Lines
     that cannot be read say nothing."""
     with path.open("rb") as raw:
-        reader, header = _opened(path, raw)
+        _, reader, header = _opened(path, raw)
         inference, rows = Inference(header), []
         for _, found in _rows(reader, len(header)):
             if isinstance(found, list):
@@ -81,14 +96,15 @@ def infer_types(path: Path) -> dict[str, str]:
 
 
 def _opened(path: Path, raw: BinaryIO) -> _Table:
-    reader = csv.reader(TextLines(raw), strict=True)
+    lines = TextLines(raw)
+    reader = csv.reader(lines, strict=True)
     try:
         header = next(reader, [])
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path}: the header is not CSV in UTF-8: {error}") from None
     if not header or len(set(header)) != len(header) or "" in header:
         raise InvalidRequest(f"{path}: the header must name every field once, not {header!r:.200}")
-    return _Table(reader, header)
+    return _Table(lines, reader, header)
 
 
 def _rows(reader: Any, width: int) -> Iterator[tuple[int, list[Any] | CellfeedError]]:

@@ -43,19 +43,12 @@ def check_field_types(field_types: Mapping[str, str]) -> Mapping[str, str]:
     return field_types
 
 
-def typed(name: str, value: str, kind: str) -> Any:
-    """The value of a text of a field. Raises InvalidRequest where it is not of the type."""
-    if kind == "text":
-        return value
-    if value == "":
-        return None
-    try:
-        return _CONVERT[kind](value)
-    except (ValueError, KeyError, RecursionError):
-        raise InvalidRequest(
-            f"field {name!r} holds {value!r:.80}, which is not"
-            f" {'true or false' if kind == 'bool' else f'of type {kind}'}"
-        ) from None
+def not_of_the_type(name: str, value: str, kind: str) -> InvalidRequest:
+    """The error of a field whose text is not of its type."""
+    return InvalidRequest(
+        f"field {name!r} holds {value!r:.80}, which is not"
+        f" {'true or false' if kind == 'bool' else f'of type {kind}'}"
+    )
 
 
 class Inference:
@@ -125,12 +118,17 @@ def _integer(value: str) -> int:
     return number
 
 
-_CONVERT: Final[Mapping[str, Callable[[str], Any]]] = {
+CONVERT: Final[Mapping[str, Callable[[str], Any]]] = {
     "int": _integer,
     "float": _float,
     "bool": lambda value: _BOOLS[value.lower()],
     "json": json.loads,
 }
+"""By type, what makes a value of a text that is not empty."""
+
+NOT_OF_THE_TYPE: Final = (ValueError, KeyError, RecursionError)
+"""What a conversion raises for a text of another type."""
+
 _FITS: Final[Mapping[str, Callable[[str], bool]]] = {
     "int": _is_integer,
     "float": _is_float,

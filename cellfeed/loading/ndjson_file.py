@@ -14,15 +14,16 @@ from cellfeed.store.errors import InvalidBody, InvalidRequest
 def ndjson_records(path: Path) -> Iterator[Record]:
     """The records; a line that is no object is an error in its place."""
     with path.open("rb") as raw:
-        line, longest = 0, lines.LINE_BYTES_MAX
+        line, at, longest = 0, 0, lines.LINE_BYTES_MAX
         while text := raw.readline(longest):
             line += 1
+            at += len(text)
             if lines.cut_short(text):
-                lines.skip_line(raw)
-                yield Record(line, None, raw.tell(), InvalidRequest(f"longer than {longest} bytes"))
+                at += lines.skip_line(raw)
+                yield Record(line, None, at, InvalidRequest(f"longer than {longest} bytes"))
             elif text := text.strip():
                 try:
                     body = canonical_from_json(text)
-                    yield Record(line, parse(body), raw.tell(), None, body)
+                    yield Record(line, parse(body), at, None, body)
                 except InvalidBody as error:
-                    yield Record(line, None, raw.tell(), error)
+                    yield Record(line, None, at, error)

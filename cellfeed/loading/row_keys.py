@@ -28,7 +28,13 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 def record_name(fields: Mapping[str, Any], names: Sequence[str]) -> str:
     """The name of a record by the fields ``names``. Raises InvalidRowKey when one is missing or
     null."""
-    return "|".join(_escaped(_text(fields, name)) for name in names)
+    texts = [
+        value if type(value := fields.get(name)) is str else _text(fields, name) for name in names
+    ]
+    joined = "|".join(texts)
+    if "\\" not in joined and joined.count("|") == len(texts) - 1:
+        return joined  # nothing to escape, as nearly always
+    return "|".join(map(_escaped, texts))
 
 
 def row_key_from(fields: Mapping[str, Any], names: Sequence[str]) -> UUID:

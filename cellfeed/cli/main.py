@@ -46,6 +46,7 @@ _GROUPS: Final = {
     "parked": ("app", ("parked",)),
     "offsets": ("app", ("offsets", "offsets_translate")),
     "cluster": ("app", ("cluster",)),
+    "config": ("app", ("config",)),
     "shard": ("app", ("shard",)),
     "dictionary": ("app", ("dictionary",)),
     "backup": ("app", ("backup",)),

@@ -57,6 +57,7 @@ SUMMARIES: Final = {
     ),
     "offsets": "Offsets of a trigger or consumer group: show them; set where it resumes.",
     "cluster": "Make and look after clusters of MariaDB servers.",
+    "config": ("The configuration file: check it, show what is in force, print its JSON Schema."),
     "shard": "See where shards are, and move them between clusters while everything runs.",
     "dictionary": (
         "Dictionaries: what the bodies of a column have in common, stored once instead of with "

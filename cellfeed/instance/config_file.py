@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
 
 from cellfeed.config.checks import check_entries
 from cellfeed.config.model import Config
+from cellfeed.config.unknown_keys import unknown_keys
 from cellfeed.kinds.known import process_names
 from cellfeed.store.errors import InvalidRequest
 
@@ -23,8 +25,9 @@ def load_config(path: Path | None) -> Config:
     ProtectData for an address beyond loopback."""
     if path is None:
         return check_config(Config())
+    raw: object = None
     try:
-        raw = yaml.safe_load(path.read_bytes())
+        raw = yaml.load(path.read_bytes(), _OnceEach)  # noqa: S506 (a SafeLoader)
         return check_config(msgspec.convert({} if raw is None else raw, Config))
     except OSError as error:
         raise InvalidRequest(f"config file {path}: {error.strerror}") from error
@@ -33,7 +36,25 @@ def load_config(path: Path | None) -> Config:
             f"config file {path} is not YAML: {' '.join(str(error).split())}"
         ) from error
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"config file {path}: {error}") from error
+        unknown = unknown_keys(raw)
+        raise InvalidRequest(f"config file {path}: {'. '.join(unknown) or error}") from error
+
+
+class _OnceEach(yaml.SafeLoader):
+    """YAML whose mappings have each key once: of two, PyYAML would take the last silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = key_node.value
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
 
 
 def check_config(config: Config) -> Config:

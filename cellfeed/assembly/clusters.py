@@ -14,8 +14,8 @@ from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, first_ma
 from cellfeed.store.clusters.operating.create import Initialised, init_cluster
 from cellfeed.store.clusters.operating.migrate import identify
 from cellfeed.store.clusters.operating.present_role import master_state
-from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.engines.mysql.address import MySqlAddress, parse_mysql_url

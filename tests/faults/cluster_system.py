@@ -22,9 +22,9 @@ from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.never_replicated import NeverReplicated
 from cellfeed.store.clusters.operating.promote import Promotion
-from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.node import OpenNode
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.engines.mysql.address import parse_mysql_url

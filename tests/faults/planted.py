@@ -15,10 +15,11 @@ from cellfeed.store.cells.body_codec import decode_body, encode_bodies
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell
 from cellfeed.store.clusters.operating import rejoin
 from cellfeed.store.clusters.serving.buffer import BufferedWriter
-from cellfeed.store.clusters.serving.cluster import Cluster, Watermark
+from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.indexes import ClusteredIndexes
 from cellfeed.store.clusters.serving.puts import ClusteredPuts
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head, LocatedCell
 from cellfeed.store.engines.mysql.buffer import MySqlBuffer

@@ -13,8 +13,8 @@ import pymysql
 
 from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
-from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.errors import StorageUnavailable, Unavailable
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 

@@ -86,7 +86,7 @@ class ClusteredIndexes:
                 )
             return done
 
-        return self._placement.settled(once)
+        return self._placement.retry_while_moving(once)
 
     def fences(self, shards: Sequence[int]) -> dict[int, int]:
         return self._fences.read(shards)
@@ -100,7 +100,7 @@ class ClusteredIndexes:
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
     ) -> None:
-        return self._placement.settled(lambda: self._apply(table, entries, fences))
+        return self._placement.retry_while_moving(lambda: self._apply(table, entries, fences))
 
     def _apply(
         self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int]
@@ -118,7 +118,7 @@ class ClusteredIndexes:
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
     ) -> None:
-        return self._placement.settled(lambda: self._remove(table, entries, fences))
+        return self._placement.retry_while_moving(lambda: self._remove(table, entries, fences))
 
     def _remove(
         self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int]
@@ -133,7 +133,7 @@ class ClusteredIndexes:
     def select(
         self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER
     ) -> Selected:
-        return self._placement.settled(lambda: self._select(table, wanted, read_from))
+        return self._placement.retry_while_moving(lambda: self._select(table, wanted, read_from))
 
     def _select(
         self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica
@@ -162,7 +162,7 @@ class ClusteredIndexes:
     def find(
         self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]
     ) -> list[Entry | None]:
-        return self._placement.settled(lambda: self._find(table, places))
+        return self._placement.retry_while_moving(lambda: self._find(table, places))
 
     def _find(
         self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]
@@ -185,7 +185,7 @@ class ClusteredIndexes:
     def walk(
         self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int
     ) -> list[Entry]:
-        return self._placement.settled(lambda: self._walk(table, shard, after, limit))
+        return self._placement.retry_while_moving(lambda: self._walk(table, shard, after, limit))
 
     def _walk(
         self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int
@@ -195,7 +195,7 @@ class ClusteredIndexes:
         )
 
     def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
-        return self._placement.settled(lambda: self._latest_before(rows, columns))
+        return self._placement.retry_while_moving(lambda: self._latest_before(rows, columns))
 
     def _latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
         found: list[StoredCell] = []
@@ -215,14 +215,14 @@ class ClusteredIndexes:
         def read(engine: NodeEngine) -> list[StoredCell] | None:
             return engine.indexes.cells_between_or_none(shard, columns, location, end, fence)
 
-        return self._placement.settled(
+        return self._placement.retry_while_moving(
             lambda: _once_there(self._cluster_of(shard), {shard: end}, read)
         )
 
     def outdated(
         self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER
     ) -> Outdated:
-        return self._placement.settled(lambda: self._outdated(rows, columns, read_from))
+        return self._placement.retry_while_moving(lambda: self._outdated(rows, columns, read_from))
 
     def _outdated(
         self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica
@@ -254,7 +254,9 @@ class ClusteredIndexes:
         columns: Sequence[str] | None,
         read_from: Replica = Replica.MASTER,
     ) -> dict[bytes, list[LocatedCell]]:
-        return self._placement.settled(lambda: self._current(row_keys, columns, read_from))
+        return self._placement.retry_while_moving(
+            lambda: self._current(row_keys, columns, read_from)
+        )
 
     def _current(
         self,

@@ -72,7 +72,7 @@ class Placement:
         """The name of the shard's cluster."""
         return self._by_shard[shard]
 
-    def settled(self, call: Callable[[], T]) -> T:
+    def retry_while_moving(self, call: Callable[[], T]) -> T:
         """What the call returns, made again while a shard that it is about moves. Raises what it
         raises; ShardMoving when the wait was in vain."""
         deadline_s = time.monotonic() + MOVE_WAIT_S
@@ -114,7 +114,7 @@ class Placement:
             # sent there; then the other one lets go.
             for name, cluster in self._clusters.items():
                 arrived = {
-                    s: old.told(s)
+                    s: old.last_head(s)
                     for s in went
                     if by_shard[s] == name
                     and (old := self._clusters.get(self._by_shard[s])) is not None

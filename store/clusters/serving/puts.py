@@ -82,7 +82,7 @@ class ClusteredPuts:
                 raise moving
 
         try:
-            self._placement.settled(put_each)
+            self._placement.retry_while_moving(put_each)
         except ShardMoving as error:
             errors.append(error)
             results.update(

@@ -33,7 +33,7 @@ class ClusteredBodies:
 
     def settle_puts(self, shard: int) -> int:
         """E27."""
-        return self._placement.settled(
+        return self._placement.retry_while_moving(
             lambda: self._placement.cluster_of(shard).write(
                 lambda engine, role: engine.settle_puts(shard, role.terms)
             )
@@ -41,7 +41,7 @@ class ClusteredBodies:
 
     def named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
         """What the shard's master has."""
-        return self._placement.settled(
+        return self._placement.retry_while_moving(
             lambda: self._placement.cluster_of(shard).write(
                 lambda engine, _: engine.bodies_named(shard, prefix, location, limit)
             )
@@ -49,7 +49,7 @@ class ClusteredBodies:
 
     def replace(self, shard: int, cells: Sequence[tuple[StoredCell, bytes]]) -> int:
         """E27."""
-        return self._placement.settled(
+        return self._placement.retry_while_moving(
             lambda: self._placement.cluster_of(shard).write(
                 lambda engine, role: engine.replace_bodies(shard, cells, role.terms)
             )

@@ -20,8 +20,8 @@ from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import Promotion, promote
 from cellfeed.store.clusters.operating.rejoin import follow_again, heard_epoch, is_prefix
-from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine

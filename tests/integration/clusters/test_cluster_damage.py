@@ -13,9 +13,9 @@ from confluent_kafka import TopicPartition
 
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder
-from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.node import DAMAGE_S
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LogRange, Replica
 from cellfeed.store.errors import DataDamaged

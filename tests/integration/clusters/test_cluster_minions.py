@@ -21,8 +21,8 @@ from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
-from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.errors import NoMinion, ProtectData
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint

@@ -12,8 +12,8 @@ import pytest
 from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.promote import promote
-from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.errors import StorageUnavailable

@@ -19,9 +19,9 @@ from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.promote import Promotion
-from cellfeed.store.clusters.serving.cluster import Watermark
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.fan_out import FAN_OUT_THREADS
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StaleWriter, StorageUnavailable, Unavailable
 from cellfeed.store.indexes.check import IndexCheck

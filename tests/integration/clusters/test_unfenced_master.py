@@ -19,7 +19,7 @@ from cellfeed.store.clusters.operating import promote as promote_module
 from cellfeed.store.clusters.operating.new_master import raise_epoch
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
-from cellfeed.store.clusters.serving import cluster as cluster_module
+from cellfeed.store.clusters.serving import known_role, sure_reads
 from cellfeed.store.clusters.serving import node as node_module
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.indexes import Entry, EntrySelect, IndexTable, Selected
@@ -114,7 +114,8 @@ def _idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Watchers look only when they are asked to, and what they heard counts for long: the most that
     a process that has read nothing lately may be wrong by."""
     monkeypatch.setattr(node_module, "_IDLE_LOOK_S", 60.0)
-    monkeypatch.setattr(cluster_module, "CONFIRM_S", 60.0)
+    for part in (known_role, sure_reads):
+        monkeypatch.setattr(part, "CONFIRM_S", 60.0)
 
 
 def is_there(engine: ClusteredEngine, row_key: UUID, ask: Callable[..., object]) -> bool | None:

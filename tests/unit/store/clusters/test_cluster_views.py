@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from cellfeed.store.clusters.model.roles import Role
-from cellfeed.store.clusters.serving import cluster as cluster_module
-from cellfeed.store.clusters.serving.cluster import Cluster, Watermark
+from cellfeed.store.clusters.serving import known_role, master_calls
+from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.node import NodeView, StorageNode
+from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
 from tests.support.told_nodes import ROLE, Node, head, named
 
@@ -58,7 +59,7 @@ def test_a_node_that_follows_and_is_no_minion_raises_no_watermark(nodes: dict[st
 def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(
     cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_module, "ROLE_FRESH_S", 0.0)
+    monkeypatch.setattr(master_calls, "ROLE_FRESH_S", 0.0)
     nodes["a"].after_call = lambda: nodes["b"].says(11, ROLE.promoted("b", ["c"], "", 2))
     with pytest.raises(OutcomeUnknown, match="b has become master meanwhile"):
         cluster.write(lambda engine, _: engine)
@@ -130,7 +131,7 @@ def test_a_silent_node_that_a_majority_promised_an_epoch_to_may_be_master(
     assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], True)
     nodes["a"].promised = 1
     assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], False)
-    in_the_past(nodes, cluster_module.CONFIRM_S - 0.3)
+    in_the_past(nodes, known_role.CONFIRM_S - 0.3)
     nodes["c"].on_look = lambda: None
     assert cluster.read(lambda _: [None], enough=all, lasting=all) == ([None], True), (
         "a majority is silent"

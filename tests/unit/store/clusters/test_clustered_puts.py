@@ -48,7 +48,7 @@ class Placed:
     def cluster_of(self, shard: int) -> Cluster:
         return self.clusters[shard % 2]
 
-    def settled(self, call: Callable[[], None]) -> None:
+    def retry_while_moving(self, call: Callable[[], None]) -> None:
         call()
 
 

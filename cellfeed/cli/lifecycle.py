@@ -15,7 +15,9 @@ import typer
 from cellfeed.child import START_TIMEOUT_S, launch
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.cli.up_options import UpOptions
 from cellfeed.instance.config_file import load_config
+from cellfeed.instance.shared_files import files_used
 from cellfeed.instance.supervisor import (
     start_again,
     start_all,
@@ -39,19 +41,52 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once everything serves, and leave it running.")
     ] = False,
+    datastore: Annotated[
+        str | None,
+        typer.Option("--datastore", help="The datastore's name, instead of the configuration's."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65_535,
+            help="The HTTP worker's port, instead of the configuration's; 0: a free one.",
+        ),
+    ] = None,
+    kafka_port: Annotated[
+        int | None,
+        typer.Option("--kafka-port", min=0, max=65_535, help="Likewise the gateway's."),
+    ] = None,
+    registry_port: Annotated[
+        int | None,
+        typer.Option("--registry-port", min=0, max=65_535, help="Likewise its schema registry's."),
+    ] = None,
+    share_files: Annotated[
+        bool,
+        typer.Option(
+            "--share-files",
+            help="Start even where an instance of another run directory has the same files.",
+        ),
+    ] = False,
 ) -> None:
     """Start an instance: HTTP workers, Kafka gateway, and what else the configuration names. Ctrl-C
     ends it."""
     directory = RunDir(run_dir)
-    checked = load_config(config)
+    options = UpOptions(datastore, port, kafka_port, registry_port)
+    checked = options.applied(load_config(config))
     if detach:
-        _detach(directory, config)
+        _detach(directory, config, [*options.words(), *["--share-files"] * share_files])
         return
     directory.make()
     stopping = threading.Event()
     signals = end_at_signals()
-    with directory.supervised():
-        start_all(directory, checked, lambda line: console.print(line, highlight=False))
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False)
+
+    with directory.supervised(), files_used(directory, checked, share_files, say):
+        start_all(directory, checked, say)
         for number in signals:
             signal.signal(number, lambda *_: stopping.set())
         console.print(
@@ -60,14 +95,9 @@ def up(
         )
         try:
             raise_if_asked()
-            supervise(
-                directory,
-                checked,
-                lambda line: console.print(line, highlight=False),
-                stopping.is_set,
-            )
+            supervise(directory, checked, say, stopping.is_set)
         finally:
-            stop_all(directory, lambda line: console.print(line, highlight=False))
+            stop_all(directory, say)
 
 
 def down(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
@@ -112,9 +142,10 @@ def run(
     run_process(run_dir, name)
 
 
-def _detach(directory: RunDir, config: Path | None) -> None:
+def _detach(directory: RunDir, config: Path | None, options: list[str]) -> None:
     directory.make()
     arguments = [sys.executable, "-m", "cellfeed.cli.main", "up", "--run-dir", str(directory.path)]
+    arguments += options
     if config is not None:
         arguments += ["--config", str(config)]
     log_path = directory.log("supervisor")

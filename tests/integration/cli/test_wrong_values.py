@@ -41,6 +41,10 @@ GOOD: Final = {
 
 WRONG: Final = {
     "max_errors": ("-1", "many"),
+    "datastore": ("Trips", "a/b"),
+    "port": ("-1", "65536", "x"),
+    "kafka_port": ("-1", "65536", "x"),
+    "registry_port": ("-1", "65536", "x"),
     "field_types": ("fare", "fare:decimal", "nobody:int"),
 }
 """More wrong values of options, by their names."""

@@ -169,7 +169,7 @@ def test_the_configuration_in_force_reads_back_as_itself(tmp_path: Path) -> None
             "servers: [{kind: postgres, name: c1-a, port: 3311}]",
             r"postgres.*\$\.servers\[0\]\.kind",
         ),
-        ("servers: [{kind: mariadb, name: c1-a, port: 3311}]", r"servers\[0\].*server_id"),
+        ("servers: [{kind: mariadb, name: c1-a, port: 3311}]", r"server_id.*\$\.servers\[0\]"),
         ("servers: [{kind: zookeeper, port: 0}]", r"\$\.servers\[0\]\.port"),
         ("servers: [{kind: zookeeper, server_id: 1}]", r"servers\[0\].*server_id"),
         (

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cellfeed.cli.instance import gateway_address, worker_urls
-from cellfeed.cli.output import console
+from cellfeed.cli.output import console, progress_bar
+from cellfeed.instance.addresses import gateway_address, worker_urls
 from cellfeed.instance.config_file import check_config
 from cellfeed.instance.supervisor import start_all, stop_all
 from cellfeed.run_dir import RunDir
@@ -52,7 +52,7 @@ def demo(
         )
         left_running = False
         try:
-            lines = run_demo(directory, console, csv)
+            lines = run_demo(directory, console, progress_bar, csv)
             left_running = keep
             _what_next(directory, running=keep)
         finally:

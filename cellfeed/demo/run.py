@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from cellfeed.cli.instance import gateway_address, worker_urls
-from cellfeed.cli.output import progress_bar
 from cellfeed.config.model import (
     Config,
     DatastoreConfig,
@@ -26,6 +25,7 @@ from cellfeed.config.model import (
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.demo.proof import Line, Seen, dollars, proof
+from cellfeed.instance.addresses import gateway_address, worker_urls
 from cellfeed.loading.taxi import expected_figures, load_taxi, shipped_csv
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import raise_if_asked
@@ -62,24 +62,26 @@ def demo_config(run_dir: RunDir) -> Config:
     )
 
 
-def run_demo(run_dir: RunDir, console: Console, csv: Path | None = None) -> list[Line]:
-    """Loads, waits, proves; prints as it goes. Returns the lines of the proof. Raises Unavailable
-    when a step does not come to its end."""
+def run_demo(
+    run_dir: RunDir, console: Console, bar_of: Callable[[], Progress], csv: Path | None = None
+) -> list[Line]:
+    """Loads, waits, proves; prints as it goes, with a bar for each step. Returns the lines of the
+    proof. Raises Unavailable when a step does not come to its end."""
     expected = expected_figures(csv)
     provider = SandboxCardProvider(run_dir.inside("billing") / "charges.sqlite3")
     with Client(worker_urls(run_dir.path), "trips") as client:
-        _load(client, csv, expected.cells)
-        _settle(client, provider, expected.trips, console)
+        _load(client, bar_of, csv, expected.cells)
+        _settle(client, bar_of, provider, expected.trips, console)
         ends = {shard: head.watermark for shard, head in client.heads().items()}
-        table = _fill_warehouse(run_dir, ends)
+        table = _fill_warehouse(run_dir, bar_of, ends)
         seen = _look(client, run_dir, table, provider, ends)
     lines = proof(expected, seen)
     _print(lines, console)
     return lines
 
 
-def _load(client: Client, csv: Path | None, cells: int) -> None:
-    with progress_bar() as bar:
+def _load(client: Client, bar_of: Callable[[], Progress], csv: Path | None, cells: int) -> None:
+    with bar_of() as bar:
         task = bar.add_task("load: cells put over HTTP", total=cells)
         report = load_taxi(
             client,
@@ -91,12 +93,18 @@ def _load(client: Client, csv: Path | None, cells: int) -> None:
         raise Unavailable(f"the load is not complete: {report.as_json()}")
 
 
-def _settle(client: Client, provider: SandboxCardProvider, trips: int, console: Console) -> None:
+def _settle(
+    client: Client,
+    bar_of: Callable[[], Progress],
+    provider: SandboxCardProvider,
+    trips: int,
+    console: Console,
+) -> None:
     # Every trip ends with a STATUS cell; they are counted by following the logs, as any reader
     # would.
     locations = dict.fromkeys(range(client.shards), 0)
     settled = 0
-    with progress_bar() as bar:
+    with bar_of() as bar:
         task = bar.add_task("billing: trips settled", total=trips)
 
         def step() -> bool:
@@ -117,8 +125,10 @@ def _settle(client: Client, provider: SandboxCardProvider, trips: int, console: 
     )
 
 
-def _fill_warehouse(run_dir: RunDir, ends: dict[int, int]) -> WarehouseTable:
-    with progress_bar() as bar:
+def _fill_warehouse(
+    run_dir: RunDir, bar_of: Callable[[], Progress], ends: dict[int, int]
+) -> WarehouseTable:
+    with bar_of() as bar:
         task = bar.add_task("warehouse: rows in Parquet", total=sum(ends.values()))
 
         def step() -> bool:

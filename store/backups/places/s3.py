@@ -148,14 +148,14 @@ class S3Place:
     def locked(self) -> Iterator[None]:
         lock = S3Lock(self._bucket, self._key(LOCK), str(self))
         lock.acquire()
-        self._bucket.lock = lock
+        self._bucket.refuse_if_lost = lock.refuse_if_lost
         try:
             yield
         except BaseException:
-            self._bucket.lock = None
+            self._bucket.refuse_if_lost = lambda: None
             lock.release_quietly()
             raise
-        self._bucket.lock = None
+        self._bucket.refuse_if_lost = lambda: None
         lock.release()
 
     def _key(self, name: str) -> str:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from errno import EEXIST, ENOENT
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from cellfeed.store.errors import StorageUnavailable
-
-if TYPE_CHECKING:
-    from cellfeed.store.backups.places.s3_lock import S3Lock
 
 SCHEME: Final = "s3://"
 
@@ -25,7 +23,8 @@ class Bucket:
         self.client = client
         self.name = name
         self.etags: dict[str, str] = {}
-        self.lock: S3Lock | None = None
+        self.refuse_if_lost: Callable[[], None] = lambda: None
+        """Called before each change while the folder is locked; raises where the lock was lost."""
 
     def call(self, operation: str, key: str, **arguments: Any) -> Any:
         """An operation of the client. Raises FileNotFoundError, FileExistsError where a condition
@@ -41,8 +40,7 @@ class Bucket:
 
     def change(self, operation: str, key: str, **arguments: Any) -> Any:
         """An operation that changes something: where the lock was lost it is not sent."""
-        if self.lock is not None:
-            self.lock.refuse_if_lost()
+        self.refuse_if_lost()
         return self.call(operation, key, **arguments)
 
     def put(self, key: str, content: bytes, etag: str | None) -> str:
@@ -66,8 +64,7 @@ class Bucket:
     def write(self, key: str, content: bytes) -> None:
         """Replaces what this process has read or written, or makes what it has not. Raises
         FileExistsError."""
-        if self.lock is not None:
-            self.lock.refuse_if_lost()
+        self.refuse_if_lost()
         self.etags[key] = self.put(key, content, self.etags.get(key))
 
     def get(self, key: str, **arguments: Any) -> tuple[bytes, Any]:

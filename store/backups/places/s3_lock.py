@@ -20,12 +20,10 @@ import threading
 import time
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from cellfeed.store.backups.places.s3_bucket import Bucket
 from cellfeed.store.errors import CellfeedError, InvalidRequest, ProtectData, StorageUnavailable
-
-if TYPE_CHECKING:
-    from cellfeed.store.backups.places.s3_bucket import Bucket
 
 LEASE_S: Final = 60.0
 TRUST_S: Final = 40.0

@@ -45,12 +45,15 @@ def connect(
     datastore: str = "trips",
     *,
     timeout_s: float = 20.0,
+    history: str | None = None,
 ) -> Client:
     """A client of a datastore's HTTP workers; with several urls it works on while one of them is
-    away."""
+    away. ``history``: the identity of the store (``client.history``); another one is refused."""
     from cellfeed.store.http.client import Client
 
-    return Client([urls] if isinstance(urls, str) else urls, datastore, timeout_s=timeout_s)
+    return Client(
+        [urls] if isinstance(urls, str) else urls, datastore, timeout_s=timeout_s, history=history
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -38,6 +38,7 @@
         │                              message says how to bring it back
         ├── WrongServerSettings        a storage server is set up in a way that could lose or mix up
         │                              cells; the message says how to mend it
+        ├── OtherHistory               a worker serves another store than the client has worked with
         ├── HoldsMore                  a node has cells that its master has not
         ├── GroupTaken                 another trigger has the group; the message names both
         └── IncompatibleSchema         a schema breaks the declared rule to an earlier version
@@ -261,6 +262,14 @@ class DictionaryLost(ProtectData):
 
 class WrongServerSettings(ProtectData):
     code = "wrong_server_settings"
+
+
+class OtherHistory(ProtectData):
+    """A worker serves another history than the one that the client has worked with: a neighbour's
+    store at the same address, or a store that was restored. Nothing was written."""
+
+    code = "other_history"
+    http_status = 421
 
 
 class HoldsMore(ProtectData):

@@ -83,10 +83,18 @@ class Client:
     ``urls``: workers of the same datastore, ``http://host:port``. ``timeout_s``: the deadline of
     each call, retries included; a put of more than ``BATCH_CELLS_MAX`` cells is several requests
     with a deadline each (see :mod:`cellfeed.store.commit.put_batches`).
+
+    All answers come from one history, ``history`` or that of the first answer. A worker that serves
+    another one, a neighbour's store or a restored one, refuses every request (OtherHistory).
     """
 
     def __init__(
-        self, urls: Sequence[str] | str, datastore: str, *, timeout_s: float = CALL_TIMEOUT_S
+        self,
+        urls: Sequence[str] | str,
+        datastore: str,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        history: str | None = None,
     ) -> None:
         given = [urls] if isinstance(urls, str) else list(urls)
         if not given:
@@ -94,12 +102,20 @@ class Client:
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s {timeout_s!r} must be above 0")
         self._name = check_datastore_name(datastore)
-        self._requests = Requests(given, self._name, timeout_s)
+        self._requests = Requests(given, self._name, timeout_s, _checked_history(history))
         self._shards: int | None = None
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def history(self) -> str:
+        """The identity of the store that the workers serve. Give it to another client to be sure
+        that it speaks to the same one."""
+        if self._requests.history is None:
+            self._heads()
+        return self._requests.history or ""
 
     @property
     def shards(self) -> int:
@@ -304,3 +320,9 @@ class Client:
         return self._requests.get(
             "/shards", HeadsMessage, lambda message: heads_asked(message, self._name, self._shards)
         )
+
+
+def _checked_history(history: str | None) -> str | None:
+    if history is not None and not (history.isascii() and history.isprintable() and history):
+        raise InvalidRequest(f"history {ascii(history)[:80]} is not the identity of one")
+    return history

@@ -27,6 +27,11 @@ REQUEST_NUMBER: Final = "cellfeed-request"
 """A header that a client may send: the worker repeats it in the answer, and so the client knows
 that the answer is one to its request."""
 
+HISTORY: Final = "cellfeed-history"
+"""A header of every answer: the identity of the history that the worker serves
+(:mod:`cellfeed.store.histories`). A client sends back the one that it knows; a worker with another
+one refuses the request before it does anything."""
+
 REQUEST_NUMBER_BYTES_MAX: Final = 64
 """A longer one is not repeated."""
 

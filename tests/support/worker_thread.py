@@ -13,7 +13,7 @@ START_TIMEOUT_S = 30.0
 
 
 @contextlib.contextmanager
-def worker_thread(datastore: Datastore) -> Iterator[str]:
+def worker_thread(datastore: Datastore, port: int = 0) -> Iterator[str]:
     """The address of a worker that serves ``datastore``; it has ended, and answered what was under
     way, when the block is left."""
     ports: list[int] = []
@@ -26,7 +26,7 @@ def worker_thread(datastore: Datastore) -> Iterator[str]:
     thread = threading.Thread(
         target=run_worker,
         args=(datastore,),
-        kwargs={"stop": stop, "on_started": on_started},
+        kwargs={"port": port, "stop": stop, "on_started": on_started},
         name="worker-under-test",
     )
     thread.start()

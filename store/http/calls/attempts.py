@@ -19,6 +19,7 @@ import msgspec
 from cellfeed.store.errors import (
     CellConflict,
     CellfeedError,
+    OtherHistory,
     OutcomeUnknown,
     StorageUnavailable,
     WrongAnswer,
@@ -29,6 +30,7 @@ from cellfeed.store.http.messages import ErrorMessage
 
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
+_SERVED: Final = "history"
 _DISTRUST_S: Final = 2.0
 """How long a worker that could not answer is tried last: about what a restart takes."""
 
@@ -36,15 +38,27 @@ _decode_error: Final = msgspec.json.Decoder(ErrorMessage).decode
 
 
 class Attempts:
-    """Chooses workers for the calls of one client."""
+    """Chooses workers for the calls of one client, all of which serve one history: ``history``, or
+    that of the first answer."""
 
     def __init__(
-        self, urls: Sequence[str], timeout_s: float, sleep: Callable[[float], None] = time.sleep
+        self,
+        urls: Sequence[str],
+        timeout_s: float,
+        sleep: Callable[[float], None] = time.sleep,
+        history: str | None = None,
     ) -> None:
         self._workers = [Worker(url) for url in urls]
+        # A dictionary, because setdefault is atomic: of two threads the first decides.
+        self._served: dict[str, str] = {} if history is None else {_SERVED: history}
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._turns = itertools.count(random.randrange(len(self._workers)))
+
+    @property
+    def history(self) -> str | None:
+        """The history that the workers serve; None before the first answer."""
+        return self._served.get(_SERVED)
 
     def deadline(self) -> float:
         """The deadline (monotonic) of a call that begins now."""
@@ -64,9 +78,10 @@ class Attempts:
         WrongAnswer, or for writes OutcomeUnknown, at the deadline."""
         open_fate: Exception | None = None
         last: Exception | None = None
+        others: set[str] = set()
         for worker in self._in_turn(deadline):
             try:
-                answer = worker.request(method, target, content, media_type, deadline)
+                answer = worker.request(method, target, content, media_type, deadline, self.history)
             except AttemptFailed as failed:
                 last = failed
                 if failed.refused:
@@ -75,8 +90,15 @@ class Attempts:
                     open_fate = failed
                 continue
             if answer.status == 200:
+                self._compare(answer, worker.name, writes)
                 return answer.content
             error = last = error_of(answer, worker.name)
+            if isinstance(error, OtherHistory):
+                # A neighbour may have taken the place of one worker; the others are as before.
+                others.add(worker.name)
+                worker.trusted_again_at = time.monotonic() + _DISTRUST_S
+                if len(others) < len(self._workers):
+                    continue
             if not error.definite:
                 open_fate = error
             if not error.retriable:
@@ -105,6 +127,18 @@ class Attempts:
         if left > 0:
             self._sleep(min(pause, left))
         return time.monotonic() < deadline
+
+    def _compare(self, answer: Answer, worker: str, writes: bool) -> None:
+        """Raises OtherHistory for an answer from another store, or OutcomeUnknown when a put went
+        there before the client knew better."""
+        if answer.history is None:
+            return  # a worker of an earlier version
+        known = self._served.setdefault(_SERVED, answer.history)
+        if known != answer.history:
+            raise (OutcomeUnknown if writes else OtherHistory)(
+                f"{worker} serves history {answer.history}, and this client works with {known}: its"
+                " workers do not serve one store"
+            )
 
     def close(self) -> None:
         """Closes idle connections."""

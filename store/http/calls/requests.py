@@ -26,15 +26,22 @@ class Requests:
     """``urls``: workers of the datastore; ``timeout_s``: the deadline of each call, retries
     included."""
 
-    def __init__(self, urls: Sequence[str], datastore: str, timeout_s: float) -> None:
+    def __init__(
+        self, urls: Sequence[str], datastore: str, timeout_s: float, history: str | None = None
+    ) -> None:
         self._name = datastore
         self._base = f"/v1/{quote(datastore)}"
-        self._attempts = Attempts(urls, timeout_s)
+        self._attempts = Attempts(urls, timeout_s, history=history)
         self._closed = False
 
     def close(self) -> None:
         self._closed = True
         self._attempts.close()
+
+    @property
+    def history(self) -> str | None:
+        """As :attr:`cellfeed.store.http.calls.attempts.Attempts.history`."""
+        return self._attempts.history
 
     def deadline(self) -> float:
         """Of a call that begins now."""

@@ -23,7 +23,7 @@ import httptools
 
 from cellfeed.store import forks
 from cellfeed.store.errors import InvalidRequest
-from cellfeed.store.http.messages import REQUEST_NUMBER
+from cellfeed.store.http.messages import HISTORY, REQUEST_NUMBER
 
 _RECV_BYTES: Final = 1 << 16
 ANSWER_BYTES_MAX: Final = 256 << 20
@@ -34,6 +34,7 @@ CONNECTIONS_KEPT_MAX: Final = 64
 """Idle connections kept per worker: as many as callers are likely to wait at once."""
 
 _NUMBER_HEADER: Final = REQUEST_NUMBER.encode()
+_HISTORY_HEADER: Final = HISTORY.encode()
 
 IDLE_S_MAX: Final = 60.0
 """Idle connections older than this are not used again: the worker closes them after 75 s, and would
@@ -45,6 +46,8 @@ class Answer(NamedTuple):
 
     status: int
     content: bytes
+    history: str | None = None
+    """Which history the worker serves; None when it does not say."""
 
 
 class AttemptFailed(Exception):
@@ -87,15 +90,24 @@ class Worker:
         self._own: tuple[int, list[_Connection]] = forks.generation, []
 
     def request(
-        self, method: str, target: str, content: bytes, media_type: str, deadline: float
+        self,
+        method: str,
+        target: str,
+        content: bytes,
+        media_type: str,
+        deadline: float,
+        history: str | None = None,
     ) -> Answer:
-        """One attempt. Raises AttemptFailed, at ``deadline`` (monotonic) at the latest."""
+        """One attempt, for a worker that serves ``history``. Raises AttemptFailed, at ``deadline``
+        (monotonic) at the latest."""
         connection = self._take(deadline)
         number = b"%016x" % random.getrandbits(64)
         head = (
             f"{method} {target} HTTP/1.1\r\nhost: {self.name}\r\naccept:"
             f" application/json\r\n{REQUEST_NUMBER}: {number.decode()}\r\n"
         )
+        if history is not None:
+            head += f"{HISTORY}: {history}\r\n"
         if content:
             head += f"content-type: {media_type}\r\ncontent-length: {len(content)}\r\n"
         try:
@@ -192,7 +204,7 @@ class _Connection:
                 wrong_answer=True,
             )
         self.reusable = answer.keeps_alive
-        return Answer(answer.status, bytes(answer.content))
+        return Answer(answer.status, bytes(answer.content), answer.history)
 
     def still_open(self) -> bool:
         """False when it was idle too long, or the worker closed it (an idle connection has nothing
@@ -252,6 +264,7 @@ class _Answering:
         self.keeps_alive = False
         self.number: bytes | None = None
         """Of the request that the worker answers; None when it does not say."""
+        self.history: str | None = None
         self.more_came = False
         """Whether another answer has begun behind this one: two processes use the connection, or
         its peer has lost count."""
@@ -262,6 +275,8 @@ class _Answering:
     def on_header(self, name: bytes, value: bytes) -> None:
         if name == _NUMBER_HEADER:
             self.number = value
+        elif name == _HISTORY_HEADER:
+            self.history = value.decode("latin-1")
 
     def on_body(self, piece: bytes) -> None:
         self.content += piece

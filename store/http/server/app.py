@@ -26,11 +26,12 @@ from cellfeed.store.errors import (
     CellfeedError,
     InvalidRequest,
     MethodNotAllowed,
+    OtherHistory,
     Overloaded,
     UnknownDatastore,
     UnknownRoute,
 )
-from cellfeed.store.http.messages import REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
+from cellfeed.store.http.messages import HISTORY, REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
 from cellfeed.store.http.server.asgi import (
     App,
     PeerGone,
@@ -62,6 +63,7 @@ _BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|indexes/[^/]*/query)")
 """Paths whose POST is answered before Litestar is asked."""
 
 _REQUEST_NUMBER: Final = REQUEST_NUMBER.encode()
+_HISTORY: Final = HISTORY.encode()
 _log: Final = logging.getLogger("cellfeed.worker")
 
 
@@ -78,6 +80,7 @@ class WorkerApp:
         )
         self._in_flight = 0
         self._name = datastore.name
+        self._history = datastore.history_id.encode()
         puts = PutRoutes(datastore, self.metrics, self.closing)
         base = f"/v1/{datastore.name}"
         self._puts: dict[str, tuple[str, App]] = {
@@ -121,6 +124,8 @@ class WorkerApp:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if self._history:
+                    message["headers"] = [*message["headers"], (_HISTORY, self._history)]
                 if 0 < len(number) <= REQUEST_NUMBER_BYTES_MAX:
                     message["headers"] = [*message["headers"], (_REQUEST_NUMBER, number)]
             await send(message)
@@ -135,6 +140,14 @@ class WorkerApp:
             refuse_foreign_host(scope)
             if route == "read":
                 self._refuse_misdirected(scope)
+            known = header(scope, _HISTORY)
+            if known and self._history and known != self._history:
+                wanted = known.decode("latin-1")
+                raise OtherHistory(
+                    f"this worker serves history {self._history.decode()} of datastore"
+                    f" {self._name!r}, and the request is for {ascii(wanted)[:80]}: it is another"
+                    " store, or this one was restored; if that is meant, make a new client"
+                )
             await handler(scope, receive, counted_send)
         except PeerGone:
             status = 499  # the number that nginx made usual for this; nobody is left to be sent one

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 
 class _Asked:
     """Of this process; signals are handled in its main thread. ``number``: the signal that has
-    come. ``waits``: whether it is to wait."""
+    come. ``is_deferred``: whether it is to wait."""
 
     number: int | None = None
-    waits = False
+    is_deferred = False
 
 
 def end_at_signals() -> list[signal.Signals]:
@@ -36,7 +36,7 @@ def end_at_signals() -> list[signal.Signals]:
         for each in signals:
             signal.signal(each, signal.SIG_IGN)
         _Asked.number = number
-        if not _Asked.waits:
+        if not _Asked.is_deferred:
             raise_if_asked()
 
     for number in signals:
@@ -69,9 +69,9 @@ def raise_if_asked() -> None:
 def uninterrupted() -> Iterator[None]:
     """A signal that comes meanwhile is answered at the end of it. For moments only, and not one
     inside the other."""
-    _Asked.waits = True
+    _Asked.is_deferred = True
     try:
         yield
     finally:
-        _Asked.waits = False
+        _Asked.is_deferred = False
     raise_if_asked()

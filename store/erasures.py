@@ -164,7 +164,7 @@ class ErasureJob:
 
     def __init__(self, notes: ErasureNotes, erase: Callable[[UUID, int], object]) -> None:
         self._notes, self._erase = notes, erase
-        self._told: dict[UUID, str] = {}
+        self._reported: dict[UUID, str] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Looks until ``stop`` is set. Errors are logged and waited out."""
@@ -181,15 +181,15 @@ class ErasureJob:
             try:
                 self._erase(row_key, version)
             except CellfeedError as error:
-                if self._told.get(row_key) != str(error):
-                    self._told[row_key] = str(error)
+                if self._reported.get(row_key) != str(error):
+                    self._reported[row_key] = str(error)
                     _log.error(
                         "the erasure of row %s is not done yet, and is tried again: %s",
                         row_key,
                         error,
                     )
                 continue
-            self._told.pop(row_key, None)
+            self._reported.pop(row_key, None)
             ended += 1
             _log.warning("the erasure of row %s, which had been broken off, is done", row_key)
         return ended

@@ -56,7 +56,7 @@ class Listener:
         self.sock.setblocking(False)
         self.sock.bind(("127.0.0.1", 0))
         self._renew_at_s = 0.0
-        self.told: set[bytes] = set()
+        self.pokes: set[bytes] = set()
         """Pokes that have come about something other than commits (:func:`poke_about`); the
         follower takes them back."""
         self.renew()
@@ -86,7 +86,7 @@ class Listener:
             try:
                 what = self.sock.recv(_DATAGRAM_BYTES_MAX)
                 if what != NEW_CELLS:
-                    self.told.add(what)
+                    self.pokes.add(what)
             except BlockingIOError:
                 return
 

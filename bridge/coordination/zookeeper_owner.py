@@ -48,9 +48,9 @@ _TRIES_MAX: Final = 50
 _decode = msgspec.json.Decoder(History).decode
 
 
-def _is_before(told: History, own: History) -> bool:
-    """Whether ``own`` was restored from ``told``, or has its origin in it."""
-    return told.history_id in {own.parent, own.origin_id} - {"", own.history_id}
+def _is_before(stored: History, own: History) -> bool:
+    """Whether ``own`` was restored from ``stored``, or has its origin in it."""
+    return stored.history_id in {own.parent, own.origin_id} - {"", own.history_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,10 @@ class ChrootOwner:
         where it names none. Writes nothing. Raises ProtectData where the restored datastore would
         be refused; Unavailable."""
         found = self._base.get(self._path, newest=True)
-        told = self._told(found[0]) if found is not None else NO_HISTORY
-        if not _is_before(told, heir):
-            self._refuse_other(told, "the backup", heir.parent, heir.history_id)
-        return told
+        stored = self._stored(found[0]) if found is not None else NO_HISTORY
+        if not _is_before(stored, heir):
+            self._refuse_other(stored, "the backup", heir.parent, heir.history_id)
+        return stored
 
     def check(self) -> None:
         """Raises ProtectData, with both ids and the cure, in another datastore's chroot;
@@ -123,18 +123,18 @@ class ChrootOwner:
             self._base.ensure(self._parent_path)
             self._take(Create(self._path, msgspec.json.encode(own)))
             found = self._base.get(self._path, newest=True)
-        told = self._told(found[0]) if found is not None else own
-        if found is not None and _is_before(told, own):
+        stored = self._stored(found[0]) if found is not None else own
+        if found is not None and _is_before(stored, own):
             self._take(Set(self._path, msgspec.json.encode(own), found[1].version))
             found = self._base.get(self._path, newest=True)
-            told = self._told(found[0]) if found is not None else own
-        self._refuse_other(told, "the datastore", own.history_id)
+            stored = self._stored(found[0]) if found is not None else own
+        self._refuse_other(stored, "the datastore", own.history_id)
         if found is not None:
             self._compared = Compared(connection, own.history_id, self._path, found[1])
 
-    def _refuse_other(self, told: History, whose: str, *own_ids: str) -> None:
+    def _refuse_other(self, stored: History, whose: str, *own_ids: str) -> None:
         """Raises ProtectData unless the chroot names one of ``own_ids``."""
-        if told.history_id in own_ids:
+        if stored.history_id in own_ids:
             return
         cure = (
             "Give this datastore a chroot of its own (coordination: zookeeper://HOSTS/CHROOT)."
@@ -143,7 +143,7 @@ class ChrootOwner:
         )
         refuse_other_history(
             f"ZooKeeper at {self._base.hosts}, {self._path},",
-            told.history_id,
+            stored.history_id,
             whose,
             own_ids[0],
             cure,
@@ -153,7 +153,7 @@ class ChrootOwner:
         with suppress(TransactionRefused):  # another process was faster: what it wrote is read next
             self._base.commit([operation])
 
-    def _told(self, value: bytes) -> History:
+    def _stored(self, value: bytes) -> History:
         try:
             return _decode(value)
         except msgspec.MsgspecError as error:

@@ -95,9 +95,9 @@ class ExportGroup:
             for shard, progress in run.progress.items()
         }
 
-    def hear(self, told: Collection[bytes]) -> None:
+    def hear(self, pokes: Collection[bytes]) -> None:
         """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
-        self._member.hear(told)
+        self._member.hear(pokes)
 
     def keep_place(self, heads: Mapping[int, Head]) -> None:
         """Leads if nobody else does, takes and gives back units. Raises StaleWriter when another

@@ -58,7 +58,7 @@ class ExportContext:
     records: int = 0
     repaired: list[str] = field(default_factory=list)
     """Where a saved offset disagreed with its partition, as it was logged; the latest of them."""
-    unfit: str | None = None
+    refusal: str | None = None
     """Why the topic must not be exported to any more, found since a unit was taken over; None while
     nothing is known."""
 
@@ -72,7 +72,7 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
     """Raises ProtectData with the reason when one of the shards cannot continue; KafkaException,
     Unavailable."""
     _check_topic(context)
-    context.unfit = None
+    context.refusal = None
     with closing(consumer_of(context.export)) as consumer:
         tails = read_tails(consumer, context.topic, shards)
     name, group = context.datastore.name, context.export.group
@@ -146,7 +146,7 @@ def _check_topic(context: ExportContext) -> None:
 
 def look_again(context: ExportContext) -> None:
     """Checks whether a topic that is being exported to is still fit, and sets
-    :attr:`ExportContext.unfit`. A unit that stops for it is taken over again, and that decides
+    :attr:`ExportContext.refusal`. A unit that stops for it is taken over again, and that decides
     whether it continues. Raises KafkaException, Unavailable where the cluster does not answer."""
     try:
         facts = ensure_topic(
@@ -157,9 +157,9 @@ def look_again(context: ExportContext) -> None:
             make=False,
         )
     except ProtectData as error:
-        context.unfit = str(error)
+        context.refusal = str(error)
     else:
-        context.unfit = (
+        context.refusal = (
             None
             if facts.topic_id == context.terms.topic_id
             else f"topic {context.topic!r} was deleted and made again"

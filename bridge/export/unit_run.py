@@ -98,7 +98,7 @@ class UnitRun:
         self.progress = {shard: Progress() for shard in self.shards}
         self._heads = heads
         self._news = threading.Condition()
-        self._told = 0
+        self._hearings = 0
         self._pace = Pace()
         self._parked = ParkedCells(context.datastore.state)
         self._producer: UnitProducer | None = None
@@ -120,7 +120,7 @@ class UnitRun:
         seconds that the look at them took."""
         with self._news:
             self._heads = heads
-            self._told += 1
+            self._hearings += 1
             self._pace.looked(look_s)
             self._news.notify_all()
 
@@ -259,16 +259,16 @@ class UnitRun:
         following: Future[Batch | None] | None = None
         try:
             while not self.stop.is_set():
-                if (unfit := context.unfit) is not None:
-                    raise ProtectData(unfit)
+                if (refusal := context.refusal) is not None:
+                    raise ProtectData(refusal)
                 batch = following.result() if following is not None else None
                 following = None
-                told = self._told
+                hearings = self._hearings
                 if (
                     batch is None
                     and (batch := reader.read(taken.locations, self._heads, cells_max)) is None
                 ):
-                    self._idle(told)
+                    self._idle(hearings)
                     continue
                 context.throttle.wait(batch.cells, self.stop)
                 if self.stop.is_set():
@@ -297,7 +297,7 @@ class UnitRun:
     def _look_and_read(
         self, reader: BatchReader, locations: Mapping[int, int], cells_max: int
     ) -> Batch | None:
-        self._wait_for_heads(self._told)
+        self._wait_for_heads(self._hearings)
         return reader.read(locations, self._heads, cells_max)
 
     def _commit(self, batch: Batch) -> None:
@@ -332,17 +332,17 @@ class UnitRun:
         if time.monotonic() >= self._save_at_s:
             self._try_to_save()
 
-    def _idle(self, told: int) -> None:
+    def _idle(self, hearings: int) -> None:
         """Waits for new heads. An offset that is behind is saved first."""
         if time.monotonic() >= self._save_at_s:
             self._try_to_save()
-        self._wait_for_heads(told)
+        self._wait_for_heads(hearings)
 
-    def _wait_for_heads(self, told: int) -> None:
-        """Waits for heads newer than the report ``told``, at most as long as an offset may be
+    def _wait_for_heads(self, hearings: int) -> None:
+        """Waits for heads newer than the report ``hearings``, at most as long as an offset may be
         behind."""
         with self._news:
-            if self._told == told and not self.stop.is_set():
+            if self._hearings == hearings and not self.stop.is_set():
                 self._context.heads_wanted.set()
                 self._news.wait(SAVE_EVERY_S)
 

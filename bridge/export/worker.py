@@ -71,7 +71,7 @@ def run_exporter(
                     head.watermark < head.next_added_id < ADDED_ID_MAX for head in heads.values()
                 )
                 for group in groups:
-                    group.hear(listener.told)
+                    group.hear(listener.pokes)
                     group.tell_heads(heads, look_s)
                     try:
                         group.keep_place(heads)
@@ -83,7 +83,7 @@ def run_exporter(
                         )
                     with suppress(Unavailable):  # a hint, told again in a second
                         group.tell()
-                listener.told.clear()
+                listener.pokes.clear()
                 on_look(groups)
                 listener.wait(0.01 if busy else POLL_INTERVAL_S)
                 heads_wanted.wait(LOOK_GAP_S)

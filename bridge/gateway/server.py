@@ -116,10 +116,10 @@ class Gateway:
         _check_loopback(config.host)
         check_topics(datastore.name, config.topics, config.formats, config.compressions)
         advertised = (config.advertised_host or config.host, config.advertised_port or config.port)
-        is_told = config.advertised_host is not None or config.advertised_port is not None
+        is_given = config.advertised_host is not None or config.advertised_port is not None
         self._listeners = config.listeners or (
             GatewayListener(
-                host=config.host, port=config.port, advertised=advertised if is_told else None
+                host=config.host, port=config.port, advertised=advertised if is_given else None
             ),
         )
         for each in self._listeners:

@@ -69,9 +69,9 @@ class GroupMember:
 
     # --- looking ----------------------------------------------------------------------------------
 
-    def hear(self, told: Collection[bytes]) -> None:
+    def hear(self, pokes: Collection[bytes]) -> None:
         """Makes the next look come soon, if one of these pokes is for this group."""
-        if self._poke in told:
+        if self._poke in pokes:
             self._control_at_s = 0.0
             self.look_soon(LOOK_SOON_S)
 

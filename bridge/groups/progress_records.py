@@ -114,7 +114,7 @@ class ProgressTeller:
         self._prefix = group_prefix(group)
         self._member = member
         self._key = f"{self._prefix}workers/{quote(member, safe='')}"
-        self._told: tuple[str, list[str], dict[int, ShardRecord]] | None = None
+        self._last_record: tuple[str, list[str], dict[int, ShardRecord]] | None = None
         self._due_s = 0.0
         self._again_s = 0.0
         self._forget_at_s = 0.0
@@ -143,12 +143,12 @@ class ProgressTeller:
             elif not came_to:
                 reason = numbers.setdefault(each.because[:_REASON_CHARACTERS_MAX], len(numbers))
             places[shard] = ShardRecord(each.location, int(each.last_progress_s), reason)
-        told = ((stands_still or "")[:_REASON_CHARACTERS_MAX], list(numbers), places)
-        if told == self._told and now_s < self._again_s:
+        record = ((stands_still or "")[:_REASON_CHARACTERS_MAX], list(numbers), places)
+        if record == self._last_record and now_s < self._again_s:
             return
-        value = msgspec.msgpack.encode(WorkerRecord(self._state.now_us(), *told))
+        value = msgspec.msgpack.encode(WorkerRecord(self._state.now_us(), *record))
         self._state.commit({self._key: value})
-        self._told = told
+        self._last_record = record
         self._due_s = now_s + max(TELL_EVERY_S, len(value) / TELL_BYTES_PER_S)
         self._again_s = now_s + TELL_AGAIN_S
 

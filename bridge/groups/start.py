@@ -50,7 +50,7 @@ Start = str | datetime | Mapping[int, int]
 shard; shards that are not named begin at the earliest cell."""
 
 
-class _Settled(msgspec.Struct, frozen=True):
+class _RecordedStart(msgspec.Struct, frozen=True):
     """``origin_id``: of the history that the group began in; empty where an older version began it.
     ``locations`` by shard; ``settled_at_us`` by the storage's clock, microseconds since 1970 UTC.
     MessagePack: up to 9 bytes for each of 65,536 shards."""
@@ -101,18 +101,20 @@ class StartOfGroup:
         return self._locations
 
     def _settled(self) -> list[int] | None:
-        return settled_start(self._datastore.state, self._group, self._datastore.name)
+        return recorded_start(self._datastore.state, self._group, self._datastore.name)
 
     def _settle(self) -> list[int]:
         state = self._datastore.state
         while True:
             start, locations, is_new = self._looked_up()
-            settled = _Settled(
+            recorded = _RecordedStart(
                 start, state.now_us(), locations, self._datastore.origin_id if is_new else ""
             )
             failpoint("start.before_settled")
             if (
-                state.commit({self._key: msgspec.msgpack.encode(settled)}, expect={self._key: None})
+                state.commit(
+                    {self._key: msgspec.msgpack.encode(recorded)}, expect={self._key: None}
+                )
                 is not None
             ):
                 failpoint("start.after_settled")
@@ -154,7 +156,7 @@ class StartOfGroup:
         return "given", [given.get(shard, heads[shard].log_start) for shard in shards], is_new
 
 
-def settled_start(state: StateTable, group: str, topic: str) -> list[int] | None:
+def recorded_start(state: StateTable, group: str, topic: str) -> list[int] | None:
     """By shard, where the group began or begins; None while nobody has settled it."""
     found = _read(state, group, topic)
     return found.locations if found else None
@@ -167,9 +169,9 @@ def origin_of_start(state: StateTable, group: str, topic: str) -> str:
     return found.origin_id if found else ""
 
 
-def _read(state: StateTable, group: str, topic: str) -> _Settled | None:
+def _read(state: StateTable, group: str, topic: str) -> _RecordedStart | None:
     entry = state.get(_key(group, topic))
-    return msgspec.msgpack.decode(entry.value, type=_Settled) if entry else None
+    return msgspec.msgpack.decode(entry.value, type=_RecordedStart) if entry else None
 
 
 def carried_start(
@@ -181,7 +183,7 @@ def carried_start(
     if found is None:
         heads = datastore.heads()
         starts = [heads[shard].log_start for shard in range(datastore.shards)]
-        found = _Settled(EARLIEST, datastore.state.now_us(), starts)
+        found = _RecordedStart(EARLIEST, datastore.state.now_us(), starts)
     return found.locations, {_key(to, datastore.name): msgspec.msgpack.encode(found)}
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import Unavailable
-from cellfeed.store.indexes.version import UnfitValue
+from cellfeed.store.indexes.version import RejectedValue
 
 _log = logging.getLogger("cellfeed.indexes")
 _PREFIX: Final = "index-unfit"
@@ -46,9 +46,9 @@ class UnfitCounter:
         entry = state.get(self._key)
         self._now = _decoder.decode(entry.value) if entry is not None else Unfit(0, "")
         self._told = self._now
-        self._told_at_s = 0.0
+        self._heard_at_s = 0.0
 
-    def count(self, values: Sequence[UnfitValue]) -> None:
+    def count(self, values: Sequence[RejectedValue]) -> None:
         """Counts them; tells others from time to time."""
         last = values[-1]
         text = (
@@ -59,13 +59,13 @@ class UnfitCounter:
             if not self._now.count:
                 _log.warning("%s: %s; it counts as missing", self._key, text)
             self._now = Unfit(self._now.count + len(values), text)
-        if time.monotonic() - self._told_at_s > _TELL_EVERY_S:
+        if time.monotonic() - self._heard_at_s > _TELL_EVERY_S:
             self.tell()
 
     def tell(self) -> None:
         """Tells what was counted since the last time."""
         with self._lock:
-            now, self._told_at_s = self._now, time.monotonic()
+            now, self._heard_at_s = self._now, time.monotonic()
         if now != self._told:
             with suppress(Unavailable):
                 self._state.commit({self._key: msgspec.json.encode(now)})

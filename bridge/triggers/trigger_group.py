@@ -151,9 +151,9 @@ class TriggerGroup:
             self._member.look_again(self._claim_again_s)
         self._look_at_parked()
 
-    def hear(self, told: Collection[bytes]) -> None:
+    def hear(self, pokes: Collection[bytes]) -> None:
         """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
-        self._member.hear(told)
+        self._member.hear(pokes)
 
     def tell(self) -> None:
         """Reports to other processes how far the shards are and why; does nothing when called more

@@ -95,7 +95,7 @@ def run_trigger_worker(
                     head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values()
                 )
                 for group in groups:
-                    group.hear(listener.told)
+                    group.hear(listener.pokes)
                     try:
                         group.keep_place()
                     except (StaleWriter, GroupTaken):
@@ -109,7 +109,7 @@ def run_trigger_worker(
                     busy |= group.start_work(pool, sweeper, heads)
                     with suppress(Unavailable):  # a hint, told again in a second
                         group.tell()
-                listener.told.clear()
+                listener.pokes.clear()
                 if sweeping := [group.sweeping for group in groups if group.sweeping is not None]:
                     # What comes meanwhile is for the next sweep: one look at the heads is enough
                     # for all of it.

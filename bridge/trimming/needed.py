@@ -24,7 +24,7 @@ from typing import NamedTuple
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.export.export_terms import read_terms
 from cellfeed.bridge.groups.control import EXPORTS, PREFIX, by_group
-from cellfeed.bridge.groups.start import settled_start
+from cellfeed.bridge.groups.start import recorded_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
@@ -106,4 +106,4 @@ def _begun(datastore: Datastore, group: str) -> dict[int, int]:
     if group.startswith(EXPORTS):
         agreed = read_terms(datastore, group.removeprefix(EXPORTS))
         return dict(enumerate(agreed.starts)) if agreed is not None else {}
-    return dict(enumerate(settled_start(datastore.state, group, datastore.name) or []))
+    return dict(enumerate(recorded_start(datastore.state, group, datastore.name) or []))

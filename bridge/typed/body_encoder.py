@@ -42,7 +42,7 @@ import msgspec
 from cellfeed.bridge.events.varints import SMALL, VARINTS, varint
 from cellfeed.bridge.typed.body_schema import AvroType
 from cellfeed.bridge.typed.logical_types import Encode, logical_encoder
-from cellfeed.bridge.typed.mismatch import Misfit, kind_of
+from cellfeed.bridge.typed.mismatch import SchemaMismatch, kind_of
 
 _TEXTS_KEPT_MAX: Final = 1_000
 """Encoded texts that each string field keeps, of those that come again and again: a bound on
@@ -106,7 +106,7 @@ def _record(avro: AvroType, records: dict[str, Encode]) -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not dict:
-            raise Misfit(f"is {kind_of(value)}, not an object")
+            raise SchemaMismatch(f"is {kind_of(value)}, not an object")
         parts: list[bytes] = []
         append, member_of, left = parts.append, value.get, len(value)
         name = ""
@@ -119,13 +119,13 @@ def _record(avro: AvroType, records: dict[str, Encode]) -> Encode:
                 elif missing is not None:
                     append(missing)
                 else:
-                    raise Misfit("is missing")
-        except Misfit as misfit:
-            misfit.path.append(name)
+                    raise SchemaMismatch("is missing")
+        except SchemaMismatch as mismatch:
+            mismatch.path.append(name)
             raise
         if left:
             known = {field[0] for field in fields}
-            unknown = Misfit("is a member that the schema does not have")
+            unknown = SchemaMismatch("is a member that the schema does not have")
             unknown.path.append(next(name for name in value if name not in known)[:80])
             raise unknown
         return b"".join(parts)
@@ -153,7 +153,7 @@ def _null_branch(union: AvroType) -> int:
 def _not_null(encode: Encode) -> Encode:
     def encode_there(value: Any) -> bytes:
         if value is None:
-            raise Misfit(
+            raise SchemaMismatch(
                 "is null, and null stands for a member that is not there, as the field's default is"
                 " null"
             )
@@ -172,14 +172,14 @@ def _union(avro: AvroType, records: dict[str, Encode]) -> Encode:
         for index, encode_branch in branches:
             try:
                 return index + encode_branch(value)
-            except Misfit as misfit:
-                reasons.append(misfit)
+            except SchemaMismatch as mismatch:
+                reasons.append(mismatch)
         # A branch that is a record tells the member that is wrong; the others only that it is
         # another type.
         raise (
             max(reasons, key=lambda each: len(each.path))
             if any(each.path for each in reasons)
-            else Misfit(f"is {kind_of(value)}, none of {avro}")
+            else SchemaMismatch(f"is {kind_of(value)}, none of {avro}")
         )
 
     return encode
@@ -188,7 +188,7 @@ def _union(avro: AvroType, records: dict[str, Encode]) -> Encode:
 def _array(inner: Encode) -> Encode:
     def encode(value: Any) -> bytes:
         if type(value) is not list:
-            raise Misfit(f"is {kind_of(value)}, not a list")
+            raise SchemaMismatch(f"is {kind_of(value)}, not a list")
         if not value:
             return b"\0"
         parts = [varint(len(value))]
@@ -196,8 +196,8 @@ def _array(inner: Encode) -> Encode:
         try:
             for index, each in enumerate(value):  # noqa: B007 (told when an item does not fit)
                 parts.append(inner(each))
-        except Misfit as misfit:
-            misfit.path.append(str(index))
+        except SchemaMismatch as mismatch:
+            mismatch.path.append(str(index))
             raise
         parts.append(b"\0")
         return b"".join(parts)
@@ -210,7 +210,7 @@ def _map(inner: Encode) -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not dict:
-            raise Misfit(f"is {kind_of(value)}, not an object")
+            raise SchemaMismatch(f"is {kind_of(value)}, not an object")
         if not value:
             return b"\0"
         parts = [varint(len(value))]
@@ -218,8 +218,8 @@ def _map(inner: Encode) -> Encode:
         try:
             for name, each in value.items():
                 parts += (text(name), inner(each))
-        except Misfit as misfit:
-            misfit.path.append(name[:80])
+        except SchemaMismatch as mismatch:
+            mismatch.path.append(name[:80])
             raise
         parts.append(b"\0")
         return b"".join(parts)
@@ -232,7 +232,7 @@ def _string() -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not str:
-            raise Misfit(f"is {kind_of(value)}, not text")
+            raise SchemaMismatch(f"is {kind_of(value)}, not text")
         found = kept.get(value)
         if found is None:
             text = value.encode()
@@ -251,7 +251,7 @@ def _enum(avro: AvroType) -> Encode:
     def encode(value: Any) -> bytes:
         found = indexes.get(value) if type(value) is str else None
         if found is None:
-            raise Misfit(
+            raise SchemaMismatch(
                 f"is {kind_of(value)}{f' {value[:40]!r}' if type(value) is str else ''}, none of"
                 f" the symbols of enum {avro.name}"
             )
@@ -265,11 +265,11 @@ def _integer(bits: int, kind: str) -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not int:
-            raise Misfit(f"is {kind_of(value)}, not an integer")
+            raise SchemaMismatch(f"is {kind_of(value)}, not an integer")
         if 0 <= value < SMALL:
             return VARINTS[value]
         if not least <= value <= most:
-            raise Misfit(f"is {value}, beyond {kind}'s {bits + 1} bits")
+            raise SchemaMismatch(f"is {value}, beyond {kind}'s {bits + 1} bits")
         return varint(value)
 
     return encode
@@ -281,13 +281,13 @@ def _floating(layout: str, kind: str) -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not float and type(value) is not int:
-            raise Misfit(f"is {kind_of(value)}, not a number")
+            raise SchemaMismatch(f"is {kind_of(value)}, not a number")
         try:
             packed = pack(value)
         except OverflowError:
-            raise Misfit(f"is {value}, beyond {kind}") from None
+            raise SchemaMismatch(f"is {value}, beyond {kind}") from None
         if unpack(packed)[0] != value:
-            raise Misfit(f"is {value}, which {kind} does not hold exactly")
+            raise SchemaMismatch(f"is {value}, which {kind} does not hold exactly")
         return packed
 
     return encode
@@ -295,11 +295,11 @@ def _floating(layout: str, kind: str) -> Encode:
 
 def _boolean(value: Any) -> bytes:
     if type(value) is not bool:
-        raise Misfit(f"is {kind_of(value)}, not true or false")
+        raise SchemaMismatch(f"is {kind_of(value)}, not true or false")
     return b"\1" if value else b"\0"
 
 
 def _null(value: Any) -> bytes:
     if value is not None:
-        raise Misfit(f"is {kind_of(value)}, not null")
+        raise SchemaMismatch(f"is {kind_of(value)}, not null")
     return b""

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from cellfeed.bridge.events.varints import PAIRS, TAILS, VARINTS, varint
 from cellfeed.bridge.typed.body_schema import AvroType
-from cellfeed.bridge.typed.mismatch import Misfit, kind_of
+from cellfeed.bridge.typed.mismatch import SchemaMismatch, kind_of
 
 Encode = Callable[[Any], bytes]
 
@@ -49,7 +49,7 @@ def _uuid(value: Any) -> bytes:
             return VARINTS[36] + value.encode()
     except ValueError:
         pass
-    raise Misfit(f"is {kind_of(value)} that is no UUID in lower case with hyphens")
+    raise SchemaMismatch(f"is {kind_of(value)} that is no UUID in lower case with hyphens")
 
 
 def _decimal(avro: AvroType) -> Encode:
@@ -63,13 +63,13 @@ def _decimal(avro: AvroType) -> Encode:
             or len(value) > avro.precision + 3
             or form.fullmatch(value) is None
         ):
-            raise Misfit(
+            raise SchemaMismatch(
                 f"is {kind_of(value)} that is no decimal with {avro.scale} digits behind the point"
                 " (as text)"
             )
         unscaled = int(value.replace(".", ""))
         if abs(unscaled) >= beyond or (not unscaled and value[0] == "-"):
-            raise Misfit(f"is {value[:40]}, which is no {avro}")
+            raise SchemaMismatch(f"is {value[:40]}, which is no {avro}")
         if avro.kind == "fixed":
             return unscaled.to_bytes(avro.size, "big", signed=True)
         length = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
@@ -83,7 +83,7 @@ def _date(value: Any) -> bytes:
     if day is None:
         day = _day(value)
     if day is None:
-        raise Misfit(f"is {kind_of(value)} that is no date as 2019-03-23")
+        raise SchemaMismatch(f"is {kind_of(value)} that is no date as 2019-03-23")
     return varint(day)
 
 
@@ -127,7 +127,7 @@ def _moment(*, in_utc: bool, thousandths: bool) -> Encode:
                     return _long(
                         (((day * 24 + hour) * 60 + minute) * 60 + second) * per_second + fraction
                     )
-        raise Misfit(f"is {kind_of(value)} that is no moment as {example}")
+        raise SchemaMismatch(f"is {kind_of(value)} that is no moment as {example}")
 
     return encode
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Misfit(Exception):
+class SchemaMismatch(Exception):
     """A body is not of a schema: which member, and why. The encoder's callers catch it."""
 
     def __init__(self, reason: str) -> None:

@@ -106,7 +106,7 @@ def unfit_cells(state: StateTable, column: str | None = None) -> Iterator[UnfitC
 def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) -> TriedAgain:
     """Takes those off the list that fit a version now, or were trimmed. Run again after a kill, it
     does what was not done. Raises Unavailable."""
-    told = TriedAgain([], [], [])
+    tried = TriedAgain([], [], [])
     starts = {shard: head.log_start for shard, head in engine.heads().items()}
     for entry in engine.state.list(
         _PREFIX if column is None else f"{_PREFIX}{quote(column, safe='')}/"
@@ -114,13 +114,13 @@ def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) 
         done: set[str] = set()
         for cell in _cells_of(entry):
             if cell.added_id >= starts[cell.shard] and not _fits(engine, columns, cell):
-                told.still_unfit.append(cell)
+                tried.still_unfit.append(cell)
                 continue
-            (told.fits if cell.added_id >= starts[cell.shard] else told.trimmed).append(cell)
+            (tried.fits if cell.added_id >= starts[cell.shard] else tried.trimmed).append(cell)
             done.add(str(cell.added_id))
         if done:
             _change(engine.state, entry.key, partial(_without, done))
-    return told
+    return tried
 
 
 def forget_row(state: StateTable, row_key: UUID) -> None:
@@ -138,7 +138,7 @@ def _fits(engine: Engine, columns: TypedColumns, cell: UnfitCell) -> bool:
     # A cell that is not there, or was erased, is in nobody's way: nothing is left out for it.
     is_gone = not found or found[0].added_id != cell.added_id or is_erased(found[0].body)
     return is_gone or (
-        typed is not None and not typed.encode([decode_body(found[0].body)])[0].misfit
+        typed is not None and not typed.encode([decode_body(found[0].body)])[0].mismatch
     )
 
 

@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
 from cellfeed.bridge.typed.body_schema import body_schema
-from cellfeed.bridge.typed.mismatch import Misfit
+from cellfeed.bridge.typed.mismatch import SchemaMismatch
 from cellfeed.bridge.typed.versions import Settings, StoredColumn, Version, stored_columns
 from cellfeed.store.engines.contract.engine import StateTable
 
 
 class Typed(NamedTuple):
     """A body by a version: ``version`` is its place among :attr:`TypedColumn.versions`, ``data``
-    its Avro binary. Where it fits none, ``data`` is empty for a reason that ``misfit`` tells, and
+    its Avro binary. Where it fits none, ``data`` is empty for a reason that ``mismatch`` tells, and
     ``version`` is the first: its schema has room for JSON as that of every other one, and it stays
     the first."""
 
     version: int
     data: bytes
-    misfit: str = ""
+    mismatch: str = ""
 
 
 class _Compiled(NamedTuple):
@@ -82,7 +82,7 @@ class TypedColumn:
         asked = False
         for body_json in bodies_json:
             typed = self._encode(body_json)
-            if typed.misfit and not asked:
+            if typed.mismatch and not asked:
                 asked = True
                 self.renew()
                 typed = self._encode(body_json)
@@ -94,8 +94,8 @@ class TypedColumn:
         for number, (_, encoder) in enumerate(self._known):
             try:
                 return Typed(number, encoder.encode(body))
-            except Misfit as misfit:
-                reason = str(misfit)
+            except SchemaMismatch as mismatch:
+                reason = str(mismatch)
         return Typed(0, b"", reason)
 
 

@@ -74,18 +74,18 @@ class TypedFormat:
         parks, skip = self.unfit == "park", WIRE_HEAD.size
         values: list[bytes] = []
         unfit: list[Unfit] = []
-        for fields, cell, body_json, (version, data, misfit) in zip(
+        for fields, cell, body_json, (version, data, mismatch) in zip(
             self._fields.encode_many(shard, cells, keys, [b""] * len(cells)),
             cells,
             bodies_json,
             bodies,
             strict=True,
         ):
-            if not misfit:
+            if not mismatch:
                 values.append(heads[version] + fields[skip:] + data)
             elif parks:
-                unfit.append((cell, misfit))
-                values.append(LeftOut(misfit))
+                unfit.append((cell, mismatch))
+                values.append(LeftOut(mismatch))
             else:
                 values.append(
                     b"".join(

@@ -114,18 +114,20 @@ def engine_of(datastore: Datastore) -> ClusteredEngine:
 
 
 def clusters_status(datastore: Datastore) -> list[dict[str, Any]]:
-    """Every cluster's standing (:class:`~cellfeed.store.clusters.serving.status.ClusterStanding`),
+    """Every cluster's status (:class:`~cellfeed.store.clusters.serving.status.ClusterStatus`),
     and what it buffers for others; empty for an embedded datastore."""
     if not isinstance(datastore.engine, ClusteredEngine):
         return []
     counts = datastore.engine.drain.counts()
     found = []
-    for each in datastore.engine.standing():
+    for each in datastore.engine.status():
         buffered = counts[each.name]
-        told = asdict(each)
-        told["buffered"] = [] if isinstance(buffered, str) else [asdict(line) for line in buffered]
-        told["error"] = each.error or (buffered if isinstance(buffered, str) else None)
-        found.append(told)
+        printed = asdict(each)
+        printed["buffered"] = (
+            [] if isinstance(buffered, str) else [asdict(line) for line in buffered]
+        )
+        printed["error"] = each.error or (buffered if isinstance(buffered, str) else None)
+        found.append(printed)
     return found
 
 
@@ -147,13 +149,13 @@ def _present_map(config: Config) -> ShardMap | None:
     for cluster in config.datastore.clusters:
         servers = cluster_servers(config, cluster.name)
         try:
-            told = read_map(master_state(servers))
+            shard_map = read_map(master_state(servers))
         except StorageUnavailable:
             continue  # not made yet, or away: of those that were made one is enough
         finally:
             servers.close()
-        if told is not None:
-            found.append(told)
+        if shard_map is not None:
+            found.append(shard_map)
     return merged(found) if found else None
 
 

@@ -30,7 +30,7 @@ from cellfeed.bridge.backups.kept_state import restored
 from cellfeed.signals import raise_if_asked, uninterrupted
 from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import Identities
-from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.erasures import recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.register import Register
@@ -77,9 +77,9 @@ def try_restore(
     order, decrypted with ``identities`` where they are encrypted. Raises DataDamaged where the
     backup cannot be restored, InvalidRequest without that directory, StorageUnavailable where it
     has too little room or fails."""
-    told = chain[-1].manifest
+    manifest = chain[-1].manifest
     register = Register(folder.place, identities=identities)
-    erasures = told_of(register, chain[-1], folder.later(chain[-1]))
+    erasures = recorded_in(register, chain[-1], folder.later(chain[-1]))
     now_us = time.time_ns() // 1000
     entries = read_state(chain[-1])
     with dictionaries_known(chain):
@@ -92,7 +92,7 @@ def try_restore(
         on_progress(done, total)
 
     with _temporary(tmp_dir, bytes_needed(sum(each.manifest.bytes for each in chain))) as place:
-        with SqliteTarget(place, told.datastore, told.shards) as target:
+        with SqliteTarget(place, manifest.datastore, manifest.shards) as target:
             restore(planned, target, report)
         _compare_opened(planned, place)
     return Trial(
@@ -113,8 +113,8 @@ def bytes_needed(backup_bytes: int) -> int:
 
 def _compare_opened(planned: Plan, place: Path) -> None:
     """Raises DataDamaged unless the store opens with the ends and the state of the plan."""
-    told = planned.backup.manifest
-    with closing(SqliteEngine(place, told.datastore, told.shards)) as engine:
+    manifest = planned.backup.manifest
+    with closing(SqliteEngine(place, manifest.datastore, manifest.shards)) as engine:
         heads = engine.heads()
         state = {entry.key: entry.value for entry in engine.state.list("")}
     for log in planned.logs.values():

@@ -138,15 +138,15 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
     for backup in found:
         if as_json:
             print_json(_as_json(backup))
-        told = backup.manifest
+        manifest = backup.manifest
         table.add_row(
             backup.name,
-            told.datastore,
-            _moment(told.created_at_us),
-            str(told.cells),
-            str(told.bytes),
-            "yes" if told.is_encrypted else "no",
-            told.onto or "",
+            manifest.datastore,
+            _moment(manifest.created_at_us),
+            str(manifest.cells),
+            str(manifest.bytes),
+            "yes" if manifest.is_encrypted else "no",
+            manifest.onto or "",
         )
     for each in unreadable:
         if as_json:
@@ -179,11 +179,11 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
 
 
 def _described(backup: Backup) -> str:
-    told = backup.manifest
+    manifest = backup.manifest
     return (
-        f"{told.cells} cells in {told.bytes} bytes"
-        + (f", onto {told.onto}" if told.onto else "")
-        + (f", encrypted to {', '.join(told.recipients)}" if told.is_encrypted else "")
+        f"{manifest.cells} cells in {manifest.bytes} bytes"
+        + (f", onto {manifest.onto}" if manifest.onto else "")
+        + (f", encrypted to {', '.join(manifest.recipients)}" if manifest.is_encrypted else "")
     )
 
 
@@ -195,17 +195,17 @@ def _tell(backup: Backup, as_json: bool, text: str) -> None:
 
 
 def _as_json(backup: Backup) -> dict[str, object]:
-    told = backup.manifest
+    manifest = backup.manifest
     return {
         "backup": backup.name,
-        "datastore": told.datastore,
-        "shards": told.shards,
-        "created_at": _moment(told.created_at_us),
-        "cells": told.cells,
-        "bytes": told.bytes,
-        "onto": told.onto,
-        "recipients": told.recipients,
-        "watermarks": {str(log.shard): log.watermark for log in told.logs},
+        "datastore": manifest.datastore,
+        "shards": manifest.shards,
+        "created_at": _moment(manifest.created_at_us),
+        "cells": manifest.cells,
+        "bytes": manifest.bytes,
+        "onto": manifest.onto,
+        "recipients": manifest.recipients,
+        "watermarks": {str(log.shard): log.watermark for log in manifest.logs},
     }
 
 

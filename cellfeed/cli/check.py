@@ -119,7 +119,11 @@ def check(
                 " scrub` adds it",
                 highlight=False,
             )
-        told = "nothing is wrong" if found.well else f"{len(found.found) + found.unnamed} findings"
-        console.print(f"{found.cells} cells looked at in {seconds:.1f} s: {told}", highlight=False)
+        verdict = (
+            "nothing is wrong" if found.well else f"{len(found.found) + found.unnamed} findings"
+        )
+        console.print(
+            f"{found.cells} cells looked at in {seconds:.1f} s: {verdict}", highlight=False
+        )
     if not found.well:
         raise typer.Exit(1)

@@ -86,12 +86,12 @@ def check_indexes(
                 on_step(place)
                 try:
                     for difference in check.run():
-                        told = difference.as_json(version)
+                        as_printed = difference.as_json(version)
                         into.add(
                             "index",
                             place,
-                            f"{told['kind']}: row {told['row_key']}: found {told['found']}, the"
-                            f" cells say {told['wanted']}",
+                            f"{as_printed['kind']}: row {as_printed['row_key']}: found"
+                            f" {as_printed['found']}, the cells say {as_printed['wanted']}",
                             difference.shard,
                         )
                 except CellfeedError as error:

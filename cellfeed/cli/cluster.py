@@ -57,7 +57,7 @@ def init(
     mode of replication of the configuration."""
     checked = checked_config(config, run_dir)
     for done in init_clusters(checked, [cluster.name for cluster in checked.datastore.clusters]):
-        told = {
+        fields = {
             "cluster": done.cluster,
             "master": done.master,
             "minions": done.minions,
@@ -68,7 +68,7 @@ def init(
         minions = f", {' and '.join(done.minions)} follow {mode}" if done.minions else ", no minion"
         _done(
             as_json,
-            told,
+            fields,
             f"{done.cluster}: {done.master} is"
             f" master{minions}{' (as before)' if done.was_there else ''}",
         )
@@ -292,14 +292,14 @@ def _copy(
     node: str,
     as_json: bool,
     listed: NeverReplicated | None = None,
-    **told: Any,
+    **fields: Any,
 ) -> None:
     with progress_bar() as bar:
         task = bar.add_task(f"copying to {node}", total=None)
         copied = clone(servers, node, lambda rows: bar.update(task, completed=rows), listed=listed)
     _done(
         as_json,
-        {"node": node, "rows_copied": copied, **told},
+        {"node": node, "rows_copied": copied, **fields},
         f"{node} is a copy of the master ({copied} rows) and follows it",
     )
 

@@ -85,7 +85,7 @@ def train_column(
                 f"column {column!r} has got another dictionary meanwhile, which is in use; this one"
                 " lies unused"
             )
-    told = {
+    fields = {
         "name": trained.dictionary.name,
         "column": column,
         "bytes_before": trained.bytes_before,
@@ -95,7 +95,7 @@ def train_column(
         f"{trained.dictionary.name} is in use for column {column}: a body of"
         f" {trained.bytes_before:.0f} bytes becomes {trained.bytes_after:.0f}"
     )
-    _tell(as_json, told, text)
+    _tell(as_json, fields, text)
 
 
 @app.command("list")
@@ -114,20 +114,20 @@ def list_all(
         for name, kept in sorted(
             _by_name(places).items(), key=lambda item: (item[1][0].kept.column_name, item[0])
         ):
-            told = _told(name, kept)
-            lost |= bool(told["not_whole_on"])
+            fields = _fields(name, kept)
+            lost |= bool(fields["not_whole_on"])
             if as_json:
-                print_json(told)
-            samples = f"{told['samples']} bodies"
+                print_json(fields)
+            samples = f"{fields['samples']} bodies"
             table.add_row(
                 name,
-                told["column"],
-                told["use"],
-                str(told["bytes"]),
+                fields["column"],
+                fields["use"],
+                str(fields["bytes"]),
                 samples,
-                told["trained_at"],
-                _joined(told["whole_on"]),
-                _bad(told),
+                fields["trained_at"],
+                _joined(fields["whole_on"]),
+                _bad(fields),
             )
     if not as_json:
         console.print(table if table.row_count else "no column has a dictionary")
@@ -151,19 +151,19 @@ def show(
                 f"there is no dictionary {name!r}; `cellfeed dictionary list` shows those that are"
                 " there"
             )
-        told = _told(name, kept)
+        fields = _fields(name, kept)
         dictionary = _whole(kept)
     text = [] if dictionary is None else list(_texts(dictionary.content))
     if as_json:
-        print_json({**told, "text": text})
+        print_json({**fields, "text": text})
         return
     console.print(
-        f"{name}, column {told['column']}, {told['use']}, {told['bytes']} bytes, trained on"
-        f" {told['samples']} bodies at {told['trained_at']}"
+        f"{name}, column {fields['column']}, {fields['use']}, {fields['bytes']} bytes, trained on"
+        f" {fields['samples']} bodies at {fields['trained_at']}"
     )
     console.print(
-        f"whole on: {_joined(told['whole_on'])}"
-        + (f"; {_bad(told)}" if told["not_whole_on"] else "")
+        f"whole on: {_joined(fields['whole_on'])}"
+        + (f"; {_bad(fields)}" if fields["not_whole_on"] else "")
     )
     for each in text:
         console.print(each, markup=False, highlight=False)
@@ -333,7 +333,7 @@ def _by_name(places: list[Place]) -> dict[str, Kept]:
     }
 
 
-def _told(name: str, kept: Kept) -> dict[str, Any]:
+def _fields(name: str, kept: Kept) -> dict[str, Any]:
     first = kept[0].kept
     use = (
         "in use"
@@ -384,8 +384,8 @@ def _joined(names: list[str]) -> str:
     return ", ".join(names) or "no node"
 
 
-def _bad(told: dict[str, Any]) -> str:
-    return ", ".join(f"{node}: {condition}" for node, condition in told["not_whole_on"].items())
+def _bad(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{node}: {condition}" for node, condition in fields["not_whole_on"].items())
 
 
 def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:

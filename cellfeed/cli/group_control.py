@@ -82,19 +82,19 @@ def summary(lag: GroupLag) -> dict[str, Any]:
 def lag_cells(lag: GroupLag) -> tuple[str, str, str, str, Text]:
     """Workers, cells and seconds behind, parked cells, and what it waits for, as cells of a
     table."""
-    waits = (
+    reason = (
         lag.waits_because
         or away(lag)
         or ("no worker" if lag.without_worker == len(lag.shards) else "")
     )
-    if not waits and lag.without_worker:
-        waits = f"{lag.without_worker} shards without a worker"
+    if not reason and lag.without_worker:
+        reason = f"{lag.without_worker} shards without a worker"
     return (
         str(len(lag.workers)),
         str(lag.cells),
         _seconds(lag.seconds),
         str(lag.parked),
-        Text(waits, "red"),
+        Text(reason, "red"),
     )
 
 

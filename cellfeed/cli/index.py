@@ -188,7 +188,7 @@ def _print_status(found: list[VersionStatus], as_json: bool) -> None:
         box=None,
     )
     for each in found:
-        told = each.waits_because or each.unfit_last
+        note = each.waits_because or each.unfit_last
         numbers = (
             str(each.cells_behind),
             f"{each.seconds_behind:.1f}",
@@ -196,7 +196,7 @@ def _print_status(found: list[VersionStatus], as_json: bool) -> None:
             str(each.unfit),
             str(len(each.workers)),
         )
-        table.add_row(each.index, str(each.version), each.state, *numbers, told)
+        table.add_row(each.index, str(each.version), each.state, *numbers, note)
     console.print(table if found else "no index was made here")
 
 

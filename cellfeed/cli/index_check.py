@@ -106,13 +106,13 @@ def _check(
             for difference in check.run(lambda done: bar.advance(task, done)):
                 if repair:
                     check.repair(difference)
-                told = difference.as_json(version)
+                as_printed = difference.as_json(version)
                 if as_json:
-                    print_json(told)
+                    print_json(as_printed)
                 else:
                     console.print(
-                        f"{told['kind']}: row {told['row_key']}: found {told['found']}, the cells"
-                        f" say {told['wanted']}",
+                        f"{as_printed['kind']}: row {as_printed['row_key']}: found"
+                        f" {as_printed['found']}, the cells say {as_printed['wanted']}",
                         highlight=False,
                     )
     report = check.report

@@ -85,7 +85,7 @@ def _records(cells: Sequence[ParkedCell], store: CellStore) -> Iterator[dict[str
 
 
 def _record(parked: ParkedCell, cell: Cell | None) -> dict[str, Any]:
-    told = {
+    fields = {
         "group": parked.group,
         "shard": parked.partition,
         "added_id": parked.added_id,
@@ -101,4 +101,4 @@ def _record(parked: ParkedCell, cell: Cell | None) -> dict[str, Any]:
         "error": parked.error,
         "body": cell.body if cell is not None and not cell.erased else None,
     }
-    return {field: told[field] for field in FIELDS}
+    return {field: fields[field] for field in FIELDS}

@@ -27,7 +27,7 @@ from cellfeed.run_dir import RunDir
 from cellfeed.store.backups.binlogs.tailed_folder import with_tails
 from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import identities_of
-from cellfeed.store.backups.erasures import erased_in_folder, to_erase, told_of
+from cellfeed.store.backups.erasures import erased_in_folder, recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.manifest import Manifest, Reader
 from cellfeed.store.backups.places.open import place_at
@@ -184,31 +184,36 @@ def restore(
             )
         )
         choice = Choice(folder, backup, at, checked.datastore.name)
-        told = choice.told
-        if (checked.datastore.name, checked.datastore.shards) != (told.datastore, told.shards):
+        manifest = choice.manifest
+        if (checked.datastore.name, checked.datastore.shards) != (
+            manifest.datastore,
+            manifest.shards,
+        ):
             raise ProtectData(
-                f"nothing restored: the backup is of datastore {told.datastore!r} with"
-                f" {told.shards} shards, the configuration has {checked.datastore.name!r} with"
+                f"nothing restored: the backup is of datastore {manifest.datastore!r} with"
+                f" {manifest.shards} shards, the configuration has {checked.datastore.name!r} with"
                 f" {checked.datastore.shards}: a row key's shard never changes. Give one that fits"
                 " with --config"
             )
-        named = ids_read(above or (), told)
-        part = part_of(row_key, shard, told.shards)
+        named = ids_read(above or (), manifest)
+        part = part_of(row_key, shard, manifest.shards)
         with errors.status("reading the backups"):
             chosen = choice.checked(None if part is None else part.shard, identities)
-        chain, told, state_of = chosen.chain, chosen.told, chosen.state_of
+        chain, manifest, state_of = chosen.chain, chosen.manifest, chosen.state_of
         later = folder.later(state_of) if part is None else folder.later(chain[-1], then="")
-        erasures = told_of(Register(folder.place, identities=identities), state_of, later)
+        erasures = recorded_in(Register(folder.place, identities=identities), state_of, later)
         if part is not None:
             with dictionaries_known(chain):
                 erased_rows = erased_in_folder(chain, later, erasures)
             put_part(run_dir, checked, chain, part, erased_rows, from_history, dry_run, as_json)
             return
-        target = opened.enter_context(restore_target(checked, run_dir.path, told.owners))
-        offsets = open_offsets_elsewhere(checked.coordination, _heir(told, target, chosen.backup))
+        target = opened.enter_context(restore_target(checked, run_dir.path, manifest.owners))
+        offsets = open_offsets_elsewhere(
+            checked.coordination, _heir(manifest, target, chosen.backup)
+        )
         if offsets is not None:
             opened.enter_context(closing(offsets))
-        living = [*group_readers(offsets, told.shards), *readers_of_config(checked, run_dir)]
+        living = [*group_readers(offsets, manifest.shards), *readers_of_config(checked, run_dir)]
         readers = [*living, *backup_readers(later), *folder.beyond]
         if ahead is ReadersAhead.REFUSE:
             # That later backups go beyond a point in time is what it was asked for.
@@ -217,9 +222,9 @@ def restore(
         now_us = time.time_ns() // 1000
         entries = read_state(state_of)
         raised = ahead is ReadersAhead.RAISE_EPOCH or chosen.point is not None
-        new_ids = first_new_ids(told, readers, named, raised=raised)
+        new_ids = first_new_ids(manifest, readers, named, raised=raised)
         with dictionaries_known(chain):
-            erased = to_erase(chain, entries, erasures, told.logs)
+            erased = to_erase(chain, entries, erasures, manifest.logs)
         entries_back = restored(
             entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys]
         )
@@ -244,7 +249,7 @@ def restore(
                     set_back(
                         offsets,
                         trigger_groups(entries),
-                        [reader for reader in told.readers if not target.is_open(reader.shard)],
+                        [reader for reader in manifest.readers if not target.is_open(reader.shard)],
                     )
                 )
 
@@ -260,9 +265,11 @@ def restore(
     print_restored(planned, chosen, lost, back, left, as_json)
 
 
-def _heir(told: Manifest, target: Target, backup: Backup) -> History:
+def _heir(manifest: Manifest, target: Target, backup: Backup) -> History:
     """The history that the restore begins, or has begun."""
-    return History(target.begun_history(backup), told.history.history_id, told.history.origin_id)
+    return History(
+        target.begun_history(backup), manifest.history.history_id, manifest.history.origin_id
+    )
 
 
 def _refuse_together(

@@ -30,7 +30,7 @@ class Chosen:
     trimmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
-    def told(self) -> Manifest:
+    def manifest(self) -> Manifest:
         return self.backup.manifest
 
 
@@ -53,7 +53,7 @@ class Choice:
             self.chain = self._covered.chain
 
     @property
-    def told(self) -> Manifest:
+    def manifest(self) -> Manifest:
         """Of the last backup."""
         return self.chain[-1].manifest
 

@@ -41,7 +41,7 @@ def readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
     return found
 
 
-def ids_read(given: Sequence[str], told: Manifest) -> dict[int, int]:
+def ids_read(given: Sequence[str], manifest: Manifest) -> dict[int, int]:
     """By shard, below which id somebody has read."""
     found: dict[int, int] = {}
     for text in given:
@@ -54,18 +54,18 @@ def ids_read(given: Sequence[str], told: Manifest) -> dict[int, int]:
             raise InvalidRequest(
                 f"--above {ascii(text)[:40]} is not of the form 120000 or 3:120000"
             )
-        for each in [check_shard(int(shard), told.shards)] if shard else range(told.shards):
+        for each in [check_shard(int(shard), manifest.shards)] if shard else range(manifest.shards):
             found[each] = max(found.get(each, 0), int(added_id))
     return found
 
 
 def first_new_ids(
-    told: Manifest, readers: Sequence[Reader], named: dict[int, int], *, raised: bool
+    manifest: Manifest, readers: Sequence[Reader], named: dict[int, int], *, raised: bool
 ) -> dict[int, int]:
     """By shard, the id from which its log continues, where that is not its end."""
     found = dict(named)
     if raised:
-        for log in told.logs:
+        for log in manifest.logs:
             read = max(
                 (reader.location for reader in readers if reader.shard == log.shard), default=0
             )

@@ -17,7 +17,7 @@ def _point_as_json(chosen: Chosen) -> dict[str, object]:
     return {
         "at": chosen.point,
         "state_of": chosen.state_of.name,
-        "ends": {str(log.shard): log.watermark for log in chosen.told.logs},
+        "ends": {str(log.shard): log.watermark for log in chosen.manifest.logs},
         "trimmed": {
             str(shard): {"from": first, "to": last}
             for shard, (first, last) in chosen.trimmed.items()
@@ -39,10 +39,10 @@ def print_restored(
     cells = sum(log.watermark - log.log_start for log in backup.manifest.logs)
     if as_json:
         gone = {str(shard): {"from": first, "to": last} for shard, (first, last) in lost.items()}
-        told = {"backup": backup.name, "ids": cells, "leader_epoch": epoch, "left_out": gone}
+        fields = {"backup": backup.name, "ids": cells, "leader_epoch": epoch, "left_out": gone}
         print_json(
             {
-                **told,
+                **fields,
                 "set_back": [str(reader) for reader in back],
                 "erased": erased,
                 "not_erased": not_erased,

@@ -16,7 +16,7 @@ from cellfeed.bridge.groups.control import when
 from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility
-from cellfeed.bridge.typed.mismatch import Misfit
+from cellfeed.bridge.typed.mismatch import SchemaMismatch
 from cellfeed.bridge.typed.rejected_cells import TriedAgain, UnfitCell, try_again, unfit_cells
 from cellfeed.bridge.typed.schema_files import load_schema
 from cellfeed.bridge.typed.typed_column import TypedColumns
@@ -65,7 +65,7 @@ def list_versions(
         for version in stored.versions:
             settings = stored.settings
             if as_json:
-                told = {
+                fields = {
                     "column": name,
                     "version": version.number,
                     "id": version.schema_id,
@@ -73,7 +73,7 @@ def list_versions(
                     "schema": version.body,
                 }
                 print_json(
-                    {**told, "unfit": settings.unfit, "compatibility": settings.compatibility}
+                    {**fields, "unfit": settings.unfit, "compatibility": settings.compatibility}
                 )
             row = (name, str(version.number), str(version.schema_id), when(version.at_us))
             table.add_row(*row, settings.unfit, settings.compatibility)
@@ -179,14 +179,14 @@ def unfit(
         done = try_again(datastore.engine, TypedColumns(datastore.state), column)
         behind = _read_on(coordinator, datastore.name, done)
     if as_json:
-        told = {
+        fields = {
             "fit": len(done.fits),
             "trimmed": len(done.trimmed),
             "still_unfit": len(done.still_unfit),
         }
         print_json(
             {
-                **told,
+                **fields,
                 "read_on": [
                     {"group": group, "shard": shard, "added_id": added_id}
                     for group, shard, added_id in behind
@@ -240,8 +240,8 @@ def _misfit(encoders: list[BodyEncoder], cell: StoredCell) -> str | None:
     for encoder in encoders:
         try:
             encoder.encode(body)
-        except Misfit as misfit:
-            reason = str(misfit)
+        except SchemaMismatch as mismatch:
+            reason = str(mismatch)
         else:
             return None
     return reason

@@ -16,7 +16,7 @@ from cellfeed.cli.cluster import ConfigOption, checked_config
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.store.cells.sharding import check_shard
-from cellfeed.store.clusters.model.shard_map import told_ranges
+from cellfeed.store.clusters.model.shard_map import ranges_text
 from cellfeed.store.clusters.model.shard_notes import Clusters
 from cellfeed.store.clusters.moves import mover
 from cellfeed.store.clusters.moves.rebalance import plan_moves
@@ -68,7 +68,7 @@ def list_shards(
         held = [shard for shard, owner in owners.items() if owner == name]
         if as_json:
             print_json({"cluster": name, "shards": sorted(held)})
-        table.add_row(name, str(len(held)), told_ranges(held) or "none")
+        table.add_row(name, str(len(held)), ranges_text(held) or "none")
     if not as_json:
         console.print(table)
 

@@ -30,12 +30,12 @@ def run(process: Process) -> None:
     warehouse = next(each for each in config.warehouses if each.name == name)
     bootstrap = warehouse.bootstrap or _first_gateway(directory, config)
     log = logging.getLogger("cellfeed.warehouse")
-    told: dict[int, str] = {}
+    reported: dict[int, str] = {}
 
     def progress(now: LoaderProgress) -> None:
         for shard, reason in now.stopped.items():
-            if told.get(shard) != reason:
-                told[shard] = reason
+            if reported.get(shard) != reason:
+                reported[shard] = reason
                 log.error("partition %d is stopped: %s", shard, reason)
 
     process.say_ready()

@@ -23,7 +23,7 @@ from cellfeed.testing.gate import Gate
 from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
 
 
-class Told(Protocol):
+class Observer(Protocol):
     """Whoever wants to hear what a worker came to."""
 
     def claimed(self, gate: Gate, claims: Collection[Claim]) -> None: ...
@@ -37,11 +37,11 @@ class _Watched:
     """Tells of claims and of refused saves; put before the coordinator that does the work."""
 
     _gate: Gate
-    _told: Told
+    _observer: Observer
 
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
         claims: dict[int, Claim] = super().claim(session, topic, partitions)  # type: ignore[misc]
-        self._told.claimed(self._gate, claims.values())
+        self._observer.claimed(self._gate, claims.values())
         return claims
 
     def commit_offsets(
@@ -55,22 +55,24 @@ class _Watched:
         try:
             super().commit_offsets(group, offsets, claims=claims, entries=entries)  # type: ignore[misc]
         except StaleWriter:
-            self._told.refused(self._gate)
+            self._observer.refused(self._gate)
             raise
 
 
 class _InStore(_Watched, StoreCoordinator):
-    def __init__(self, state: StateTable, gate: Gate, told: Told) -> None:
+    def __init__(self, state: StateTable, gate: Gate, observer: Observer) -> None:
         super().__init__(state)
         self._gate = gate
-        self._told = told
+        self._observer = observer
 
 
 class _InZooKeeper(_Watched, ZooKeeperCoordinator):
-    def __init__(self, tree: ZooKeeperTree, state: StateTable, gate: Gate, told: Told) -> None:
+    def __init__(
+        self, tree: ZooKeeperTree, state: StateTable, gate: Gate, observer: Observer
+    ) -> None:
         self.clients: list[TreeClient] = []
         self._gate = gate
-        self._told = told
+        self._observer = observer
         self._tree = tree
         super().__init__(_ADDRESS, state, connect=self._begin)
 
@@ -99,11 +101,11 @@ class Coordination:
         )
         """The kit's own eyes."""
 
-    def open(self, state: StateTable, gate: Gate, told: Told) -> Coordinator:
+    def open(self, state: StateTable, gate: Gate, observer: Observer) -> Coordinator:
         """A worker's coordinator."""
         if self.tree is None:
-            return _InStore(state, gate, told)
-        opened = _InZooKeeper(self.tree, state, gate, told)
+            return _InStore(state, gate, observer)
+        opened = _InZooKeeper(self.tree, state, gate, observer)
         with self._lock:
             self._opened[gate] = opened
         return opened

@@ -50,12 +50,12 @@ def witness_of(cell: StoredCell, *, encrypted: bool = False) -> str:
 
 def check_name(engine: Engine, base: Backup) -> None:
     """Raises ProtectData for a backup of another datastore."""
-    told = base.manifest
-    if (told.datastore, told.shards) != (engine.datastore, engine.shards):
+    manifest = base.manifest
+    if (manifest.datastore, manifest.shards) != (engine.datastore, engine.shards):
         raise ProtectData(
-            f"backup {base.name} is of datastore {told.datastore!r} with {told.shards} shards, this"
-            f" one is {engine.datastore!r} with {engine.shards}: take a full backup into a folder"
-            " of its own"
+            f"backup {base.name} is of datastore {manifest.datastore!r} with {manifest.shards}"
+            f" shards, this one is {engine.datastore!r} with {engine.shards}: take a full backup"
+            " into a folder of its own"
         )
 
 

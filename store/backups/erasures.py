@@ -76,7 +76,7 @@ def known_to_logs(
     ]
 
 
-def told_of(register: Register, backup: Backup, later: Sequence[Backup]) -> list[Erasure]:
+def recorded_in(register: Register, backup: Backup, later: Sequence[Backup]) -> list[Erasure]:
     """The erasures that a restore of ``backup`` considers: those of the register, and those that
     only manifests of an older program have. The register must be the one that this backup and the
     later ones have recorded. Raises DataDamaged."""
@@ -101,20 +101,22 @@ def known_to_manifests(backups: Iterable[Backup], datastore: str, shards: int) -
     ]
     return [
         each
-        for told in of_it
-        for each in known_to_logs(datastore, shards, told.erasures or (), told.created_at_us)
+        for recorded in of_it
+        for each in known_to_logs(
+            datastore, shards, recorded.erasures or (), recorded.created_at_us
+        )
     ]
 
 
 def to_erase(
     chain: Sequence[Backup],
     state: Iterable[tuple[str, bytes]],
-    told: Iterable[Erasure],
+    recorded: Iterable[Erasure],
     logs: Sequence[BackedLog] | None = None,
 ) -> dict[int, list[bytes]]:
     """By shard the row keys of rows that are to be erased in what is restored of ``chain``, with
-    ``state`` as its state. ``told``: the register, and what manifests have beyond it. ``logs``: as
-    they are restored; those of the last backup when left out. Needs
+    ``state`` as its state. ``recorded``: the register, and what manifests have beyond it. ``logs``:
+    as they are restored; those of the last backup when left out. Needs
     :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises
     DataDamaged."""
     newest = chain[-1].manifest
@@ -130,7 +132,7 @@ def to_erase(
         for row_key, done in (done_of(key, value) for key, value in state if key.startswith(DONE))
     }
     by_row: dict[bytes, list[Erasure]] = {}
-    for each in told:
+    for each in recorded:
         if (each.datastore, each.shards) == (newest.datastore, newest.shards):
             by_row.setdefault(bytes.fromhex(each.row_key), []).append(each)
     found: dict[int, list[bytes]] = {}
@@ -144,16 +146,16 @@ def to_erase(
 
 
 def erased_in_folder(
-    chain: Sequence[Backup], later: Sequence[Backup], told: Iterable[Erasure]
+    chain: Sequence[Backup], later: Sequence[Backup], recorded: Iterable[Erasure]
 ) -> set[bytes]:
-    """Row keys of all rows that the folder knows to be erased, whatever was put since. ``told``: as
-    :func:`told_of` gives it. Needs
+    """Row keys of all rows that the folder knows to be erased, whatever was put since.
+    ``recorded``: as :func:`recorded_in` gives it. Needs
     :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises
     DataDamaged."""
     newest = chain[-1].manifest
     of = newest.datastore, newest.shards
     known = [
-        *(each for each in told if (each.datastore, each.shards) == of),
+        *(each for each in recorded if (each.datastore, each.shards) == of),
         *known_to_manifests(later, *of),
         *known_to_state(*of, read_state(chain[-1])),
     ]

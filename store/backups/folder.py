@@ -197,20 +197,20 @@ class BackupFolder:
         to continue once an unreadable one was moved out of the folder. Raises DataDamaged while one
         that may be among them cannot be read: its erasures and readers would be passed over."""
         found, unreadable = self.look()
-        told = backup.manifest
-        if hidden := [each for each in unreadable if each.may_follow(told)]:
+        manifest = backup.manifest
+        if hidden := [each for each in unreadable if each.may_follow(manifest)]:
             raise DataDamaged(
                 f"nothing restored: {hidden[0].name}, which may be a later backup than"
                 f" {backup.name}, cannot be read ({hidden[0].reason}), so nobody knows which ids"
                 " and erasures it has. Bring it back from a copy; or move it out of the folder"
                 f"{then}"
             )
-        same = (told.datastore, told.shards)
+        same = (manifest.datastore, manifest.shards)
         return [
             each
             for each in found
             if (each.manifest.datastore, each.manifest.shards) == same
-            and each.manifest.order > told.order
+            and each.manifest.order > manifest.order
         ]
 
     @contextmanager
@@ -271,19 +271,19 @@ def next_sequence(found: Sequence[Backup], unreadable: Sequence[Unreadable]) -> 
 
 def marker_of(backup: Backup) -> Marker:
     """What its marker says, or would say where it has none."""
-    told = backup.manifest
+    manifest = backup.manifest
     return Marker(
-        told.format_version,
-        told.identity,
-        told.name,
-        told.datastore,
-        told.shards,
-        told.sequence,
-        told.created_at_us,
+        manifest.format_version,
+        manifest.identity,
+        manifest.name,
+        manifest.datastore,
+        manifest.shards,
+        manifest.sequence,
+        manifest.created_at_us,
     )
 
 
-def standing_on(backups: Sequence[Backup]) -> list[list[Backup]]:
+def chains_of(backups: Sequence[Backup]) -> list[list[Backup]]:
     """Each full backup with all increments that stand on it, the oldest first."""
     full_of: dict[str, str] = {}
     groups: dict[str, list[Backup]] = {}

@@ -89,7 +89,7 @@ class ClusterTarget:
 
     def _begun(self, backup: Backup) -> Iterator[Mark]:
         for cluster in self._clusters.values():
-            mark, _ = self._standing(cluster)
+            mark, _ = self._mark_and_role(cluster)
             if mark is not None and _is_of(mark, backup):
                 yield mark
 
@@ -97,7 +97,7 @@ class ClusterTarget:
         for cluster in self._clusters.values():
             first = next(iter(cluster.servers.values()))
             self._held.enter_context(promotion_lock([first], cluster.name))
-        found = {name: self._standing(cluster) for name, cluster in self._clusters.items()}
+        found = {name: self._mark_and_role(cluster) for name, cluster in self._clusters.items()}
         # A run that continues another one restores into the same history.
         begun = [
             mark.role.history_id
@@ -142,7 +142,7 @@ class ClusterTarget:
                 restore.dictionaries(plan.dictionaries, plan.turns)
                 self._loaded.update(restore.loaded())
 
-    def _standing(self, cluster: ClusterServers) -> tuple[Mark | None, Role | None]:
+    def _mark_and_role(self, cluster: ClusterServers) -> tuple[Mark | None, Role | None]:
         """The mark of a restore that a node holds, and the newest role. Raises StorageUnavailable
         when a node does not answer: its content is not known."""
         marks, roles = list[Mark | None](), list[Role | None]()
@@ -233,15 +233,15 @@ class ClusterTarget:
     def not_erased(self, plan: Plan) -> list[bytes]:
         left = list[bytes]()
         for name, cluster in self._clusters.items():
-            told = [
+            rows = [
                 cell.row_key
                 for log in plan.logs.values()
                 if self._cluster_of[log.shard] == name
                 for cell in log.erased
             ]
-            if told and self._marks[name].done:
+            if rows and self._marks[name].done:
                 try:
-                    left += _not_erased(cluster, told)
+                    left += _not_erased(cluster, rows)
                 except Unavailable as error:
                     _log.warning(
                         "cluster %s does not say which rows are erased, so all that should be are"
@@ -249,7 +249,7 @@ class ClusterTarget:
                         name,
                         error,
                     )
-                    left += told
+                    left += rows
         return left
 
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:

@@ -101,11 +101,11 @@ class MySqlRestore:
             f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR"
             " UPDATE",
         )
-        told = query(
+        rows = query(
             connection,
             f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'",
         )
-        under_way = msgspec.json.decode(told[0][0], type=Mark) if told else None
+        under_way = msgspec.json.decode(rows[0][0], type=Mark) if rows else None
         if under_way is None:
             self._check_empty(
                 connection, [int(shard) for shard, next_id in counters if int(next_id)]
@@ -116,14 +116,16 @@ class MySqlRestore:
             False,
         ):
             query(connection, "ROLLBACK")
-            told_of = f"{self._server}: nothing restored: a restore of backup {under_way.backup}"
+            recorded_in = (
+                f"{self._server}: nothing restored: a restore of backup {under_way.backup}"
+            )
             if under_way.done:
                 raise ProtectData(
-                    f"{told_of} was done here, and a backup goes into empty storage only"
+                    f"{recorded_in} was done here, and a backup goes into empty storage only"
                 )
             raise ProtectData(
-                f"{told_of} is under way here: run that one again, or drop the databases of this"
-                " datastore on every node"
+                f"{recorded_in} is under way here: run that one again, or drop the databases of"
+                " this datastore on every node"
             )
         return under_way
 
@@ -260,10 +262,10 @@ class MySqlRestore:
 
     def _erase(self, connection: Connection[Any], shard: int) -> list[str]:
         table = f"{self._layout.database(shard)}.cell"
-        told = f"SELECT row_key FROM {table} WHERE column_name = X'{ERASED_COLUMN.encode().hex()}'"
+        rows = f"SELECT row_key FROM {table} WHERE column_name = X'{ERASED_COLUMN.encode().hex()}'"
         keys = query(
             connection,
-            f"SELECT {KEY} FROM {table} WHERE row_key IN ({told}) AND body <>"
+            f"SELECT {KEY} FROM {table} WHERE row_key IN ({rows}) AND body <>"
             f" X'{ERASED_BODY.hex()}'",
         )
         return erase_bodies(table, keys)

@@ -153,9 +153,9 @@ class SqliteTarget:
         with self._cells.write() as connection:
             # A piece of the backup may have bodies from before their row was erased, and a later
             # one marks the erasure.
-            told = "SELECT row_key FROM cell WHERE column_name = ?"
+            rows = "SELECT row_key FROM cell WHERE column_name = ?"
             erase_bodies(
-                connection, f"body <> ? AND row_key IN ({told})", [(ERASED_BODY, ERASED_COLUMN)]
+                connection, f"body <> ? AND row_key IN ({rows})", [(ERASED_BODY, ERASED_COLUMN)]
             )
         self._cells.close()
         self._file = None

@@ -95,8 +95,8 @@ def covering(folder: BackupFolder, datastore: str, at_us: int) -> Covered:
     histories: dict[tuple[str, int], list[Backup]] = {}
     for each in found:
         if each.manifest.datastore == datastore and each.name not in reasons:
-            told = each.manifest
-            histories.setdefault((told.history.history_id, told.shards), []).append(each)
+            manifest = each.manifest
+            histories.setdefault((manifest.history.history_id, manifest.shards), []).append(each)
     if not histories:
         raise NotFound(f"{folder.place} holds no whole backup of datastore {datastore!r}")
     newest_first = sorted(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cellfeed.store.backups.check import check_files
-from cellfeed.store.backups.folder import Backup, BackupFolder, Unreadable, marker_of, standing_on
+from cellfeed.store.backups.folder import Backup, BackupFolder, Unreadable, chains_of, marker_of
 from cellfeed.store.backups.marker import Marker, foreign_entries, remove_files
 from cellfeed.store.errors import InvalidRequest, ProtectData, StorageUnavailable
 
@@ -94,7 +94,7 @@ def decide(
     whole = [each for each in found if each.name not in reasons]
     expired = [
         each
-        for group in standing_on(whole)
+        for group in chains_of(whole)
         if group[0].manifest.created_at_us < before_us
         for each in group
     ]
@@ -149,12 +149,12 @@ def damaged_of(found: Sequence[Backup]) -> dict[str, str]:
         return reasons[backup.name]
 
     def _below(backup: Backup) -> str:
-        told = backup.manifest
-        if told.onto is None:
+        manifest = backup.manifest
+        if manifest.onto is None:
             return ""
-        if (base := by_name.get(told.onto)) is None or base.sha256 != told.onto_sha256:
+        if (base := by_name.get(manifest.onto)) is None or base.sha256 != manifest.onto_sha256:
             return (
-                f"it stands on {told.onto}, which"
+                f"it stands on {manifest.onto}, which"
                 f" {'cannot be read, or is missing' if base is None else 'is another one by now'}"
             )
         return reason(base)

@@ -65,7 +65,7 @@ class Register:
         self._place = LocalPlace(folder) if isinstance(folder, Path) else folder
         self._recipients = recipients
         self._identities = identities
-        self._told: set[tuple[object, ...]] = set()
+        self._reported: set[tuple[object, ...]] = set()
 
     def is_there(self) -> bool:
         """Whether there is a copy of it, good or not."""
@@ -145,9 +145,9 @@ class Register:
         }
         new = list[Erasure]()
         for each in erasures:
-            if each.key not in self._told and each.place not in present:
+            if each.key not in self._reported and each.place not in present:
                 new.append(each)
-            self._told.add(each.key)
+            self._reported.add(each.key)
         before = ENCRYPTED_HEAD if content is None else content
         if not new:
             return before

@@ -100,7 +100,7 @@ def _mended(finding: Finding, mender: Mender, sources: Sequence[Source], shards:
     if len(finding.ids) > IDS_MAX:
         return replace(finding, text=f"{finding.text} (not mended: more than {IDS_MAX} cells)")
     good: dict[int, StoredCell] = {}
-    told, why_not = [], []
+    recorded, why_not = [], []
     for source in sources:
         if not (wanted := [each for each in finding.ids if each not in good]):
             break
@@ -116,7 +116,7 @@ def _mended(finding: Finding, mender: Mender, sources: Sequence[Source], shards:
         }
         if fitting:
             good |= fitting
-            told.append(f"{_ids(sorted(fitting))} by the copy of {source.name}")
+            recorded.append(f"{_ids(sorted(fitting))} by the copy of {source.name}")
     if missing := [each for each in finding.ids if each not in good]:
         reasons = (
             "; ".join(why_not)
@@ -130,7 +130,7 @@ def _mended(finding: Finding, mender: Mender, sources: Sequence[Source], shards:
         mender.mend(finding.shard, [good[each] for each in finding.ids])
     except CellfeedError as error:
         return replace(finding, text=f"{finding.text} (not mended, nothing changed: {error})")
-    return replace(finding, mended=f"shard {finding.shard}: replaced {', '.join(told)}")
+    return replace(finding, mended=f"shard {finding.shard}: replaced {', '.join(recorded)}")
 
 
 def _ids(ids: Sequence[int]) -> str:
@@ -164,10 +164,10 @@ class BackupSource:
     def cells(self, shard: int, ids: Sequence[int]) -> dict[int, StoredCell]:
         found: dict[int, StoredCell] = {}
         backups, _ = self._folder.look()
-        told = Register(self._folder.place, identities=self._identities).entries(
+        recorded = Register(self._folder.place, identities=self._identities).entries(
             (each.name, each.manifest.register) for each in backups
         )
-        erased = {UUID(each.row_key).bytes for each in told if each.datastore == self._of[0]}
+        erased = {UUID(each.row_key).bytes for each in recorded if each.datastore == self._of[0]}
         for chain in self._chains(backups):
             wanted = [each for each in ids if each not in found]
             if wanted and not check_files(chain):
@@ -194,11 +194,11 @@ class BackupSource:
                 covered.update(each.name for each in chain)
                 yield chain
 
-    def _is_own(self, told: Manifest) -> bool:
+    def _is_own(self, recorded: Manifest) -> bool:
         return (
-            (told.datastore, told.shards) == self._of
+            (recorded.datastore, recorded.shards) == self._of
             and bool(self._history_id)
-            and told.history.history_id == self._history_id
+            and recorded.history.history_id == self._history_id
         )
 
 

@@ -100,16 +100,16 @@ def plan(
     (:mod:`cellfeed.store.backups.point`). Raises ProtectData where no leader epoch of Kafka is
     left."""
     backup = chain[-1] if point is None else point
-    told = backup.manifest
-    check_whole(chain, told.logs)
-    known = [epoch for log in told.logs for epoch, _ in log.epochs] + [
+    manifest = backup.manifest
+    check_whole(chain, manifest.logs)
+    known = [epoch for log in manifest.logs for epoch, _ in log.epochs] + [
         reader.leader_epoch for reader in readers
     ]
     epoch = epoch_of_next_history(max(known, default=0)) if begun_epoch is None else begun_epoch
-    wanted = [log.shard for log in told.logs if new_ids.get(log.shard, 0) > log.watermark]
-    keys = _row_keys(told.datastore, epoch, told.shards, wanted)
+    wanted = [log.shard for log in manifest.logs if new_ids.get(log.shard, 0) > log.watermark]
+    keys = _row_keys(manifest.datastore, epoch, manifest.shards, wanted)
     logs = {}
-    for log in told.logs:
+    for log in manifest.logs:
         note = (
             _note(log, keys[log.shard], epoch, new_ids[log.shard], now_us, backup.name, why)
             if log.shard in keys
@@ -131,8 +131,8 @@ def plan(
             entries,
         )
     added = [*([RESTORED_COLUMN] if keys else []), *([ERASED_COLUMN] if erased else [])]
-    columns = [*told.columns, *(name for name in added if name not in told.columns)]
-    revision = revision_of_next_history(told.state_revision)
+    columns = [*manifest.columns, *(name for name in added if name not in manifest.columns)]
+    revision = revision_of_next_history(manifest.state_revision)
     done = dict(
         done_entry(UUID(bytes=cell.row_key), cell.added_id, cell.created_at_us)
         for log in logs.values()
@@ -147,9 +147,9 @@ def plan(
         kept,
         revision,
         chain_dictionaries(chain),
-        told.turns,
+        manifest.turns,
         columns,
-        told.history,
+        manifest.history,
     )
 
 

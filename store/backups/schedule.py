@@ -66,7 +66,7 @@ class BackupSchedule:
         self._policy = policy
         self._report = report
         self._report_was = Report()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._pruned_at_s = float("-inf")
 
     def run(self, stop: threading.Event) -> None:
@@ -106,9 +106,9 @@ class BackupSchedule:
 
     def _report_state(self, recovery: RecoveryState, error: str) -> None:
         for name, reason in recovery.passed_over.items():
-            if name not in self._told:
+            if name not in self._reported:
                 _log.error("backup %s is damaged, and none is taken onto it: %s", name, reason)
-        self._told = set(recovery.passed_over)
+        self._reported = set(recovery.passed_over)
         point = recovery.recovery_point
         self._say(
             Report(

@@ -78,18 +78,18 @@ def from_line(line: bytes) -> Dictionary:
     """The dictionary of a line that :func:`to_line` wrote. Raises InvalidRequest when it is not, or
     its content is another one."""
     try:
-        told = msgspec.json.decode(line, type=_Exported)
+        exported = msgspec.json.decode(line, type=_Exported)
         found = Dictionary(
-            told.column_name,
-            b64decode(told.content, validate=True),
-            told.trained_at_us,
-            told.samples,
+            exported.column_name,
+            b64decode(exported.content, validate=True),
+            exported.trained_at_us,
+            exported.samples,
         )
     except ValueError as error:  # msgspec's errors are ValueErrors as well
         raise InvalidRequest(f"a line of the file is no exported dictionary: {error}") from None
-    if (found.name, found.sha256.hex()) != (told.name, told.sha256):
+    if (found.name, found.sha256.hex()) != (exported.name, exported.sha256):
         raise InvalidRequest(
-            f"dictionary {told.name} in the file is damaged: its content is not the one that was"
-            " exported"
+            f"dictionary {exported.name} in the file is damaged: its content is not the one that"
+            " was exported"
         )
     return found

@@ -92,7 +92,7 @@ def _explains(body_json: bytes, first: int, added_id: int) -> bool:
     if body_json == ERASED_JSON:
         return True
     try:
-        told = json.loads(body_json)
-        return bool(told["lost_from"] <= first and told["lost_to"] == added_id - 1)
+        note = json.loads(body_json)
+        return bool(note["lost_from"] <= first and note["lost_to"] == added_id - 1)
     except (ValueError, KeyError, TypeError):
         return False

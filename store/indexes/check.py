@@ -122,7 +122,7 @@ class IndexCheck:
     def run(self, on_progress: OnProgress = lambda _: None) -> Iterator[Difference]:
         """Every difference, once. Raises StorageUnavailable when the index does not come to the end
         of a log in time."""
-        told: set[tuple[bytes, Kind, Encoded | None]] = set()
+        reported: set[tuple[bytes, Kind, Encoded | None]] = set()
         for suspects in (self._rows_of_logs(on_progress), self._rows_of_entries(on_progress)):
             for row_keys in suspects:
                 for difference in self._settled(row_keys):
@@ -131,8 +131,8 @@ class IndexCheck:
                         difference.kind,
                         difference.found.values[0] if difference.found else None,
                     )
-                    if key not in told:
-                        told.add(key)
+                    if key not in reported:
+                        reported.add(key)
                         self.report.differences += 1
                         yield difference
 

@@ -37,7 +37,7 @@ from cellfeed.store.engines.contract.indexes import IndexStore, RowsBelow
 from cellfeed.store.errors import StaleView, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.indexes.erased import RowCells, remove_entries
-from cellfeed.store.indexes.version import IndexVersion, UnfitValue
+from cellfeed.store.indexes.version import IndexVersion, RejectedValue
 
 _LOOKS_MAX: Final = 20
 """How often a batch is read again, where cells are trimmed or erased all the time, before its shard
@@ -47,7 +47,7 @@ declare("index.before_entries", "index.before_tombstones", "index.after_tombston
 
 
 class IndexKeeper:
-    """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is
+    """See the module. Any number of threads, each with cells of another shard. ``on_rejected`` is
     called with values that are not of their field's type. ``new``: the version is not complete yet.
     It is made before the cells are read that it gets. Raises Unavailable."""
 
@@ -56,14 +56,14 @@ class IndexKeeper:
         version: IndexVersion,
         store: IndexStore,
         row_cells: RowCells,
-        on_unfit: Callable[[Sequence[UnfitValue]], None] = lambda _: None,
+        on_rejected: Callable[[Sequence[RejectedValue]], None] = lambda _: None,
         *,
         new: bool = False,
     ) -> None:
         self._version = version
         self._store = store
         self._row_cells = row_cells
-        self._on_unfit = on_unfit
+        self._on_rejected = on_rejected
         shards = range(version.shards)
         self._fences = store.raise_fences(shards) if new else store.fences(shards)
 
@@ -114,7 +114,7 @@ class IndexKeeper:
         ]
         before = self._store.latest_before(rows, version.definition.columns)
         erased = {cell.row_key for cell in before if cell.column_name == ERASED_COLUMN}
-        entries, tombstones, unfit = [], [], list[UnfitValue]()
+        entries, tombstones, unfit = [], [], list[RejectedValue]()
         # A row's cells are all in one shard.
         for row_key, view in version.views([*before, *cells]).items():
             if row_key in erased:
@@ -131,7 +131,7 @@ class IndexKeeper:
             self._store.apply(version.table, version.by_shard(tombstones), fences)
             failpoint("index.after_tombstones")
         for shard, batch in batches.items():
-            if told := [cell.row_key for cell in batch if cell.column_name == ERASED_COLUMN]:
-                remove_entries(version, self._store, self._row_cells, shard, told)
+            if erased_rows := [cell.row_key for cell in batch if cell.column_name == ERASED_COLUMN]:
+                remove_entries(version, self._store, self._row_cells, shard, erased_rows)
         if unfit:
-            self._on_unfit(unfit)
+            self._on_rejected(unfit)

@@ -147,7 +147,7 @@ class Indexes:
                 )
         return None
 
-    def waits(self, wait_s: float) -> Iterator[float]:
+    def pauses(self, wait_s: float) -> Iterator[float]:
         """Pauses between two looks at :meth:`behind`, in seconds, for so long."""
         deadline_s, pause_s = time.monotonic() + wait_s, _POLL_S
         while time.monotonic() < deadline_s:
@@ -155,13 +155,13 @@ class Indexes:
             pause_s = min(_POLL_MAX_S, pause_s * 1.5)
 
     def _wait_for(self, name: str, locations: Mapping[int, int], wait_s: float) -> None:
-        if not locations or not (told := self.behind(name, locations)):
+        if not locations or not (lag := self.behind(name, locations)):
             return
-        for pause_s in self.waits(wait_s):
+        for pause_s in self.pauses(wait_s):
             time.sleep(pause_s)
-            if not (told := self.behind(name, locations)):
+            if not (lag := self.behind(name, locations)):
                 return
-        raise StorageUnavailable(f"{told} within {wait_s} s")
+        raise StorageUnavailable(f"{lag} within {wait_s} s")
 
 
 class _Query:

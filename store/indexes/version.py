@@ -41,7 +41,7 @@ class RowView(NamedTuple):
     others: Mapping[int, StoredCell]
 
 
-class UnfitValue(NamedTuple):
+class RejectedValue(NamedTuple):
     """A value that is not of its field's type, and counts as missing."""
 
     row_key: bytes
@@ -88,7 +88,7 @@ class IndexVersion:
         return shard
 
     def values_of(
-        self, column: int, cell: StoredCell, unfit: list[UnfitValue] | None = None
+        self, column: int, cell: StoredCell, unfit: list[RejectedValue] | None = None
     ) -> list[Encoded | None]:
         """The fields of a cell of that column, encoded; None for what is missing or unfit, and for
         all of an erased cell. Raises DataDamaged."""
@@ -106,10 +106,12 @@ class IndexVersion:
             except Unfit:
                 found.append(None)
                 if unfit is not None:
-                    unfit.append(UnfitValue(cell.row_key, cell.column_name, field.name, field.type))
+                    unfit.append(
+                        RejectedValue(cell.row_key, cell.column_name, field.name, field.type)
+                    )
         return found
 
-    def entry_of(self, view: RowView, unfit: list[UnfitValue] | None = None) -> Entry | None:
+    def entry_of(self, view: RowView, unfit: list[RejectedValue] | None = None) -> Entry | None:
         """The live entry of a row; None where the latest cell of the first column is missing or
         names no shard value."""
         if not view.first:

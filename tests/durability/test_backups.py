@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cellfeed.store.backups.check import verify
-from cellfeed.store.backups.erasures import told_of
+from cellfeed.store.backups.erasures import recorded_in
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.register import Register
 from tests.durability.conftest import Cuts
@@ -27,7 +27,7 @@ def test_a_finished_backup_survives_a_power_cut(cuts: Cuts) -> None:
         )
         for number, backup in enumerate(listed):
             assert verify(folder.chain(backup)) == [], f"{cut}: {backup.name} is damaged"
-            told = told_of(Register(folder.place), backup, listed[number + 1 :])
+            told = recorded_in(Register(folder.place), backup, listed[number + 1 :])
             assert {each.row_key for each in told} >= {
                 row.bytes.hex() for row in ERASED_ROWS[: number + 1]
             }, f"{cut}: an erasure is lost"

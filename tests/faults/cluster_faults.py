@@ -309,7 +309,7 @@ def _delayed(system: ClusterSystem, datastore: Datastore, chance: random.Random)
     lags = []
     for _ in range(10):
         time.sleep(chance.uniform(0.1, 0.3))
-        [standing] = datastore.engine.standing()  # type: ignore[attr-defined]
+        [standing] = datastore.engine.status()  # type: ignore[attr-defined]
         lags.append(standing.lag_cells or 0)
     _delay_minions(system, 0)
     if not max(lags):

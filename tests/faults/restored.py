@@ -12,7 +12,7 @@ from typing import Final
 from cellfeed.bridge.backups.kept_state import belongs, restored
 from cellfeed.store.backups.check import check_files, dictionaries_known, read_state, verify
 from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.erasures import recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.register import Register
@@ -40,7 +40,7 @@ def restore_into(target: Target, folder: BackupFolder, backup: Backup) -> None:
     chain = folder.chain(backup)
     assert not check_files(chain)
     state = read_state(backup)
-    erasures = told_of(Register(folder.path), backup, folder.later(backup))
+    erasures = recorded_in(Register(folder.path), backup, folder.later(backup))
     now_us = time.time_ns() // 1000
     with dictionaries_known(chain):
         erased = to_erase(chain, state, erasures)

@@ -72,7 +72,7 @@ class Offsets:
         return dict(self.held)
 
 
-class Told:
+class KnownHeads:
     """The context of a gateway that coordinates every group and holds the topic ``trips``.
     ``triggers``: groups that are triggers'."""
 

@@ -34,7 +34,7 @@ class Node:
         self.name = name
         self.view: NodeView | None = None
         self.why_not: str | None = None
-        self.told_at_s = time.monotonic()
+        self.heard_at_s = time.monotonic()
         self.is_foreign = False
         self.refused = None
         self.breaker = Breaker()
@@ -47,7 +47,7 @@ class Node:
 
     def says(self, next_added_id: int, role: Role = ROLE, **more: int) -> None:
         self.view = NodeView(role, {0: head(next_added_id, **more)})
-        self.told_at_s = time.monotonic()
+        self.heard_at_s = time.monotonic()
         self.on_role(role)
 
     def refuse(self, reason: str) -> None:

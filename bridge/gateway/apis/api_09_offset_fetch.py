@@ -67,21 +67,21 @@ async def _group(context: GatewayContext, peer: Peer, group_id: str, asked: Any)
     topics = []
     for name, partitions in wanted.items():
         if context.may(peer, "topic", name, "describe"):
-            told = [_partition(committed, name, partition) for partition in partitions]
+            answered = [_partition(committed, name, partition) for partition in partitions]
         else:
-            told = [
+            answered = [
                 {
                     **_partition({}, name, partition),
                     "error_code": ErrorCode.topic_authorization_failed,
                 }
                 for partition in partitions
             ]
-        topics.append({"name": name, "partitions": told})
+        topics.append({"name": name, "partitions": answered})
     return {"group_id": group_id, "topics": topics, "error_code": ErrorCode.none}
 
 
 def _refused(group_id: str, error: ErrorCode, asked: Any) -> dict[str, Any]:
-    told = (
+    answered = (
         ErrorCode.coordinator_load_in_progress
         if error is ErrorCode.coordinator_not_available
         else error
@@ -91,13 +91,13 @@ def _refused(group_id: str, error: ErrorCode, asked: Any) -> dict[str, Any]:
         {
             "name": topic.name,
             "partitions": [
-                {**_partition({}, topic.name, each), "error_code": told}
+                {**_partition({}, topic.name, each), "error_code": answered}
                 for each in topic.partition_indexes
             ],
         }
         for topic in asked or ()
     ]
-    return {"group_id": group_id, "topics": partitions, "error_code": told}
+    return {"group_id": group_id, "topics": partitions, "error_code": answered}
 
 
 def _partition(

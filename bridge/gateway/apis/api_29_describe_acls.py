@@ -66,13 +66,13 @@ async def handle(
             and request.operation in (_ANY, operation)
             and request.permission_type in (_ANY, _ALLOW)
         ):
-            told = {
+            bindings = {
                 "principal": principal,
                 "host": _ALL_HOSTS,
                 "operation": operation,
                 "permission_type": _ALLOW,
             }
-            resources.setdefault(resource, []).append(told)
+            resources.setdefault(resource, []).append(bindings)
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,

@@ -122,12 +122,12 @@ def _result(
             ),
         }
     keys = resource.configuration_keys
-    told = [
+    described = [
         _config(name, value, kind, _source(resource.resource_type, name, value))
         for name, (value, kind) in configs.items()
         if keys is None or name in keys
     ]
-    return {**answer, "configs": told}
+    return {**answer, "configs": described}
 
 
 def _source(resource_type: int, name: str, value: str) -> int:

@@ -113,7 +113,7 @@ def _directory(
     topics = []
     for topic, asked in wanted:
         sizes = kept[topic.content]
-        told = always | sizes.keys()
+        described = always | sizes.keys()
         partitions = [
             {
                 "partition_index": partition,
@@ -121,7 +121,7 @@ def _directory(
                 "offset_lag": 0,
                 "is_future_key": False,
             }
-            for partition in sorted(told if asked is None else told & asked)
+            for partition in sorted(described if asked is None else described & asked)
         ]
         if partitions:
             topics.append({"name": topic.name, "partitions": partitions})

@@ -34,7 +34,7 @@ async def handle(
     if not context.may(peer, "group", request.group_id, "delete"):
         return _answer(ErrorCode.group_authorization_failed, {})
     named = await context.topics_named(topic.name for topic in request.topics)
-    told: dict[TopicPartition, ErrorCode] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
     for topic, found in zip(request.topics, named, strict=True):
         for each in topic.partitions:
             may = context.may(peer, "topic", topic.name, "read")
@@ -43,12 +43,12 @@ async def handle(
                 if may
                 else ErrorCode.topic_authorization_failed
             )
-            told[topic.name, each.partition_index] = error
-    wanted = [partition for partition, error in told.items() if error is ErrorCode.none]
+            errors[topic.name, each.partition_index] = error
+    wanted = [partition for partition, error in errors.items() if error is ErrorCode.none]
     refused = await _delete(context, request.group_id, wanted)
     if isinstance(refused, ErrorCode):
         return _answer(refused, {})
-    return _answer(ErrorCode.none, {**told, **refused})
+    return _answer(ErrorCode.none, {**errors, **refused})
 
 
 async def _delete(
@@ -100,9 +100,9 @@ async def _delete(
     }
 
 
-def _answer(error: ErrorCode, told: dict[TopicPartition, ErrorCode]) -> dict[str, Any]:
+def _answer(error: ErrorCode, errors: dict[TopicPartition, ErrorCode]) -> dict[str, Any]:
     topics: dict[str, list[dict[str, Any]]] = {}
-    for (topic, partition), of_partition in told.items():
+    for (topic, partition), of_partition in errors.items():
         topics.setdefault(topic, []).append(
             {"partition_index": partition, "error_code": of_partition}
         )

@@ -154,11 +154,13 @@ def decode_block_file(data: bytes, key: BlockKey, known: int) -> KeptBlock:
         != _CRC.unpack_from(data, len(data) - _CRC.size)[0]
     ):
         raise DataDamaged(f"a kept block of {len(data)} bytes is cut or damaged")
-    magic, contents, shard, start, end, told, leader_epoch, witness, count = _HEAD.unpack_from(data)
-    if magic != _MAGIC or (contents.hex(), shard, start, end) != key or told != known:
+    magic, contents, shard, start, end, watermark, leader_epoch, witness, count = _HEAD.unpack_from(
+        data
+    )
+    if magic != _MAGIC or (contents.hex(), shard, start, end) != key or watermark != known:
         raise DataDamaged(
-            f"a kept block says that it is {contents.hex()}/{shard}/{start}-{end}-{told}, which is"
-            " not its name"
+            f"a kept block says that it is {contents.hex()}/{shard}/{start}-{end}-{watermark},"
+            " which is not its name"
         )
     at, batches, batch_start = _HEAD.size + count * _BATCH.size, [], start
     for position in range(_HEAD.size, at, _BATCH.size):
@@ -169,4 +171,4 @@ def decode_block_file(data: bytes, key: BlockKey, known: int) -> KeptBlock:
         raise DataDamaged(
             f"a kept block of {len(data)} bytes does not hold its batches up to {end}"
         )
-    return KeptBlock(batches, told, leader_epoch, witness)
+    return KeptBlock(batches, watermark, leader_epoch, witness)

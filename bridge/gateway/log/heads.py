@@ -120,13 +120,13 @@ class LogHeads:
         Nothing else runs between the last check for a wake-up and the end. A wake-up during a pause
         waits for the pause's rest, 10 ms at most.
         """
-        waits = iter(FOLLOW_UP_S)
+        pauses_s = iter(FOLLOW_UP_S)
         while True:
             if self._woken:
                 self._woken = False
-                waits = iter(FOLLOW_UP_S)
+                pauses_s = iter(FOLLOW_UP_S)
             await self.refresh()
-            if not self._all_shown() and (wait_s := next(waits, None)) is not None:
+            if not self._all_shown() and (wait_s := next(pauses_s, None)) is not None:
                 await asyncio.sleep(wait_s)
             elif not self._woken:
                 return

@@ -7,17 +7,17 @@ import logging
 
 
 class LimitedWarnings:
-    """At most ``told_max`` warnings in ``told_s`` seconds, counted from the first of them; those
-    beyond are counted, and when the time is over one line tells how many they were. Used on the
-    event loop. A process that ends within that time does not tell the count."""
+    """At most ``warnings_max`` warnings in ``within_s`` seconds, counted from the first of them;
+    those beyond are counted, and when the time is over one line tells how many they were. Used on
+    the event loop. A process that ends within that time does not tell the count."""
 
-    def __init__(self, log: logging.Logger, what: str, told_max: int, told_s: float) -> None:
+    def __init__(self, log: logging.Logger, what: str, warnings_max: int, within_s: float) -> None:
         """``what``: of which the line says how many there were."""
         self._log = log
         self._what = what
-        self._told_max = told_max
-        self._told_s = told_s
-        self._told = self._passed_over = 0
+        self._warnings_max = warnings_max
+        self._within_s = within_s
+        self._warned = self._passed_over = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         """The one in which the time runs; None while none does."""
 
@@ -28,20 +28,20 @@ class LimitedWarnings:
             self._loop is not loop
         ):  # the first one of a time, or the loop of the last one ended before its time did
             self._loop = loop
-            self._told = self._passed_over = 0
-            loop.call_later(self._told_s, self._begin_anew)
-        if self._told < self._told_max:
-            self._told += 1
+            self._warned = self._passed_over = 0
+            loop.call_later(self._within_s, self._begin_again)
+        if self._warned < self._warnings_max:
+            self._warned += 1
             self._log.warning(message, *arguments)
         else:
             self._passed_over += 1
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         self._loop = None
         if self._passed_over:
             self._log.warning(
                 "%d more %s in the last %g s, not told one by one",
                 self._passed_over,
                 self._what,
-                self._told_s,
+                self._within_s,
             )

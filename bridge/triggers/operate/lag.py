@@ -31,7 +31,7 @@ from cellfeed.bridge.groups.progress_records import (
     WorkerRecord,
     worker_record,
 )
-from cellfeed.bridge.groups.start import settled_start
+from cellfeed.bridge.groups.start import recorded_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
 from cellfeed.bridge.triggers.operate.reasons import (
     NOBODY,
@@ -146,7 +146,7 @@ class LagReader:
             saved, offsets, snapshot = self._while_away(
                 group, topic, entries, f"the coordination is away: {away}"
             )
-        starts = settled_start(state, group, topic) or [0] * len(heads)
+        starts = recorded_start(state, group, topic) or [0] * len(heads)
         first = {
             shard: max(offsets.get(shard, starts[shard]), head.log_start)
             for shard, head in heads.items()
@@ -211,14 +211,14 @@ class LagReader:
         if pause is not None and pause.member and pause.member not in members:
             pause = None
         owners, assigned = coordinator.owners(group, topic), coordinator.assignment(group)
-        waits = waits_because(group, pause, lost, self._parked.stopped_because(group))
+        reason = waits_because(group, pause, lost, self._parked.stopped_because(group))
         return (
             saved,
             offsets,
             GroupSnapshot(
                 state.now_us(),
                 pause,
-                waits,
+                reason,
                 _records(entries),
                 _left(entries),
                 members,
@@ -246,14 +246,14 @@ class LagReader:
             for shard, each in record.shards.items():
                 offsets[shard] = max(offsets.get(shard, 0), each.location)
                 owners[shard] = member
-        waits = waits_because(group, pause, None, self._parked.stopped_because(group))
+        reason = waits_because(group, pause, None, self._parked.stopped_because(group))
         return (
             {},
             offsets,
             GroupSnapshot(
                 now_us,
                 pause,
-                waits,
+                reason,
                 records,
                 _left(entries),
                 sorted(snapshot),

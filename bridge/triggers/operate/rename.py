@@ -291,8 +291,8 @@ class _Decision:
     def note(self, operator: Operator) -> None:
         """Tells where the group went: to people, and to workers of an earlier version."""
         now_us, about = self._state.now_us(), _about(self._state, self._old)
-        told = (about.column, about.function) if about is not None else ("", "")
-        note = Renamed(self._new, now_us, *told)
+        names = (about.column, about.function) if about is not None else ("", "")
+        note = Renamed(self._new, now_us, *names)
         because = f"it is group {self._new!r} now; end this worker, which is of an earlier version"
         deed = Deed(
             group=self._new,

@@ -57,7 +57,7 @@ ERROR_TEXT_MAX: Final = 4_000
 """Characters of an error (its traceback's end) that are kept."""
 
 
-class Tries(msgspec.Struct, frozen=True):
+class RecordedAttempts(msgspec.Struct, frozen=True):
     """On record: ``attempts`` of which no process has told the end. ``timed_out``: the last one
     ended by its time-out, with ``error``."""
 
@@ -81,14 +81,14 @@ class Tries(msgspec.Struct, frozen=True):
         )
 
 
-class GroupTries:
+class GroupAttempts:
     """What is on record for one group."""
 
     def __init__(self, state: StateTable, group: str, topic: str) -> None:
         self._state = state
         self._prefix = f"tries/{quote(group, safe='')}/{quote(topic, safe='')}/"
 
-    def of_shards(self, shards: Iterable[int]) -> dict[int, ShardTries]:
+    def of_shards(self, shards: Iterable[int]) -> dict[int, ShardAttempts]:
         """The records of shards, which the caller must have claimed before."""
         found: dict[int, list[StateEntry]] = {}
         for entry in self._state.list(self._prefix):
@@ -96,12 +96,12 @@ class GroupTries:
                 entry
             )
         return {
-            shard: ShardTries(self._state, f"{self._prefix}{shard}/", found.get(shard, ()))
+            shard: ShardAttempts(self._state, f"{self._prefix}{shard}/", found.get(shard, ()))
             for shard in shards
         }
 
 
-class ShardTries:
+class ShardAttempts:
     """What is on record for one shard. One thread at a time runs its cells; :meth:`note_time_out`
     may be called by another one meanwhile."""
 
@@ -110,14 +110,14 @@ class ShardTries:
         self._prefix = prefix
         self._known = {
             int(entry.key.rpartition("/")[2]): (
-                msgspec.json.decode(entry.value, type=Tries),
+                msgspec.json.decode(entry.value, type=RecordedAttempts),
                 entry.version,
             )
             for entry in entries
         }
         self._under_way: int | None = None
 
-    def of(self, added_id: int) -> Tries | None:
+    def of(self, added_id: int) -> RecordedAttempts | None:
         """What processes have left behind about a cell."""
         known = self._known.get(added_id) if self._known else None
         return known[0] if known else None
@@ -127,11 +127,11 @@ class ShardTries:
         """Whether nothing is on record."""
         return not self._known
 
-    def left_behind(self) -> Mapping[int, Tries]:
+    def left_behind(self) -> Mapping[int, RecordedAttempts]:
         """By cell, all that is on record but for the cell under way."""
         return {
-            added_id: tries
-            for added_id, (tries, _) in self._known.items()
+            added_id: recorded
+            for added_id, (recorded, _) in self._known.items()
             if added_id != self._under_way
         }
 
@@ -142,7 +142,7 @@ class ShardTries:
         before = self._known.get(added_id)
         self._write(
             added_id,
-            Tries(before[0].attempts + 1 if before else 1),
+            RecordedAttempts(before[0].attempts + 1 if before else 1),
             finished=self._under_way if self._under_way != added_id else None,
         )
         self._under_way = added_id
@@ -187,11 +187,15 @@ class ShardTries:
         before = self._known.get(added_id)
         counted = before is not None and self._under_way == added_id
         attempts = (before[0].attempts if before else 0) + (0 if counted else 1)
-        self._write(added_id, Tries(attempts, timed_out=True, error=error[-ERROR_TEXT_MAX:]))
+        self._write(
+            added_id, RecordedAttempts(attempts, timed_out=True, error=error[-ERROR_TEXT_MAX:])
+        )
         self._under_way = None  # it stays on record
 
-    def _write(self, added_id: int, tries: Tries, finished: int | None = None) -> None:
-        write: dict[str, bytes | None] = {self._key(added_id): msgspec.json.encode(tries)}
+    def _write(
+        self, added_id: int, recorded: RecordedAttempts, finished: int | None = None
+    ) -> None:
+        write: dict[str, bytes | None] = {self._key(added_id): msgspec.json.encode(recorded)}
         known = self._known.get(added_id)
         expect: dict[str, int | None] = {self._key(added_id): known[1] if known else None}
         if finished is not None and finished in self._known:
@@ -200,7 +204,7 @@ class ShardTries:
         version = self._state.commit(write, expect=expect)
         if version is None:
             raise self._overtaken(added_id)
-        self._known[added_id] = tries, version
+        self._known[added_id] = recorded, version
         if finished is not None:
             self._known.pop(finished, None)
 

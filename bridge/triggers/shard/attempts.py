@@ -60,7 +60,7 @@ class Attempts:
         self._trigger = context.trigger
         self._shard = context.shard
         self._call = self._trigger.caller(context.of_trigger.store, self._shard)
-        self._tries = context.tries
+        self._recorded = context.recorded
         self._position = position
         self._progress = context.progress
         self._stop = context.stop
@@ -74,19 +74,19 @@ class Attempts:
         *,
         on_record: bool = False,
         suspect: bool = False,
-        tries_max: int | None = None,
+        attempts_max: int | None = None,
     ) -> Result:
         """Runs the function for cells: several of a batch, or one. ``on_record``: counted
         beforehand, see ``recorded_attempts.py``; for one cell.
 
         ``suspect``: it has ended a process before, as any with a try on record may have.
-        ``tries_max``: at most so many tries, whatever the policy allows.
+        ``attempts_max``: at most so many tries, whatever the policy allows.
         """
         if not on_record:
-            return self._run(cells, 0, tries_max, counted=True)
-        left = self._tries.of(cells[0].added_id)
+            return self._run(cells, 0, attempts_max, counted=True)
+        left = self._recorded.of(cells[0].added_id)
         ended = left.attempts if left else 0
-        if left and ended >= (tries_max or self._trigger.policy_for(left.kind).attempts):
+        if left and ended >= (attempts_max or self._trigger.policy_for(left.kind).attempts):
             return Failed(left.error_text(), ended, ended)
         if left:
             # should this be the end of the process again, only this cell runs again
@@ -96,25 +96,25 @@ class Attempts:
             if not may_run:
                 return STOPPED
             self._position.make_sure()
-            result = self._run(cells, ended, tries_max, counted=False)
+            result = self._run(cells, ended, attempts_max, counted=False)
             if suspect and isinstance(result, Done):
-                self._tries.end()  # at once: it must not count for what the next suspect does
+                self._recorded.end()  # at once: it must not count for what the next suspect does
         return result
 
     def _run(
-        self, cells: Sequence[StoredCell], ended: int, tries_max: int | None, *, counted: bool
+        self, cells: Sequence[StoredCell], ended: int, attempts_max: int | None, *, counted: bool
     ) -> Result:
-        attempts, waits, first = ended, 0, cells[0].added_id
+        attempts, times_away, first = ended, 0, cells[0].added_id
         while True:
             try:
                 if not counted:
-                    self._tries.begin(first)
+                    self._recorded.begin(first)
                     counted = True
                 raised = self._try(cells)
             except Unavailable as away:
-                waits += 1
+                times_away += 1
                 self._progress.because = f"cell {first} waits for the store: {away}"
-                if self._stop.wait(self._trigger.policy_for(type(away)).wait_s(waits)):
+                if self._stop.wait(self._trigger.policy_for(type(away)).wait_s(times_away)):
                     return STOPPED
                 self._position.make_sure()
                 continue
@@ -124,7 +124,7 @@ class Attempts:
                 return STOPPED
             attempts += 1
             policy = self._trigger.policy_for(type(raised.error))
-            if attempts >= (tries_max or policy.attempts):
+            if attempts >= (attempts_max or policy.attempts):
                 return Failed(raised.text, attempts, ended)
             # its text may quote a body
             self._progress.because = (
@@ -183,7 +183,7 @@ class Attempts:
         who runs them one by one."""
         self._progress.because = f"{_last_line(error)}: the process ends"
         if len(cells) == 1:
-            self._tries.note_time_out(cells[0].added_id, error)
+            self._recorded.note_time_out(cells[0].added_id, error)
         self.overdue = True
 
 

@@ -14,7 +14,7 @@ from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
 from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
-from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardTries
+from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardAttempts
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.store.datastore import Datastore
 
@@ -43,7 +43,7 @@ class ShardContext:
     """The shard's offset as read under the claim."""
     foothold: Foothold | None
     """For coordination elsewhere."""
-    tries: ShardTries
+    recorded: ShardAttempts
     """What earlier owners left on record."""
     careful_before: int
     """Cells below it may have been under way in a process that died; 0 when the shard was given

@@ -38,7 +38,7 @@ class ParkedRetry:
         self._store = context.of_trigger.store
         self._parked = context.of_trigger.parked
         self._claim = context.claim
-        self._tries = context.tries
+        self._recorded = context.recorded
         self._attempts = attempts
         self._stop = context.stop
 
@@ -61,23 +61,23 @@ class ParkedRetry:
         parked cells, or were done."""
         self.drop_erased(self.parked())
         behind = {
-            added_id: tries
-            for added_id, tries in self._tries.left_behind().items()
+            added_id: recorded
+            for added_id, recorded in self._recorded.left_behind().items()
             if added_id < location
         }
         parked = {cell.added_id: cell for cell in self.parked()} if behind else {}
-        for added_id, tries in behind.items():
+        for added_id, recorded in behind.items():
             if (cell := parked.get(added_id)) is None:
-                self._tries.strike_off(added_id)
+                self._recorded.strike_off(added_id)
             else:
                 self._parked.failed_again(
                     cell,
-                    tries.error_text(),
-                    attempts=tries.attempts,
-                    ended=tries.attempts,
-                    also=self._tries.parked(added_id),
+                    recorded.error_text(),
+                    attempts=recorded.attempts,
+                    ended=recorded.attempts,
+                    also=self._recorded.parked(added_id),
                 )
-                self._tries.struck_off(added_id)
+                self._recorded.struck_off(added_id)
 
     def run(self, only_asked: bool) -> int:
         """Tries parked cells again; how many ran. In the order of the log, and past a row key's
@@ -105,15 +105,15 @@ class ParkedRetry:
                     result.error,
                     attempts=result.attempts,
                     ended=result.ended,
-                    also=self._tries.parked(cell.added_id),
+                    also=self._recorded.parked(cell.added_id),
                 )
                 self.drop_erased([cell])
                 failed_rows.update([cell.row_key] if cell.in_order else [])
             else:
-                ran += self._parked.resolved(cell, also=self._tries.parked(cell.added_id))
+                ran += self._parked.resolved(cell, also=self._recorded.parked(cell.added_id))
                 released_rows.add(cell.row_key)
-            self._tries.struck_off(cell.added_id)
-        self._tries.end()
+            self._recorded.struck_off(cell.added_id)
+        self._recorded.end()
         return ran
 
     def _is_due(self, cell: ParkedCell, only_asked: bool) -> bool:
@@ -134,7 +134,7 @@ class ParkedRetry:
             [stored],
             on_record=True,
             suspect=cell.ended > 0,
-            tries_max=None if cell.held else _ONE_TRY,
+            attempts_max=None if cell.held else _ONE_TRY,
         )
 
     def _stored(self, cell: ParkedCell) -> StoredCell | None:

@@ -38,7 +38,7 @@ class Parking:
         self._trigger = context.trigger
         self._claim = context.claim
         self._parked = context.of_trigger.parked
-        self._tries = context.tries
+        self._recorded = context.recorded
         self._progress = context.progress
         self._position = position
         self._retry = retry
@@ -105,9 +105,10 @@ class Parking:
         )
         failpoint("trigger.before_park")
         self._position.save_with(
-            cell.added_id + 1, {**self._parked.entry(parked), **self._tries.parked(cell.added_id)}
+            cell.added_id + 1,
+            {**self._parked.entry(parked), **self._recorded.parked(cell.added_id)},
         )
-        self._tries.struck_off(cell.added_id)
+        self._recorded.struck_off(cell.added_id)
         failpoint("trigger.after_park")
         self._retry.drop_erased([parked])
         self._progress.parked += 1

@@ -53,7 +53,7 @@ class ShardRun:
         self.stop = context.stop
         """Set to have the run end after the cell that is under way."""
         self.progress = context.progress
-        self._tries = context.tries
+        self._recorded = context.recorded
         self._position = Position(context)
         self._attempts = Attempts(context, self._position)
         self._retry = ParkedRetry(context, self._attempts)
@@ -103,7 +103,7 @@ class ShardRun:
                     break
                 self.progress.location = behind
                 self._position.save_if_due()
-        self._tries.end()
+        self._recorded.end()
         if self._trigger.saves_lazily and not self.stop.is_set():
             self._position.save_if_due()
         else:
@@ -123,7 +123,7 @@ class ShardRun:
             or self._position.is_away
             or self._is_careful(location)
         )
-        return plain and self._tries.is_empty and self._batches.left(location) <= LIVE_CELLS_MAX
+        return plain and self._recorded.is_empty and self._batches.left(location) <= LIVE_CELLS_MAX
 
     def next_range(self) -> LogRange:
         """Where its next cells are; of none where it has come to the end of its log."""
@@ -201,7 +201,7 @@ class ShardRun:
             result = self._attempts.run(
                 part,
                 on_record=len(part) == 1 and self._counts_tries(part[0]),
-                tries_max=None if whole or len(part) == 1 else 1,
+                attempts_max=None if whole or len(part) == 1 else 1,
             )
             if isinstance(result, Stopped):
                 return False
@@ -228,11 +228,11 @@ class ShardRun:
         return added_id < self._careful_before and self._careful_left > 0
 
     def _is_alone(self, added_id: int) -> bool:
-        return self._is_careful(added_id) or self._tries.of(added_id) is not None
+        return self._is_careful(added_id) or self._recorded.of(added_id) is not None
 
     def _counts_tries(self, cell: StoredCell) -> bool:
         """Whether a try of a cell is counted beforehand."""
         if not self._is_careful(cell.added_id):
-            return self._tries.of(cell.added_id) is not None
+            return self._recorded.of(cell.added_id) is not None
         self._careful_left -= 1
         return True

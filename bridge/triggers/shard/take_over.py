@@ -33,7 +33,7 @@ from cellfeed.bridge.triggers.offsets.gathered_saves import (
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, uses_footholds
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
-from cellfeed.bridge.triggers.process_death.recorded_attempts import GroupTries
+from cellfeed.bridge.triggers.process_death.recorded_attempts import GroupAttempts
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.shard.context import ShardContext, TriggerContext
 from cellfeed.bridge.triggers.shard.run import ShardRun
@@ -67,7 +67,7 @@ class TakeOver:
             trigger, datastore, saves, parked, membership, deadlines or Deadlines()
         )
         self._start = StartOfGroup(datastore, coordinator, trigger.group, trigger.start)
-        self._tries = GroupTries(datastore.state, trigger.group, datastore.name)
+        self._recorded = GroupAttempts(datastore.state, trigger.group, datastore.name)
         self._footholds = (
             Footholds(datastore.state, trigger.group, datastore.name)
             if uses_footholds(coordinator)
@@ -90,7 +90,7 @@ class TakeOver:
         )
         claims = {shard: claim for shard, claim in claims.items() if shard in saved}
         footholds = self._footholds.take(claims, saved) if self._footholds is not None else {}
-        tries = self._tries.of_shards(claims)
+        recorded = self._recorded.of_shards(claims)
         overtaken = [shard for shard in claims if shard in held]
         heads = self._datastore.engine.heads(overtaken) if overtaken else {}
         runs = {}
@@ -104,7 +104,7 @@ class TakeOver:
                     session.epoch,
                     saved[shard],
                     footholds.get(shard),
-                    tries[shard],
+                    recorded[shard],
                     careful_before=heads[shard].watermark if shard in heads else 0,
                 )
             )

@@ -66,11 +66,11 @@ def commit(
         ):
             semi_sync = SemiSync.WAITS
     log = model.logs.append(node.log, transaction)
-    waits = semi_sync is SemiSync.WAITS or (
+    needs_minion = semi_sync is SemiSync.WAITS or (
         kind == "erase" and bool(role.minions) and rules.erasure_waits
     )
     return with_node(state, number, node._replace(log=log, semi_sync=semi_sync)), Pending(
-        number, log, waits, kind
+        number, log, needs_minion, kind
     )
 
 
@@ -118,7 +118,7 @@ def _write(model: Model, state: State, number: int, master: int, kind: str) -> I
     for believed in (None, *stale):
         if (done := commit(model, spent, master, transaction, believed)) is not None:
             after, pending = done
-            mode = "" if pending.waits else ", which waits for no minion"
+            mode = "" if pending.needs_minion else ", which waits for no minion"
             label = f"process {number} commits {describe(transaction)} on node {master}{mode}"
             yield label, with_process(after, number, process._replace(pending=pending))
 
@@ -130,7 +130,7 @@ def _is_locked(model: Model, state: State, node: int, kind: str) -> bool:
         each
         and each.node == node
         and each.kind == kind
-        and each.waits
+        and each.needs_minion
         and not model.is_received(state, each)
         for each in pendings
     )
@@ -142,12 +142,12 @@ def _unchanged(model: Model, state: State, number: int, master: int, kind: str) 
     node = state.nodes[master]
     role = model.view(node).role
     if node.open and role.master == master:
-        waits = (
+        needs_minion = (
             model.rules.unchanged_answers_wait
             and bool(role.minions)
             and (role.semi_sync or kind == "erase")
         )
-        held = Pending(master, node.log, waits, kind)
+        held = Pending(master, node.log, needs_minion, kind)
         after = with_process(state, number, state.processes[number]._replace(pending=held))
         yield f"process {number} finds its {kind} on node {master}", after
 
@@ -159,7 +159,7 @@ def settle(model: Model, state: State) -> State:
         if (
             pending is not None
             and state.nodes[pending.node].up
-            and (not pending.waits or model.is_received(state, pending))
+            and (not pending.needs_minion or model.is_received(state, pending))
         ):
             state = _answered(model, state, number, pending)
     if "read" in model.scenario.kinds:
@@ -285,7 +285,7 @@ def _buffer_step(
         yield f"process 0: the {kind} is refused", state._replace(job=refused)
     else:
         after, pending = done
-        mode = "" if pending.waits else ", which waits for no minion"
+        mode = "" if pending.needs_minion else ", which waits for no minion"
         after = with_process(after, 0, state.processes[0]._replace(pending=pending))
         yield f"process 0 commits {kind} on node {master}{mode}", after._replace(job=under_way)
 

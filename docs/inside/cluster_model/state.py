@@ -63,11 +63,11 @@ class Node(NamedTuple):
 
 class Pending(NamedTuple):
     """A commit in its master's log that nobody has answered. ``log``: the log that ends with it.
-    ``waits``: its answer needs a minion that has received it."""
+    ``needs_minion``: its answer needs a minion that has received it."""
 
     node: int
     log: int
-    waits: bool
+    needs_minion: bool
     kind: str
 
 
@@ -178,14 +178,14 @@ class Model:
     def first(self) -> State:
         semi_sync = self.scenario.semi_sync and bool(self.scenario.minions)
         log = self.logs.append(-1, ("raise", 3, 0, self.scenario.minions, semi_sync, 0))
-        waits = SemiSync.WAITS if semi_sync else SemiSync.OFF
+        minion_mode = SemiSync.WAITS if semi_sync else SemiSync.OFF
         nodes = tuple(
             Node(
                 True,
                 False,
                 log,
                 node == 0,
-                waits if node == 0 else SemiSync.OFF,
+                minion_mode if node == 0 else SemiSync.OFF,
                 0 if node in self.scenario.minions else NOBODY,
             )
             for node in NODES
@@ -237,7 +237,7 @@ class Model:
             if (
                 pending
                 and pending.node == node
-                and pending.waits
+                and pending.needs_minion
                 and not self.is_received(state, pending)
             ):
                 length = self.logs.views[pending.log].length - 1

@@ -109,7 +109,7 @@ class BinlogArchiver:
         self._layout = Layout(self._servers.datastore, self._servers.shards)
         self._report = report
         self._flush_s = flush_s
-        self._told = Archived()
+        self._last_report = Archived()
 
     def run(self, stop: threading.Event) -> None:
         """Archives until ``stop`` is set. Raises neither CellfeedError nor OSError."""
@@ -129,7 +129,7 @@ class BinlogArchiver:
                     retry_s,
                     error,
                 )
-                self._say(msgspec.structs.replace(self._told, error=str(error)))
+                self._say(msgspec.structs.replace(self._last_report, error=str(error)))
                 stop.wait(retry_s)
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
 
@@ -251,10 +251,10 @@ class BinlogArchiver:
     ) -> Reached:
         return archive.append(reached, head, transactions, self._cluster.recipients)
 
-    def _say(self, told: Archived) -> None:
-        self._told = told
+    def _say(self, archived: Archived) -> None:
+        self._last_report = archived
         try:
-            self._report(self._servers.name, told)
+            self._report(self._servers.name, archived)
         except OSError as error:  # the disk of reports is not the one of backups
             _log.error("how far the binlogs are archived cannot be reported: %s", error)
 

@@ -87,13 +87,15 @@ class Role(msgspec.Struct, frozen=True):
         again."""
         return WriteTerms(self.epoch, self.semi_sync, self.history_id)
 
-    def why_foreign(self, told: Role) -> str:
+    def why_foreign(self, reported: Role) -> str:
         """Why a server that tells this role is no node of the cluster; empty for one that is."""
-        if told.cluster == self.cluster and is_same_history(told.history_id, self.history_id):
+        if reported.cluster == self.cluster and is_same_history(
+            reported.history_id, self.history_id
+        ):
             return ""
         return (
-            f"it is a server of cluster {told.cluster!r} in history {told.history_id}, not of"
-            f" {self.cluster!r} in history {self.history_id}"
+            f"it is a server of cluster {reported.cluster!r} in history {reported.history_id}, not"
+            f" of {self.cluster!r} in history {self.history_id}"
         )
 
     def promotion_after(self, epoch: int) -> str | None:
@@ -143,11 +145,11 @@ def change_role(state: StateTable, old: Role, new: Role) -> bool:
     """Writes ``new`` on the master in place of ``old``. Whether the master has it now: not when it
     has another role than either."""
     entry = state.get(ROLE_KEY)
-    told = decode_role(entry.value) if entry else None
-    if entry is None or told not in (old, new):
+    reported = decode_role(entry.value) if entry else None
+    if entry is None or reported not in (old, new):
         return False
     if (
-        told == new
+        reported == new
         or state.commit({ROLE_KEY: msgspec.json.encode(new)}, {ROLE_KEY: entry.version}) is not None
     ):
         return True
@@ -170,23 +172,25 @@ def of_other_histories(cluster: str, roles: Mapping[str, Role | None]) -> dict[s
     """The nodes whose role is not of the cluster, each with the reason: of another name, or of
     another history than most nodes tell. Raises ProtectData where two histories have as many nodes.
     """
-    told = {node: role for node, role in roles.items() if role is not None}
+    reported = {node: role for node, role in roles.items() if role is not None}
     foreign = {
         node: f"it is a node of cluster {role.cluster!r}, not of {cluster!r}"
-        for node, role in told.items()
+        for node, role in reported.items()
         if role.cluster != cluster
     }
     most = Counter(
-        role.history_id for node, role in told.items() if node not in foreign and role.history_id
+        role.history_id
+        for node, role in reported.items()
+        if node not in foreign and role.history_id
     ).most_common(2)
     if len(most) == 2 and most[0][1] == most[1][1]:
-        of_each = ", ".join(f"{node}: {role.history_id}" for node, role in told.items())
+        of_each = ", ".join(f"{node}: {role.history_id}" for node, role in reported.items())
         raise ProtectData(
             f"cluster {cluster}: its nodes belong to two histories ({of_each}), and as many to one"
             " as to the other: nothing was done. Name only servers of one datastore in the"
             " configuration"
         )
-    for node, role in told.items():
+    for node, role in reported.items():
         if node not in foreign and most and not is_same_history(role.history_id, most[0][0]):
             foreign[node] = (
                 f"it belongs to history {role.history_id}, the cluster to {most[0][0]}: it is"

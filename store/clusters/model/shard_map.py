@@ -131,7 +131,7 @@ def first_map(datastore: str, shards: int, owners: dict[str, list[tuple[int, int
     return ShardMap(datastore, shards, 1, owners).of_history(new_history())
 
 
-def told_ranges(shards: Iterable[int]) -> str:
+def ranges_text(shards: Iterable[int]) -> str:
     """Shards as people write them: ``0-3,7``."""
     return ",".join(
         str(first) if first == last else f"{first}-{last}" for first, last in _runs(sorted(shards))

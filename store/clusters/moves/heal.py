@@ -208,7 +208,7 @@ class MoveHealer:
         """What was kept of shards, by cluster, shard and token, when all clusters answered and none
         was to be healed."""
 
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Looks until ``stop`` is set. Errors are logged and waited out."""
@@ -257,7 +257,7 @@ class MoveHealer:
                 f" {found.target}, and could not be healed yet: {error}",
             )
             return
-        self._told.clear()
+        self._reported.clear()
         if done is not None:
             _log.warning("a mover had died: %s", done)
             self._healed(done)
@@ -287,6 +287,6 @@ class MoveHealer:
         return kept, answering
 
     def _tell(self, about: str, text: str) -> None:
-        if self._told.get(about) != text:
-            self._told[about] = text
+        if self._reported.get(about) != text:
+            self._reported[about] = text
             _log.error("%s", text)

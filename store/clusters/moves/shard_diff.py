@@ -206,7 +206,7 @@ class _Pair:
         loses = theirs is not None and (
             theirs_fit is not False or ours is None or ours_fit is False
         )
-        unfit = [
+        damaged_on = [
             str(each)
             for each, fit in ((self._reference, ours_fit), (self._copy, theirs_fit))
             if fit is False
@@ -216,18 +216,18 @@ class _Pair:
         elif differ := [
             name for name, one, two in zip(_FIELDS, ours, theirs, strict=False) if one != two
         ]:
-            if differ == ["body"] and not unfit:
+            if differ == ["body"] and not damaged_on:
                 if ours[5] == ERASED_BODY and self._is_erased(ours[1]):
                     return None
                 if _is_same_body(ours[5], theirs[5]):
                     return None
             what = f"another {', '.join(differ)}"
-        elif unfit:
+        elif damaged_on:
             what = "another checksum"
         else:
             return None
-        if unfit:
-            what += f"; its checksum says that it is damaged on {' and on '.join(unfit)}"
+        if damaged_on:
+            what += f"; its checksum says that it is damaged on {' and on '.join(damaged_on)}"
         return Difference(self._shard, added_id, str(self._reference), str(self._copy), what, loses)
 
     def _is_erased(self, row_key: bytes) -> bool:

@@ -77,7 +77,7 @@ class FailoverSupervisor:
         """The epoch whose master is gone, and since when."""
 
         self._not_before_s: dict[str, float] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._copy: threading.Thread | None = None
         self._stopped = threading.Event()
 
@@ -102,7 +102,7 @@ class FailoverSupervisor:
         role, silent = cluster_role(self._watched)
         if role.master not in silent and not self._is_closed(role):
             self._gone = None
-            self._told.pop("cluster", None)
+            self._reported.pop("cluster", None)
             for name in self._watched.servers:
                 if name != role.master:
                     self._look_after(role, name)
@@ -186,8 +186,8 @@ class FailoverSupervisor:
 
     def _keep_going(self, role: Role, name: str, status: MinionStatus) -> None:
         if not status.is_stopped:
-            if name in self._told:
-                self._told.pop(name)
+            if name in self._reported:
+                self._reported.pop(name)
                 _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
         elif self._is_due(name):
             self._wait(name)
@@ -211,7 +211,7 @@ class FailoverSupervisor:
             return
         extra = come_back(self._cluster, name)
         if extra is None:
-            self._told.pop(name, None)
+            self._reported.pop(name, None)
             _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
         elif extra.nothing:
             self._copy_to(
@@ -273,6 +273,6 @@ class FailoverSupervisor:
         self._not_before_s[what] = self._clock_s() + AGAIN_S
 
     def _tell(self, about: str, text: str) -> None:
-        if self._told.get(about) != text:
-            self._told[about] = text
+        if self._reported.get(about) != text:
+            self._reported[about] = text
             _log.error("cluster %s: %s", self._cluster.name, text)

@@ -103,7 +103,11 @@ class Cluster(SureReads, ShownHeads):
                     " meanwhile; repeat it"
                 )
             master = self.node(role.master)
-            if wanted is None and master.told_at_s >= began_s and (view := master.view) is not None:
+            if (
+                wanted is None
+                and master.heard_at_s >= began_s
+                and (view := master.view) is not None
+            ):
                 wanted = view.heads.get(shard, UNKNOWN_HEAD)
             if wanted is UNKNOWN_HEAD:
                 raise OutcomeUnknown(

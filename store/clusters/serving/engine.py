@@ -26,7 +26,7 @@ from cellfeed.store.clusters.serving.puts import ClusteredPuts
 from cellfeed.store.clusters.serving.removals import ClusteredRemovals
 from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.clusters.serving.state import ClusterState
-from cellfeed.store.clusters.serving.status import ClusterStanding, standing
+from cellfeed.store.clusters.serving.status import ClusterStatus, cluster_status
 from cellfeed.store.clusters.serving.stored_bodies import ClusteredBodies
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import (
@@ -226,9 +226,9 @@ class ClusteredEngine:
             for head in self.heads().values()
         )
 
-    def standing(self) -> list[ClusterStanding]:
+    def status(self) -> list[ClusterStatus]:
         """How each cluster stands, in the order of the configuration."""
-        return [standing(cluster) for cluster in self.clusters.values()]
+        return [cluster_status(cluster) for cluster in self.clusters.values()]
 
     def close(self) -> None:
         known_dictionaries.remove_source(self._dictionaries.find)

@@ -153,7 +153,7 @@ class KnownRole:
         if since_s is None:
             since_s = time.monotonic() - CONFIRM_S
         silent = sum(
-            node.told_at_s < since_s for name, node in self.nodes.items() if name != role.master
+            node.heard_at_s < since_s for name, node in self.nodes.items() if name != role.master
         )
         return 2 * silent <= len(self.nodes)
 

@@ -151,9 +151,9 @@ class ClusteredLogReads:
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         ends: dict[int, tuple[int, int]] = {}
         for name, cluster in self._clusters.items():
-            told = cluster.acknowledged_ends()
+            known = cluster.acknowledged_ends()
             ends |= {
-                shard: end for shard, end in told.items() if self._placement.name_of(shard) == name
+                shard: end for shard, end in known.items() if self._placement.name_of(shard) == name
             }
         return ends
 

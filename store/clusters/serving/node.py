@@ -173,7 +173,7 @@ class StorageNode:
         """The last damage that a read met in its tables; None until one does, and again when it is
         away, as it is while it is made a copy of another node."""
         self._damaged_at_s = -math.inf
-        self.told_at_s = -math.inf
+        self.heard_at_s = -math.inf
         """When the last look that was answered began, by the monotonic clock."""
         self._promised = -1
         self._promised_at_s = -math.inf
@@ -219,7 +219,7 @@ class StorageNode:
             self.breaker.succeeded()  # the node is well
             raise
         except Unavailable as error:
-            if self.told_at_s <= began_s:
+            if self.heard_at_s <= began_s:
                 self.breaker.failed()
                 self.why_not = str(error)
             raise
@@ -238,7 +238,7 @@ class StorageNode:
             connected_at_s = max(
                 (engine.connected_at_s for engine in self._engines.values()), default=-math.inf
             )
-        return self.view is not None and self.view.confirmed and self.told_at_s >= connected_at_s
+        return self.view is not None and self.view.confirmed and self.heard_at_s >= connected_at_s
 
     def promised_epoch(self, history_id: str, since_s: float) -> int:
         """The highest epoch of a promotion that the node was asked to remember, as it was since
@@ -352,7 +352,7 @@ class StorageNode:
                 view.heads if view is not None and look.heads is None else look.heads or {},
                 look.confirmed,
             )
-            self.told_at_s = self._began_at_s
+            self.heard_at_s = self._began_at_s
             self.breaker.succeeded()
             self.why_not = self.refused = None
 

@@ -92,7 +92,7 @@ class Placement:
         with self._lock:
             if time.monotonic() - self._read_at_s < _PAUSE_S:
                 return
-            told = [self.map]
+            maps = [self.map]
             for cluster in self._clusters.values():
                 try:
                     found, _ = _map_of(cluster)
@@ -102,8 +102,8 @@ class Placement:
                     self.map.datastore,
                     self.map.shards,
                 ):
-                    told.append(found)
-            self._take(merged(told))
+                    maps.append(found)
+            self._take(merged(maps))
             self._read_at_s = time.monotonic()
 
     def _take(self, shard_map: ShardMap) -> None:

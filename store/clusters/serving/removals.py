@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cellfeed.store.cells.sharding import shard_of
-from cellfeed.store.clusters.model.shard_map import told_ranges
+from cellfeed.store.clusters.model.shard_map import ranges_text
 from cellfeed.store.clusters.model.shard_notes import Clusters
 from cellfeed.store.clusters.moves.heal import take_back_left_copy
 from cellfeed.store.clusters.serving.buffer import BufferDrain
@@ -129,21 +129,21 @@ class ClusteredRemovals:
     def _copies_elsewhere(self) -> list[str]:
         """What clusters keep of shards that have left them: as it was then, the cells of a row in
         its own shard, its entries of indexes in any."""
-        told = []
+        copies = []
         for name, cluster in self._clusters.items():
             try:
-                shards = told_ranges(
+                shards = ranges_text(
                     cluster.write(lambda engine, _: engine.kept_shards(), READ_TIMEOUT_S)
                 )
             except Unavailable as error:
-                told.append(
+                copies.append(
                     f"cluster {name} does not say whether it keeps copies of shards that have left"
                     f" it: cellfeed shard moves: {error}"
                 )
                 continue
             if shards:
-                told.append(
+                copies.append(
                     f"cluster {name} keeps shards {shards} as they were when they left it: cellfeed"
                     f" shard clean --shard {shards}"
                 )
-        return told
+        return copies

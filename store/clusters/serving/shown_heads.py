@@ -96,7 +96,7 @@ class ShownHeads(KnownRole):
                 f"cluster {self.name}: no node that follows {role.master} answers"
             )
         master = following.get(role.master)
-        told_by_master = (
+        is_by_master = (
             master is not None
             and self.nodes[role.master].why_not is None
             and self._heard_enough(role)
@@ -141,7 +141,7 @@ class ShownHeads(KnownRole):
                     watermark=watermark,
                     next_added_id=(
                         max(newest_head.next_added_id, watermark)
-                        if told_by_master and master and shard in master.heads
+                        if is_by_master and master and shard in master.heads
                         else ADDED_ID_MAX
                     ),
                 )
@@ -159,7 +159,7 @@ class ShownHeads(KnownRole):
             master is None
             or master.role is None
             or master.role.epoch != role.epoch
-            or self.nodes[role.master].told_at_s < began_s
+            or self.nodes[role.master].heard_at_s < began_s
             or not self._heard_enough(role, began_s)
         ):
             return {}
@@ -190,7 +190,7 @@ class ShownHeads(KnownRole):
         master's own where it has no minions."""
         role, views = self._seen()
         master = views.get(role.master)
-        told = (
+        counted = (
             following_minions(role, views)
             if role.minions
             else [master]
@@ -199,7 +199,8 @@ class ShownHeads(KnownRole):
         )
         return {
             shard: max(
-                (view.heads[shard].next_added_id for view in told if shard in view.heads), default=0
+                (view.heads[shard].next_added_id for view in counted if shard in view.heads),
+                default=0,
             )
             for shard in self.shards
         }

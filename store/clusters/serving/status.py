@@ -28,7 +28,7 @@ class NodeRole(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStanding:
+class NodeStatus:
     """``up``: it answered when it was last looked at; ``error`` says why not, or which damage a
     read met in its tables. ``breaker``: ``open`` while it is left alone. ``cells``: what it held
     when it last told; ``behind``: how many fewer than the node that held most."""
@@ -43,7 +43,7 @@ class NodeStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterStanding:
+class ClusterStatus:
     """``lag_cells``: cells that the master has committed and no minion holds yet, over all shards;
     ``lag_cells_max``: of the one shard that has most; ``lag_s``: the age of the oldest of them in
     seconds by the master's clock, 0 when there is none. All three are None while the master does
@@ -61,11 +61,11 @@ class ClusterStanding:
     lag_cells: int | None
     lag_cells_max: int | None
     lag_s: float | None
-    nodes: list[NodeStanding]
+    nodes: list[NodeStatus]
     error: str | None
 
 
-def standing(cluster: Cluster) -> ClusterStanding:
+def cluster_status(cluster: Cluster) -> ClusterStatus:
     """Looks at all nodes and says how things are; never raises for a cluster that is away."""
     cluster.look()
     role: Role | None = None
@@ -79,7 +79,7 @@ def standing(cluster: Cluster) -> ClusterStanding:
         _ = role.terms
     except CellfeedError as problem:
         error = str(problem)
-    return ClusterStanding(
+    return ClusterStatus(
         name=cluster.name,
         epoch=role.epoch if role else -1,
         master=role.master if role else "",
@@ -129,7 +129,7 @@ def _age_s(
     return max(0, now_us - min(oldest, default=now_us)) / 1e6
 
 
-def _nodes(cluster: Cluster, role: Role | None) -> list[NodeStanding]:
+def _nodes(cluster: Cluster, role: Role | None) -> list[NodeStatus]:
     ends = {
         name: sum(head.next_added_id for head in node.view.heads.values()) if node.view else 0
         for name, node in cluster.nodes.items()
@@ -140,7 +140,7 @@ def _nodes(cluster: Cluster, role: Role | None) -> list[NodeStanding]:
     }
     most = max(ends.values(), default=0)
     return [
-        NodeStanding(
+        NodeStatus(
             name,
             _role_of(node, role),
             node.why_not is None,

@@ -67,4 +67,4 @@ def has_successor(nodes: Collection[StorageNode], role: Role, since_s: float) ->
 
 
 def _silent(nodes: Collection[StorageNode], master: str, since_s: float) -> list[StorageNode]:
-    return [node for node in nodes if node.name != master and node.told_at_s < since_s]
+    return [node for node in nodes if node.name != master and node.heard_at_s < since_s]

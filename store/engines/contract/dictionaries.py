@@ -217,13 +217,13 @@ def with_turns(
 ) -> list[KeptDictionary]:
     """The contents found, by id, together with the ``(id, column name, SHA-256, turn)`` of what was
     put to use: a turn tells what its content has to be."""
-    told: dict[int, list[tuple[int, str, bytes, int]]] = {}
+    by_turn: dict[int, list[tuple[int, str, bytes, int]]] = {}
     for row in turns:
-        told.setdefault(row[0], []).append(row)
+        by_turn.setdefault(row[0], []).append(row)
     kept = []
-    for dictionary_id in sorted(found.keys() | told.keys()):
+    for dictionary_id in sorted(found.keys() | by_turn.keys()):
         content = found.get(dictionary_id)
-        uses = told.get(dictionary_id, [])
+        uses = by_turn.get(dictionary_id, [])
         if not uses:
             kept.append(found[dictionary_id])
             continue
@@ -245,11 +245,11 @@ def refuse_lost(where: object, kept: Iterable[KeptDictionary]) -> None:
     the way out."""
     lost = [each for each in kept if each.turns and each.condition is not Condition.WHOLE]
     if lost:
-        told = ", ".join(
+        named = ", ".join(
             f"{each.name} of column {each.column_name!r} is {each.condition}" for each in lost
         )
         raise DictionaryLost(
-            f"{where}: dictionary {told}: bodies that need it cannot be read. `cellfeed dictionary"
+            f"{where}: dictionary {named}: bodies that need it cannot be read. `cellfeed dictionary"
             " recover` brings it back from another node or cluster, or with --file from an export;"
             " on a minion alone `cellfeed cluster rejoin --copy` does as well"
         )

@@ -156,12 +156,12 @@ class _LogCheck:
         """Rows, unchecked."""
         well: list[StoredCell] = []
         for row in rows:
-            if (told := self._damage(row)) is None:
+            if (damage := self._damage(row)) is None:
                 well.append(StoredCell._make(row[:6]))
                 continue
             self.add_cells(well)
             well = []
-            self._add_damaged(row, told)
+            self._add_damaged(row, damage)
         self.add_cells(well)
 
     def _damage(self, row: tuple[Any, ...]) -> str | None:
@@ -178,7 +178,7 @@ class _LogCheck:
         except _NO_CELL:
             return "it has a value that no cell has"
 
-    def _add_damaged(self, row: tuple[Any, ...], told: str) -> None:
+    def _add_damaged(self, row: tuple[Any, ...], damage: str) -> None:
         added_id = row[0]
         self._into.cells += 1
         if row[2] != RESTORED_COLUMN:
@@ -186,7 +186,7 @@ class _LogCheck:
         self._gaps.skip_to(
             added_id + 1
         )  # which ids a restore has left out, a damaged cell does not say
-        self._add("checksum", f"the cell is damaged: {told}", added_id)
+        self._add("checksum", f"the cell is damaged: {damage}", added_id)
 
     def unreadable(self, ids: range, error: DataDamaged) -> None:
         """The storage cannot read these."""

@@ -149,7 +149,7 @@ _SESSION_CHARSETS: Final = (
     "character_set_results",
 )
 
-_TOLD_MAX: Final = 5
+_NAMED_MAX: Final = 5
 """Tables named in one message: a server that was set up wrongly has the same fault in thousands."""
 
 _CELL_COLUMNS: Final = {
@@ -203,7 +203,7 @@ def check_tables(connection: Connection[Any], layout: Layout) -> list[Problem]:
             problem
             for database, engine in engines
             if (problem := _engine_problem(str(database), str(engine)))
-        ][:_TOLD_MAX]
+        ][:_NAMED_MAX]
         + _column_problems(connection, ours)
         + _key_problems(connection, ours, len(engines))
     )
@@ -297,12 +297,12 @@ def _clock_problems(connection: Connection[Any]) -> list[Problem]:
     skew_s = server_s - after_s if server_s > after_s else min(0.0, server_s - before_s)
     if abs(skew_s) <= CLOCK_SKEW_MAX_S:
         return []
-    told = f"{abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} ours"
+    found_as = f"{abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} ours"
     why = "it stamps the cells and ends the leases"
     return [
         Problem(
             "clock",
-            told,
+            found_as,
             f"at most {CLOCK_SKEW_MAX_S:.0f} s apart",
             why,
             "synchronise both hosts' clocks (chrony or ntpd), or correct ours",
@@ -311,10 +311,12 @@ def _clock_problems(connection: Connection[Any]) -> list[Problem]:
 
 
 def _missing_tables(databases: Sequence[str]) -> Problem:
-    told = f"missing, and so are {len(databases) - 1} others" if len(databases) > 1 else "missing"
+    found_as = (
+        f"missing, and so are {len(databases) - 1} others" if len(databases) > 1 else "missing"
+    )
     return Problem(
         f"{databases[0]}.cell",
-        told,
+        found_as,
         "a table",
         "the shard's cells are in it",
         "restore it from a backup, or make this node a copy of another one",
@@ -346,7 +348,7 @@ def _column_problems(connection: Connection[Any], ours: str) -> list[Problem]:
         wanted = _CELL_COLUMNS.get(str(name))
         if wanted is None or _without_width(str(kind)) == wanted:
             continue
-        told = (f"{kind} COLLATE {collation}" if collation else str(kind)) + (
+        found_as = (f"{kind} COLLATE {collation}" if collation else str(kind)) + (
             f" (in {count} shards)" if int(count) > 1 else ""
         )
         why = "cells that differ could be taken for one, or come back changed"
@@ -354,7 +356,7 @@ def _column_problems(connection: Connection[Any], ours: str) -> list[Problem]:
             f"`ALTER TABLE {database}.cell MODIFY {name}"
             f" {wanted.upper()}{'' if name == 'crc' else ' NOT NULL'}`"
         )
-        problems.append(Problem(f"{database}.cell.{name}", told, wanted, why, fix))
+        problems.append(Problem(f"{database}.cell.{name}", found_as, wanted, why, fix))
     return problems
 
 
@@ -384,7 +386,7 @@ def _key_problems(connection: Connection[Any], ours: str, tables: int) -> list[P
             why,
             f"`ALTER TABLE {database}.cell ADD UNIQUE KEY triple (row_key, column_name, ref_key)`",
         )
-        for database in sorted(set(all_of_them) - keyed)[:_TOLD_MAX]
+        for database in sorted(set(all_of_them) - keyed)[:_NAMED_MAX]
     ]
 
 

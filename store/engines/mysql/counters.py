@@ -84,10 +84,10 @@ class MySqlCounters:
             f" ({self._unchanged}))"
         )
         with self._server.connection() as connection:
-            waits = (
+            waiting_sql = (
                 _WAITS_FOR_MINIONS if is_mariadb(connection) else "1"
             )  # MySQL servers have no minions here
-            [(entry, joined, waiting)] = query(connection, f"{sql}, {waits}")
+            [(entry, joined, waiting)] = query(connection, f"{sql}, {waiting_sql}")
         confirmed = bool(int(waiting))
         if seen is not None and joined is not None and not joined:
             return Look(entry, seen, None, confirmed)

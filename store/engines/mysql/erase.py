@@ -110,11 +110,11 @@ class EraseStatements:
             statements = erase_bodies(table, taken)
             if not entry:
                 created_at = sql_moment(counter.created_at_us)
-                told = StoredCell(
+                marker = StoredCell(
                     added_id, row_key, ERASED_COLUMN, 0, counter.created_at_us, ERASED_BODY
                 )
                 statements.append(
-                    f"INSERT INTO {table} {INSERT_COLUMNS} VALUES {row_literal(told)}"
+                    f"INSERT INTO {table} {INSERT_COLUMNS} VALUES {row_literal(marker)}"
                 )
                 statements.append(
                     f"UPDATE {counters} SET next_added_id = {added_id + 1}, last_created_at ="

@@ -129,15 +129,15 @@ def failed(server: object, error: BaseException, when: str = "nothing written") 
     """The error to raise for one that came before any COMMIT, or in a read."""
     if is_damage(error):
         return DataDamaged(
-            f"{server}: {_told(error)}: restore the table from a backup, or make this node a copy"
-            " of another one"
+            f"{server}: {_text_of(error)}: restore the table from a backup, or make this node a"
+            " copy of another one"
         )
     if error_code(error) in _NOT_THERE and _OF_A_SHARD.search(str(error)):
         return ShardMoving(
-            f"{server}: {when}: {_told(error)}: the shard moves to another cluster, or has moved"
+            f"{server}: {when}: {_text_of(error)}: the shard moves to another cluster, or has moved"
             " there"
         )
-    return StorageUnavailable(f"{server}: {when}: {_told(error)}")
+    return StorageUnavailable(f"{server}: {when}: {_text_of(error)}")
 
 
 def commit_failed(server: object, error: BaseException) -> CellfeedError:
@@ -148,7 +148,7 @@ def commit_failed(server: object, error: BaseException) -> CellfeedError:
     if code in _ROLLED_BACK or code == CR.CR_SERVER_GONE_ERROR:
         return failed(server, error)
     return OutcomeUnknown(
-        f"{server}: the commit's fate is not known ({_told(error)}); put the same cells again to"
+        f"{server}: the commit's fate is not known ({_text_of(error)}); put the same cells again to"
         " learn it"
     )
 
@@ -165,7 +165,7 @@ def worth_another_try(failure: StorageUnavailable) -> bool:
     return error_code(cause) == ER.LOCK_DEADLOCK or is_lost(cause)
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     words = f"{type(error).__name__}: {' '.join(str(part) for part in error.args)[:300]}"
     advice = _ADVICE.get(error_code(error))
     return f"{words}: {advice}" if advice else words

@@ -115,8 +115,8 @@ class Guard:
         same = self._role.replace(
             "value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{{{wanted}}}')", 1
         )
-        waits = [_WAITS] if terms.semi_sync else []
-        return " AND ".join([*server, f"({same}) = 1", *waits])
+        waiting = [_WAITS] if terms.semi_sync else []
+        return " AND ".join([*server, f"({same}) = 1", *waiting])
 
     def statement(self, terms: WriteTerms | None, more: Sequence[str] = ()) -> str:
         """The SELECT that fails unless the condition holds, and the ``more`` that the caller

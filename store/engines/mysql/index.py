@@ -218,13 +218,13 @@ class MySqlIndexes(MySqlIndexWrites):
         ]
         statements = [f"SELECT CONCAT({','.join(some)})" for some in _pieces(digits, _DIGITS_MAX)]
         with self._server.connection() as connection:
-            told = (
+            answers = (
                 "".join(row[0] for answer in query_all(connection, statements) for row in answer)
                 if statements
                 else ""
             )
         return Outdated(
-            {row_key for (row_key, _), same in zip(rows, told, strict=True) if same == "0"}
+            {row_key for (row_key, _), same in zip(rows, answers, strict=True) if same == "0"}
         )
 
     def current(

@@ -121,11 +121,11 @@ class CounterLocks:
                 return None
             if terms is not None and int(epoch) != terms.leader_epoch:
                 query(connection, "ROLLBACK")
-                told = (
+                reason = (
                     f"shard {int(shard)} is in leader epoch {int(epoch)}, the write came with"
                     f" {terms.leader_epoch}"
                 )
-                raise StaleWriter(f"{self._server}: nothing written: {told}")
+                raise StaleWriter(f"{self._server}: nothing written: {reason}")
             counters[int(shard)] = Counter(
                 int(first), int(first), int(created_at_us), int(erasures)
             )

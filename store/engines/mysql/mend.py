@@ -71,12 +71,12 @@ class NodeMender:
                     f"shard {shard} was trimmed meanwhile, or has left the node"
                 )
             keys = ",".join(f"X'{each.hex()}'" for each in {cell.row_key for cell in cells})
-            told = query(
+            rows = query(
                 connection,
                 f"SELECT row_key FROM {table} WHERE row_key IN ({keys}) AND column_name ="
                 f" '{ERASED_COLUMN}'",
             )
-            erased = {bytes(row_key) for (row_key,) in told} | {
+            erased = {bytes(row_key) for (row_key,) in rows} | {
                 cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN
             }
             query(

@@ -118,16 +118,16 @@ def minion_status(server: MySqlServer) -> MinionStatus | None:
     """None when the server follows nobody."""
     with server.connection() as connection, connection.cursor(DictCursor) as cursor:
         cursor.execute("SHOW SLAVE STATUS")
-        told = cursor.fetchone()
-    if not told:
+        status = cursor.fetchone()
+    if not status:
         return None
-    error = told["Last_IO_Error"] or told["Last_SQL_Error"]
-    received = Gtid(told["Gtid_IO_Pos"])
+    error = status["Last_IO_Error"] or status["Last_SQL_Error"]
+    received = Gtid(status["Gtid_IO_Pos"])
     return MinionStatus(
-        told["Master_Host"],
-        int(told["Master_Port"]),
-        told["Slave_IO_Running"],
-        told["Slave_SQL_Running"] == "Yes",
+        status["Master_Host"],
+        int(status["Master_Port"]),
+        status["Slave_IO_Running"],
+        status["Slave_SQL_Running"] == "Yes",
         error,
         received,
     )

@@ -86,10 +86,10 @@ def file_history(directory: Path) -> str:
     """The identity in the file with the cells; empty where it cannot be read."""
     try:
         with _reading(directory / CELLS_FILE) as connection:
-            told = [str(found) for (found,) in connection.execute("SELECT history_id FROM history")]
+            rows = [str(found) for (found,) in connection.execute("SELECT history_id FROM history")]
     except CellfeedError:
         return ""
-    return told[0] if len(told) == 1 else ""
+    return rows[0] if len(rows) == 1 else ""
 
 
 def integrity_of(path: Path) -> bool:
@@ -125,12 +125,12 @@ def _check_cells(
 def _identity(
     connection: sqlite3.Connection, path: Path, datastore: str, shards: int, into: Findings
 ) -> str | None:
-    told = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchall()
-    if told != [(datastore, shards, SCHEMA_VERSION)]:
+    rows = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchall()
+    if rows != [(datastore, shards, SCHEMA_VERSION)]:
         into.add(
             "identity",
             CELLS_FILE,
-            f"{path} says that it is {told}, and is opened as {datastore!r} with {shards} shards in"
+            f"{path} says that it is {rows}, and is opened as {datastore!r} with {shards} shards in"
             f" version {SCHEMA_VERSION}",
         )
         return None

@@ -10,9 +10,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
-from cellfeed.store.clusters.serving.status import ClusterStanding, NodeRole, NodeStanding
+from cellfeed.store.clusters.serving.status import ClusterStatus, NodeRole, NodeStatus
 
-_OF_A_CLUSTER: Final[Sequence[tuple[str, str, Callable[[ClusterStanding], float | None]]]] = (
+_OF_A_CLUSTER: Final[Sequence[tuple[str, str, Callable[[ClusterStatus], float | None]]]] = (
     (
         "leader_epoch",
         "The leader epoch of the cluster's present master; absent while no node tells it.",
@@ -34,7 +34,7 @@ _OF_A_CLUSTER: Final[Sequence[tuple[str, str, Callable[[ClusterStanding], float 
         lambda each: each.lag_s,
     ),
 )
-_OF_A_NODE: Final[Sequence[tuple[str, str, Callable[[NodeStanding], float]]]] = (
+_OF_A_NODE: Final[Sequence[tuple[str, str, Callable[[NodeStatus], float]]]] = (
     (
         "node_up",
         "Whether the storage node answered when it was last looked at.",
@@ -65,9 +65,9 @@ class ClusterMetrics(Collector):
         return self._gauges([])
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        return self._gauges(self._engine.standing())
+        return self._gauges(self._engine.status())
 
-    def _gauges(self, clusters: Sequence[ClusterStanding]) -> Iterable[GaugeMetricFamily]:
+    def _gauges(self, clusters: Sequence[ClusterStatus]) -> Iterable[GaugeMetricFamily]:
         for name, says, of_cluster in _OF_A_CLUSTER:
             gauge = GaugeMetricFamily(f"cellfeed_cluster_{name}", says, labels=["cluster"])
             for cluster in clusters:

@@ -18,7 +18,7 @@ from cellfeed.store.commit.put_answers import PutAnswer
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.limits import PUT_TIMEOUT_S
 
-Told = asyncio.Future[bool]
+Answered = asyncio.Future[bool]
 """Of a put that waits: True when its answer is there, False when its time is over."""
 
 
@@ -28,7 +28,7 @@ class LoopCommits:
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
         self._loop = asyncio.get_running_loop()
-        self._answered: deque[Told] = deque()
+        self._answered: deque[Answered] = deque()
         self._woken = False
 
     def put(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
@@ -39,24 +39,26 @@ class LoopCommits:
         cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown when there was no
         commit within ``PUT_TIMEOUT_S``.
         """
-        told: Told = self._loop.create_future()
-        return self._committed(self._datastore.put_soon(cells, lambda _: self._tell(told)), told)
+        answered: Answered = self._loop.create_future()
+        return self._committed(
+            self._datastore.put_soon(cells, lambda _: self._tell(answered)), answered
+        )
 
-    async def _committed(self, answer: PutAnswer, told: Told) -> list[PutResult]:
+    async def _committed(self, answer: PutAnswer, answered: Answered) -> list[PutResult]:
         if not answer.done():
-            time_over = self._loop.call_later(PUT_TIMEOUT_S, _settle, told, False)
+            time_over = self._loop.call_later(PUT_TIMEOUT_S, _settle, answered, False)
             try:
-                in_time = await told
+                in_time = await answered
             finally:
                 time_over.cancel()
             if not in_time and not answer.done():
                 raise answer.out_of_time(PUT_TIMEOUT_S)
         return answer.result(0)
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, answered: Answered) -> None:
         """On the writer's thread. What is in the box before the loop is woken, or before it empties
         the box, is found there."""
-        self._answered.append(told)
+        self._answered.append(answered)
         if not self._woken:
             self._woken = True
             try:
@@ -74,6 +76,6 @@ class LoopCommits:
             _settle(self._answered.popleft(), True)
 
 
-def _settle(told: Told, in_time: bool) -> None:
-    if not told.done():  # its time may be over, or its task cancelled
-        told.set_result(in_time)
+def _settle(answered: Answered, in_time: bool) -> None:
+    if not answered.done():  # its time may be over, or its task cancelled
+        answered.set_result(in_time)

@@ -59,10 +59,10 @@ class IndexQueryRoute:
     async def _wait(self, index: str, wanted: IndexQueryMessage) -> None:
         locations = check_wait_for(wanted.wait_for, self._datastore.shards)
         behind = partial(self._datastore.indexes.behind, index, locations)
-        if not locations or not (told := await self._reads.run(behind)):
+        if not locations or not (lag := await self._reads.run(behind)):
             return
-        for pause_s in self._datastore.indexes.waits(check_wait_s(wanted.wait_s)):
+        for pause_s in self._datastore.indexes.pauses(check_wait_s(wanted.wait_s)):
             await asyncio.sleep(pause_s)
-            if not (told := await self._reads.run(behind)):
+            if not (lag := await self._reads.run(behind)):
                 return
-        raise StorageUnavailable(f"{told} within {wanted.wait_s} s")
+        raise StorageUnavailable(f"{lag} within {wanted.wait_s} s")

@@ -17,7 +17,7 @@ from cellfeed.bridge.backups.kept_state import belongs, restored
 from cellfeed.cli.restore_point import Choice
 from cellfeed.store.backups.check import read_segment, read_state, verify
 from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.erasures import recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_clusters import ClusterTarget
 from cellfeed.store.backups.into_sqlite import SqliteTarget
@@ -122,7 +122,9 @@ def planned(
     folder = BackupFolder(directory / "backups")
     chain = folder.chain(backup)
     state = read_state(backup)
-    erased = to_erase(chain, state, told_of(Register(folder.path), backup, folder.later(backup)))
+    erased = to_erase(
+        chain, state, recorded_in(Register(folder.path), backup, folder.later(backup))
+    )
     return plan(chain, restored(state, NOW_US), [], new_ids or {}, NOW_US, "a test", erased, epoch)
 
 

@@ -87,9 +87,7 @@ def all_of_it(engine: ClusteredEngine) -> None:
 
 
 def told(engine: ClusteredEngine) -> dict[str, str]:
-    return {
-        node.name: node.error for each in engine.standing() for node in each.nodes if node.error
-    }
+    return {node.name: node.error for each in engine.status() for node in each.nodes if node.error}
 
 
 @pytest.mark.parametrize("nodes", ["b", "bc", "a"])

@@ -230,7 +230,7 @@ def test_semi_synchronous_replication_begins_with_the_first_minion_in_every_proc
         lone.servers["b"].sql("START SLAVE IO_THREAD")
         assert alone.is_done(30)
         assert alone.outcomes == {Outcome.STORED}
-        [standing] = old.standing()
+        [standing] = old.status()
         assert standing.semi_sync == wanted
 
 
@@ -251,7 +251,7 @@ def test_a_cluster_that_gave_up_its_last_minion_takes_no_writes_until_one_is_bac
         "its node is well, and is read"
     )
     assert not engine.clusters["c1"].nodes["b"].breaker.is_open
-    assert "no minion left" in (engine.standing()[0].error or "")
+    assert "no minion left" in (engine.status()[0].error or "")
     follow_again(cluster.admin, "a")
     put_until_stored(engine, cells(range(3, 5)))
     eventually(lambda: shown(engine) == 5, "shown again")

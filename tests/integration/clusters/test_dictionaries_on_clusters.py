@@ -297,7 +297,7 @@ def test_a_minion_that_has_lost_one_takes_no_part_until_it_is_mended(
     wait_until(lambda: nodes_with(pair) == "abcd/abcd", "the minions follow")
     sql_here_only(pair[0].servers["b"], "DELETE FROM trips_meta.dictionary")
     with closing(open_engine(pair)) as engine:
-        [told] = [node for each in engine.standing() for node in each.nodes if node.name == "b"]
+        [told] = [node for each in engine.status() for node in each.nodes if node.name == "b"]
         assert FIRST.name in str(told.error)
         assert bodies(engine) == of(rides(0, 40))
     assert cellfeed("dictionary", "recover", "--config", config(pair, tmp_path)).returncode == 0

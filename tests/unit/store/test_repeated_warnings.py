@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from cellfeed.store.repeated_warnings import TOLD_EVERY_S, RepeatedWarning
+from cellfeed.store.repeated_warnings import WARN_EVERY_S, RepeatedWarning
 
 
 def test_a_warning_that_comes_again_and_again_is_told_now_and_then_with_the_number_of_those_in_between(  # noqa: E501
@@ -17,9 +17,9 @@ def test_a_warning_that_comes_again_and_again_is_told_now_and_then_with_the_numb
     warning = RepeatedWarning(logging.getLogger("cellfeed.test"), lambda: now_s)
     for _ in range(3):
         warning.warn("node %s is away", "a")
-    now_s = TOLD_EVERY_S
+    now_s = WARN_EVERY_S
     warning.warn("node %s is away", "b")
-    now_s = 3 * TOLD_EVERY_S
+    now_s = 3 * WARN_EVERY_S
     warning.warn("node %s is away", "c")
     assert [record.getMessage() for record in caplog.records] == [
         "node a is away",

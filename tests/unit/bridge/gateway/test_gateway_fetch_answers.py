@@ -14,7 +14,7 @@ from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import StorageUnavailable
-from tests.support.gateway_context import Told, topics_of
+from tests.support.gateway_context import KnownHeads, topics_of
 
 BATCH_BYTES = 100
 
@@ -24,7 +24,7 @@ class Fetches:
     ``BATCH_BYTES`` from the offset that is asked for on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told = Told({0: Head(2, 9, 9, 3, 0), 1: Head(2, 9, 9, 3, 0)})
+        self.told = KnownHeads({0: Head(2, 9, 9, 3, 0), 1: Head(2, 9, 9, 3, 0)})
         self.raises: Exception | None = None
         self.answers: list[Any] = []
         self.error = ErrorCode.none

@@ -25,19 +25,19 @@ from cellfeed.bridge.gateway.limits import OFFSET_METADATA_BYTES_MAX
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import StaleWriter, StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX
-from tests.support.gateway_context import CLAIM, TOPIC, Told, errors_of, topics_of
+from tests.support.gateway_context import CLAIM, TOPIC, KnownHeads, errors_of, topics_of
 
 GROUP = "payers"
 
 
 @pytest.fixture
-def told() -> Told:
-    found = Told({0: Head(0, 9, 9, 1, 0)})
+def told() -> KnownHeads:
+    found = KnownHeads({0: Head(0, 9, 9, 1, 0)})
     found.offsets.held = {(TOPIC, 0): CommittedOffset(5, 3, "note")}
     return found
 
 
-def awaited(told: Told, handler: Any, **fields: Any) -> Any:
+def awaited(told: KnownHeads, handler: Any, **fields: Any) -> Any:
     """What is answered while the group's members are about to come back."""
 
     async def asked() -> Any:
@@ -65,7 +65,7 @@ def awaited(told: Told, handler: Any, **fields: Any) -> Any:
     ],
 )
 def test_offset_and_metadata_have_bounds(
-    told: Told, offset: int, metadata: str | None, error: ErrorCode
+    told: KnownHeads, offset: int, metadata: str | None, error: ErrorCode
 ) -> None:
     partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": metadata}
     answer = told.ask(
@@ -81,7 +81,7 @@ def test_offset_and_metadata_have_bounds(
 
 
 def test_a_commit_is_judged_by_member_instance_and_generation(
-    told: Told, monkeypatch: pytest.MonkeyPatch
+    told: KnownHeads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[Any, ...]] = []
 
@@ -108,14 +108,14 @@ def test_a_commit_is_judged_by_member_instance_and_generation(
 # --- OffsetFetch ----------------------------------------------------------------------------------
 
 
-def offset_fetch(told: Told, version: int = 8) -> Any:
+def offset_fetch(told: KnownHeads, version: int = 8) -> Any:
     asked = [SimpleNamespace(name=TOPIC, partition_indexes=[0])]
     groups = [SimpleNamespace(group_id=GROUP, topics=asked)]
     answer = told.ask(api_09_offset_fetch, version, group_id=GROUP, topics=asked, groups=groups)
     return answer["groups"][0] if version >= 8 else answer
 
 
-def test_offsets_are_told_with_epoch_and_metadata_under_the_groups_claim(told: Told) -> None:
+def test_offsets_are_told_with_epoch_and_metadata_under_the_groups_claim(told: KnownHeads) -> None:
     [partition] = offset_fetch(told)["topics"][0]["partitions"]
     assert (
         partition["committed_offset"],
@@ -134,7 +134,7 @@ def test_offsets_are_told_with_epoch_and_metadata_under_the_groups_claim(told: T
     ],
 )
 def test_a_group_whose_offsets_cannot_be_told_shows_none(
-    told: Told, raises: Exception, error: ErrorCode, version: int
+    told: KnownHeads, raises: Exception, error: ErrorCode, version: int
 ) -> None:
     told.offsets.raises = raises
     answer = offset_fetch(told, version)
@@ -146,20 +146,20 @@ def test_a_group_whose_offsets_cannot_be_told_shows_none(
 # --- DeleteGroups, OffsetDelete, DescribeGroups ---------------------------------------------------
 
 
-def deleted_group(told: Told) -> ErrorCode:
+def deleted_group(told: KnownHeads) -> ErrorCode:
     [result] = told.ask(api_42_delete_groups, groups_names=[GROUP])["results"]
     error: ErrorCode = result["error_code"]
     return error
 
 
-def offset_delete(told: Told) -> tuple[ErrorCode, list[ErrorCode]]:
+def offset_delete(told: KnownHeads) -> tuple[ErrorCode, list[ErrorCode]]:
     answer = told.ask(
         api_47_offset_delete, group_id=GROUP, topics=topics_of({"partition_index": 0})
     )
     return answer["error_code"], errors_of(answer)
 
 
-def test_what_is_deleted_carries_the_claim_and_names_its_partitions(told: Told) -> None:
+def test_what_is_deleted_carries_the_claim_and_names_its_partitions(told: KnownHeads) -> None:
     assert deleted_group(told) is ErrorCode.none
     assert offset_delete(told) == (ErrorCode.none, [ErrorCode.none])
     assert told.offsets.calls == [
@@ -176,21 +176,21 @@ def test_what_is_deleted_carries_the_claim_and_names_its_partitions(told: Told) 
     ],
 )
 def test_nothing_is_said_to_be_deleted_that_the_coordination_refuses(
-    told: Told, raises: Exception, error: ErrorCode
+    told: KnownHeads, raises: Exception, error: ErrorCode
 ) -> None:
     told.offsets.raises = raises
     assert deleted_group(told) is error
     assert offset_delete(told) == (error, [])
 
 
-def test_offsets_of_a_trigger_are_no_consumers_to_delete(told: Told) -> None:
+def test_offsets_of_a_trigger_are_no_consumers_to_delete(told: KnownHeads) -> None:
     told.triggers = {GROUP}
     assert deleted_group(told) is ErrorCode.invalid_group_id
     assert offset_delete(told) == (ErrorCode.invalid_group_id, [])
     assert told.offsets.calls == []
 
 
-def test_a_group_whose_members_are_about_to_come_back_has_members(told: Told) -> None:
+def test_a_group_whose_members_are_about_to_come_back_has_members(told: KnownHeads) -> None:
     [result] = awaited(told, api_42_delete_groups, groups_names=[GROUP])["results"]
     assert result["error_code"] is ErrorCode.non_empty_group
     answer = awaited(
@@ -202,7 +202,7 @@ def test_a_group_whose_members_are_about_to_come_back_has_members(told: Told) ->
     assert told.offsets.calls == []
 
 
-def test_a_group_is_not_dead_because_the_coordination_is_away(told: Told) -> None:
+def test_a_group_is_not_dead_because_the_coordination_is_away(told: KnownHeads) -> None:
     told.offsets.raises = StorageUnavailable("away")
     [group] = told.ask(api_15_describe_groups, 5, groups=[GROUP])["groups"]
     assert group["error_code"] is ErrorCode.coordinator_not_available
@@ -225,7 +225,7 @@ def list_offset(timestamp: int) -> tuple[int, int]:
             LOG_START + len(MOMENTS_MS),
         )
 
-    told = Told(
+    told = KnownHeads(
         {0: Head(0, 1, 1, 1, 0)},
         locate=locate,
         scan=lambda _shard, offset, _limit: [
@@ -269,7 +269,7 @@ def test_an_epoch_ends_where_the_next_one_starts(asked: int, found: tuple[int, i
     assert api_23_offset_for_leader_epoch.end_of_epoch(epochs, asked, 25) == found
 
 
-def test_epochs_of_a_client_are_compared_in_the_right_direction(told: Told) -> None:
+def test_epochs_of_a_client_are_compared_in_the_right_direction(told: KnownHeads) -> None:
     told.heads[0] = Head(0, 9, 9, 3, 0)
     errors = [told.context.epoch_error(0, epoch) for epoch in (-1, 0, 2, 3, 4)]
     assert errors == [

@@ -18,7 +18,7 @@ from cellfeed.bridge.groups.control import Control
 from cellfeed.bridge.groups.definition import definition_key
 from cellfeed.bridge.groups.history import Operator, history
 from cellfeed.bridge.groups.membership import Membership
-from cellfeed.bridge.groups.start import EARLIEST, LATEST, settled_start
+from cellfeed.bridge.groups.start import EARLIEST, LATEST, recorded_start
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.rename import (
@@ -133,7 +133,7 @@ def test_offsets_and_parked_cells_of_an_earlier_version_follow(
     parked = ParkedCells(datastore.state)
     [skipped, waits] = parked.all(OLD)
     parked.skip(OLD, skipped.cell_id, "refunded by hand")
-    begun = settled_start(datastore.state, OLD, datastore.name)
+    begun = recorded_start(datastore.state, OLD, datastore.name)
     put(datastore, range(40, 60))
     run_to_the_end(datastore, coordinator, new)
     ran = Counter(old.cells) + Counter(new.cells)
@@ -141,7 +141,7 @@ def test_offsets_and_parked_cells_of_an_earlier_version_follow(
     assert ran == Counter(cell for cell in all_cells(datastore) if cell not in failed)
     assert [(each.group, each.cell_id) for each in parked.all()] == [(NEW, waits.cell_id)]
     assert [(each.group, each.cell_id) for each in parked.skipped()] == [(NEW, skipped.cell_id)]
-    assert settled_start(datastore.state, NEW, datastore.name) == begun
+    assert recorded_start(datastore.state, NEW, datastore.name) == begun
     assert (has_begun(datastore.state, OLD), coordinator.groups()) == (False, [NEW])
     assert LagReader(datastore, coordinator).groups() == [NEW]
     [deed] = history(datastore.state, NEW)

@@ -174,10 +174,10 @@ def test_a_poke_tells_of_which_group_something_was_asked_and_a_commit_tells_noth
     try:
         poke_once(datastore.state)
         assert listener.wait(30)
-        assert listener.told == set()
+        assert listener.pokes == set()
         tell_workers(datastore.state, GROUP)
         assert listener.wait(30)
-        assert listener.told == {poke_of(GROUP)} != {poke_of("another")}
+        assert listener.pokes == {poke_of(GROUP)} != {poke_of("another")}
     finally:
         listener.close()
 

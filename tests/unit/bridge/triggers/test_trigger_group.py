@@ -20,7 +20,7 @@ from cellfeed.bridge.triggers.shard.run import ShardRun
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable
-from cellfeed.store.repeated_warnings import TOLD_EVERY_S
+from cellfeed.store.repeated_warnings import WARN_EVERY_S
 from tests.support.trigger_workers import Recorder, all_cells, put, working
 from tests.support.waiting import wait_until
 
@@ -87,5 +87,5 @@ def test_while_the_store_is_away_shards_are_tried_seldomer_and_the_log_has_a_lin
     doubled = math.ceil(math.log2(WAIT_MAX_S / WAIT_FIRST_S))
     assert tries_max <= 1 + doubled + took_s / WAIT_MAX_S
     told = [record.getMessage() for record in caplog.records if "wait" in record.getMessage()]
-    assert 1 <= len(told) <= 1 + took_in_all_s / TOLD_EVERY_S
+    assert 1 <= len(told) <= 1 + took_in_all_s / WARN_EVERY_S
     assert told[0].endswith("the master is away")

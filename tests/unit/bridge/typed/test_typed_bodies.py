@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import cellfeed.schemas
 from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
 from cellfeed.bridge.typed.body_schema import body_schema
-from cellfeed.bridge.typed.mismatch import Misfit
+from cellfeed.bridge.typed.mismatch import SchemaMismatch
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
 from cellfeed.store.cells.canonical_json import canonical
@@ -55,7 +55,7 @@ def test_any_body_is_read_back_exactly_or_does_not_fit(drawn: Drawn, data: st.Da
     body_json = canonical(body)
     try:
         encoded = encoder_of(drawn.schema).encode(decoded(body_json))
-    except Misfit:
+    except SchemaMismatch:
         return
     assert same(read_back(drawn.schema, encoded), json.loads(body_json))
 
@@ -123,7 +123,7 @@ def test_what_would_become_another_value_does_not_fit_and_the_reason_names_the_m
     field: str, value: Any, reason: str
 ) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": field, "type": FIELDS[field]}]}
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(SchemaMismatch) as caught:
         encoder_of(schema).encode({field: value})
     assert reason in str(caught.value)
     assert str(caught.value).startswith(field)
@@ -153,7 +153,7 @@ def test_a_missing_member_fits_only_where_the_default_is_null_and_null_does_not_
         ({"n": 1, "note": {"a": 1}}, "note is an object, none of [null, string]"),
     ]
     for body, reason in wrong:
-        with pytest.raises(Misfit, match=reason.replace("[", r"\[")):
+        with pytest.raises(SchemaMismatch, match=reason.replace("[", r"\[")):
             encoder.encode(body)
 
 
@@ -166,7 +166,7 @@ def test_a_type_that_holds_itself() -> None:
     }
     encoder = encoder_of(schema)
     assert encoder.encode({"next": {"next": {}}}) == b"\x02\x02\x00"
-    with pytest.raises(Misfit, match=r"next\.next\.x is a member"):
+    with pytest.raises(SchemaMismatch, match=r"next\.next\.x is a member"):
         encoder.encode({"next": {"next": {"x": 1}}})
 
 

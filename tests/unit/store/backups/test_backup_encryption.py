@@ -23,7 +23,7 @@ from cellfeed.store.backups.check import (
 )
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.encryption import Identities, Recipients, identities_of, recipients_of
-from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.erasures import recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import Reader, encode_manifest
@@ -121,7 +121,9 @@ def restored_into(
     """As the command does it."""
     chain = with_identities(folder.chain(backup), identities)
     state = read_state(chain[-1])
-    told = told_of(Register(folder.path, identities=identities), chain[-1], folder.later(chain[-1]))
+    told = recorded_in(
+        Register(folder.path, identities=identities), chain[-1], folder.later(chain[-1])
+    )
     with dictionaries_known(chain):
         erased = to_erase(chain, state, told)
     gone = [row_key for row_keys in erased.values() for row_key in row_keys]

@@ -24,7 +24,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.store.backups.check import dictionaries_known, read_state, verify
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.epochs import EPOCHS_LEFT_OUT
-from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.erasures import recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import Reader, encode_manifest
@@ -112,7 +112,7 @@ def to_be_erased(folder: BackupFolder, backup: Backup) -> dict[int, list[bytes]]
     return to_erase(
         folder.chain(backup),
         read_state(backup),
-        told_of(Register(folder.path), backup, folder.later(backup)),
+        recorded_in(Register(folder.path), backup, folder.later(backup)),
     )
 
 
@@ -329,12 +329,12 @@ def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_o
             later.place, msgspec.structs.replace(later.manifest, register=None), later.sha256
         )
         none = Register(folder.path / "none")
-        assert to_erase([unlisted], [], told_of(none, unlisted, [without])) == wanted
+        assert to_erase([unlisted], [], recorded_in(none, unlisted, [without])) == wanted
         # Nor is it asked what another datastore knows.
         others = Backup(
             later.place, msgspec.structs.replace(without.manifest, datastore="rides"), later.sha256
         )
-        assert to_erase([unlisted], [], told_of(none, unlisted, [others])) == {}
+        assert to_erase([unlisted], [], recorded_in(none, unlisted, [others])) == {}
     end = old.manifest.logs[0].watermark
     state = restored(read_state(old), NOW_US, [second.bytes])
     made = plan([old], state, [], {0: end + beyond} if beyond else {}, NOW_US, "a test", wanted)

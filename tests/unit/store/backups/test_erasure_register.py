@@ -15,7 +15,7 @@ import pytest
 from cellfeed.bridge.backups.kept_state import belongs, restored
 from cellfeed.store.backups.check import read_state
 from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.erasures import recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import encode_manifest
@@ -65,7 +65,9 @@ def restored_into(
 ) -> Datastore:
     """As the command does it."""
     chain, state = folder.chain(backup), read_state(backup)
-    erased = to_erase(chain, state, told_of(Register(folder.path), backup, folder.later(backup)))
+    erased = to_erase(
+        chain, state, recorded_in(Register(folder.path), backup, folder.later(backup))
+    )
     new_ids = {0: backup.manifest.logs[0].watermark + beyond} if beyond else {}
     gone = [row_key for row_keys in erased.values() for row_key in row_keys]
     made = plan(chain, restored(state, NOW_US, gone), [], new_ids, NOW_US, "a test", erased)

@@ -21,7 +21,7 @@ from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.trimming.trim import ShardPlan, Trimming
 from cellfeed.cli.restore_point import Choice, Chosen
 from cellfeed.store.backups.check import dictionaries_known, read_state
-from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.erasures import recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.point import covering
@@ -89,14 +89,14 @@ def restored_at(directory: Path, folder: BackupFolder, at_us: int) -> tuple[Data
     chosen = chosen_at(folder, at_us)
     later = folder.later(chosen.state_of)
     state = read_state(chosen.state_of)
-    told = told_of(Register(folder.path), chosen.state_of, later)
+    told = recorded_in(Register(folder.path), chosen.state_of, later)
     with dictionaries_known(chosen.chain):
-        erased = to_erase(chosen.chain, state, told, chosen.told.logs)
+        erased = to_erase(chosen.chain, state, told, chosen.manifest.logs)
     readers = backup_readers(later)
     new_ids = {
         log.shard: max([log.watermark, *(r.location for r in readers if r.shard == log.shard)])
         + IDS_LEFT_OUT
-        for log in chosen.told.logs
+        for log in chosen.manifest.logs
     }
     planned = plan(
         chosen.chain,
@@ -180,7 +180,7 @@ def test_every_log_is_the_prefix_that_was_there(
         opened, chosen = restored_at(tmp_path / str(number), folder, wanted.at_us)
         with opened:
             found = logs_of(opened)
-            ends = {log.shard: log.watermark for log in chosen.told.logs}
+            ends = {log.shard: log.watermark for log in chosen.manifest.logs}
             for shard in range(SHARDS):
                 if shard in chosen.trimmed:
                     assert ends[shard] <= wanted.ends[shard] or not found[shard]

@@ -90,8 +90,8 @@ def test_a_write_that_its_master_refuses_is_not_repeated_while_that_is_master(
 def test_a_master_that_is_silent_itself_does_not_count_among_the_silent(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
-    nodes["a"].told_at_s -= 60
-    nodes["b"].told_at_s -= 60
+    nodes["a"].heard_at_s -= 60
+    nodes["b"].heard_at_s -= 60
     assert cluster.read(named) == ("a", False)
 
 
@@ -175,7 +175,7 @@ def test_a_step_is_answered_when_a_minion_has_what_the_master_tells_after_it(
 ) -> None:
     run, told = step
     looks: list[str] = []
-    nodes["a"].told_at_s -= 60
+    nodes["a"].heard_at_s -= 60
 
     def look() -> None:
         looks.append("a")

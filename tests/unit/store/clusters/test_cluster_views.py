@@ -82,9 +82,9 @@ def test_a_master_is_sure_only_while_too_few_nodes_are_silent_to_have_promoted_a
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
     assert cluster.read(named) == ("a", False)
-    nodes["b"].told_at_s -= 60
+    nodes["b"].heard_at_s -= 60
     assert cluster.read(named) == ("a", False)
-    nodes["c"].told_at_s -= 60
+    nodes["c"].heard_at_s -= 60
     assert cluster.read(named) == ("a", True)
 
 
@@ -95,7 +95,7 @@ def absent(engine: Any) -> list[Any]:
 
 def in_the_past(nodes: dict[str, Node], seconds: float = 1.0) -> None:
     for node in nodes.values():
-        node.told_at_s -= seconds
+        node.heard_at_s -= seconds
 
 
 def test_a_master_says_what_is_absent_only_when_nobody_tells_of_another_by_now(

@@ -36,7 +36,7 @@ class Node:
     name: str
     view: NodeView | None = None
     why_not: str | None = None
-    told_at_s: float = float("inf")
+    heard_at_s: float = float("inf")
 
 
 def view(log: tuple[str, ...]) -> NodeView:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, merged, told_ranges
+from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, merged, ranges_text
 from cellfeed.store.clusters.moves.rebalance import plan_moves
 from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData
 
@@ -88,4 +88,4 @@ def test_a_plan_that_leaves_no_cluster_is_refused() -> None:
 
 
 def test_shards_are_told_as_ranges() -> None:
-    assert told_ranges([7, 0, 1, 2]) == "0-2,7"
+    assert ranges_text([7, 0, 1, 2]) == "0-2,7"

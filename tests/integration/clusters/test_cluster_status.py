@@ -150,7 +150,7 @@ def test_status_tells_the_same_to_people_and_machines(
 ) -> None:
     put(datastore, range(8))
     wait_until(
-        lambda: [each.lag_cells for each in _standing(datastore)] == [0], "all of it is on a minion"
+        lambda: [each.lag_cells for each in _statuses(datastore)] == [0], "all of it is on a minion"
     )
     replication(cluster, "STOP")
     put(datastore, range(8, 14))
@@ -212,6 +212,6 @@ def test_every_metric_of_a_cluster_is_in_the_guide(datastore: Datastore) -> None
     assert names == documented
 
 
-def _standing(datastore: Datastore) -> list[Any]:
+def _statuses(datastore: Datastore) -> list[Any]:
     assert isinstance(datastore.engine, ClusteredEngine)
-    return list(datastore.engine.standing())
+    return list(datastore.engine.status())

@@ -223,5 +223,5 @@ def test_whoever_was_overtaken_changes_no_count(datastore: Datastore) -> None:
     with pytest.raises(Died):
         heir.work()
     with pytest.raises(StaleWriter):
-        zombie.runs[shard]._tries.begin(5)
+        zombie.runs[shard]._recorded.begin(5)
     assert on_record(datastore) == [f"{5:020d}"]

@@ -8,8 +8,8 @@ have nothing in common, however alike they look. The empty id is of a part that 
 there were identities: it fits any history, until ``cellfeed cluster migrate`` gives it one.
 
 A restored history names its **parent**, the history that was backed up, and keeps its **origin**,
-the first history of the lineage. Whoever acts outside of the store (a charge) names the origin: a
-restore does not change it.
+the first history of the lineage. A process that acts outside of the store (a charge) names the
+origin: a restore does not change it.
 """
 
 from __future__ import annotations

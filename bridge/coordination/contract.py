@@ -19,7 +19,8 @@ group has come.
         written for good, or not at all. ``delete_offsets`` under claims is refused likewise.
     C6  What ``commit_offsets`` returned from is durable and is what ``fetch_offsets`` gives. Groups
         do not see each other's offsets.
-    C7  A name is one member's. Whoever joins under a name in use ends the earlier session, which
+    C7  A name is one member's. A member that joins under a name in use ends the earlier session,
+    which
         can do nothing from then on: its ``renew`` is refused (StaleWriter), it neither leads nor
         claims. Epochs and tokens only rise and are never used twice.
     C8 A coordination may go back in time (a restored ZooKeeper) or be replaced by another one. That

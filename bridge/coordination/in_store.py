@@ -92,7 +92,7 @@ class StoreCoordinator:
         """Nothing is held open."""
 
     def lineage(self, group: str) -> str:
-        del group  # whoever loses one group's offsets has lost the datastore
+        del group  # a datastore that loses one group's offsets is lost as a whole
         return "store"
 
     def why_changed(self) -> str | None:
@@ -186,7 +186,7 @@ class StoreCoordinator:
             )
         }
         leads = entry is not None and is_owned_by(entry.value, session) and self._is_alive(session)
-        # Whoever takes the lead over changes the leader's entry, so an assignment by the old leader
+        # The next leader changes the leader's entry, so an assignment by the old leader
         # fails on its version.
         if (
             entry is None

@@ -28,8 +28,8 @@ from cellfeed.store.cells.body_codec import decode_bodies
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import DataDamaged
 
-# base offset, batch length | leader epoch, magic, crc | attributes, last offset delta, first
-# timestamp, last timestamp, producer id, producer epoch, base sequence, record count
+# Base offset, batch length; then leader epoch, magic, crc. The rest: attributes, last offset
+# delta, first timestamp, last timestamp, producer id, producer epoch, base sequence, record count.
 _OUTER: Final = struct.Struct(">qi")
 _MIDDLE: Final = struct.Struct(">ibI")
 _INNER: Final = struct.Struct(">hiqqqhii")

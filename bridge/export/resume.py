@@ -88,12 +88,12 @@ def decide(
         return found
     trimmed = f"cells {found.location} to {log_start - 1} were trimmed before they were exported"
     if not skips_trimmed:
-        return Refusal(f"{trimmed}; with `on_trimmed: skip` the export goes on without them")
+        return Refusal(f"{trimmed}; with `on_trimmed: skip` the export continues without them")
     return Resume(
         log_start,
         found.exported,
         "; ".join(
-            filter(None, (found.differs, f"{trimmed}, it goes on without them, as configured"))
+            filter(None, (found.differs, f"{trimmed}, it continues without them, as configured"))
         ),
     )
 

@@ -102,8 +102,8 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
             offset is not None or decision.location > context.terms.starts[shard]
         ):
             said = (
-                f"partition {shard}: {decision.differs}; the partition is believed, the export goes"
-                f" on at {decision.location}"
+                f"partition {shard}: {decision.differs}; the partition is believed, the export"
+                f" continues at {decision.location}"
             )
             _log.warning("%s: %s", group, said)
             context.repaired = [*context.repaired, said][-100:]

@@ -217,7 +217,8 @@ class ShardComparison:
             first = min(record.added_id, added_id)
             return self._differ(
                 first,
-                f"the partition goes on with cell {added_id}, the log with cell {record.added_id}",
+                f"the partition continues with cell {added_id}, the log with cell"
+                f" {record.added_id}",
             )
         value = message.value()
         if (

@@ -118,7 +118,7 @@ class LeaseKeeper:
                 try:
                     membership.renew()
                 except CellfeedError as error:
-                    # Work goes on: the claims hold until somebody else takes them over, and
+                    # Work continues: the claims hold until somebody else takes them over, and
                     # whatever is saved carries them as its fence.
                     _log.warning(
                         "the lease in group %s could not be renewed just now: %s",

@@ -37,7 +37,7 @@ class Throttle:
         self._free_at_s = 0.0
 
     def wait(self, cells: int) -> None:
-        """Comes back when so many more may be done."""
+        """Returns when so many more may be done."""
         if self.cells_per_s is None:
             return
         with self._lock:

@@ -136,7 +136,7 @@ class TriggerGroup:
         mine = self._member.assigned(session, self._datastore.shards)
         for shard, run in self._runs.items():
             # What was claimed in a session that has ended may be anybody's by now; it is claimed
-            # anew once the cell under way is done.
+            # again once the cell under way is done.
             if shard not in mine or run.epoch != session.epoch:
                 run.stop.set()
         self._release_stopped()
@@ -146,7 +146,7 @@ class TriggerGroup:
         in_vain = missing and self._runs.keys().isdisjoint(missing)
         self._claim_again_s = 2 * self._claim_again_s if in_vain else CLAIM_AGAIN_S
         if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
-            # Twice as long after each try in vain: a poke tells of those that were let go, and to
+            # Twice as long after each try in vain: a poke names the shards that were let go, and to
             # look at the claims of hundreds of shards is work.
             self._member.look_again(self._claim_again_s)
         self._look_at_parked()

@@ -90,7 +90,7 @@ def run_trigger_worker(
                 found = datastore.heads()
                 heads = {shard: head.watermark for shard, head in found.items()}
                 # A cell that waits for a minion is shown in a millisecond or two, and no wake-up
-                # tells of it.
+                # reports it.
                 busy = any(
                     head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values()
                 )

@@ -50,7 +50,7 @@ _NAMED_MAX: Final = 5
 _HISTORY: Final = "trim-history/"
 
 OnProgress = Callable[[int], None]
-"""Is told how many ids the log start has moved up by, after each step."""
+"""Gets how many ids the log start has moved up by, after each step."""
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def _repair_files(
         if each.place == CELLS_FILE and each.kind == "integrity"
     ]
     if damaged:
-        with suppress(CellfeedError):  # what is not mended is told by the next look
+        with suppress(CellfeedError):  # the next look reports damage that is left
             mender.rebuild_keys()
     if damaged and integrity_of(place / CELLS_FILE):
         for index in damaged:

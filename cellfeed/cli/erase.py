@@ -66,8 +66,7 @@ def erase(
         )
     else:
         console.print(
-            f"{erased.cells} bodies erased; the log tells of it at"
-            f" {erased.shard}/{erased.added_id}",
+            f"{erased.cells} bodies erased; the log marks it at {erased.shard}/{erased.added_id}",
             highlight=False,
         )
         for line in erased.kept:

@@ -19,7 +19,7 @@ def resume_group(name: str, group: str, instance: Opened, reason: str, *, as_jso
     """Ends the pause of ``group``, which the user calls ``name``. Raises as
     :meth:`~cellfeed.bridge.groups.control.Control.resume`."""
     ended = Control(instance.datastore.state, group).resume(operator(reason))
-    done(as_json, {"resumed": name}, f"{name} goes on; it was {ended}")
+    done(as_json, {"resumed": name}, f"{name} has resumed; it was {ended}")
 
 
 def done(as_json: bool, value: dict[str, Any], text: str) -> None:

@@ -253,7 +253,7 @@ def query(
     cursor: Annotated[
         str | None,
         typer.Option(
-            "--cursor", help="Go on behind an answer: what it said, everything else unchanged."
+            "--cursor", help="Continue behind an answer: what it said, everything else unchanged."
         ),
     ] = None,
     field: Annotated[

@@ -146,7 +146,7 @@ def main() -> None:
     except CellfeedError as error:
         _end(error)
     except BrokenPipeError:
-        sys.exit(1)  # whoever read our output has gone
+        sys.exit(1)  # the reader of our output has gone
     except _WRONG_PATH as error:
         if error.filename is None:
             raise  # not about a path that somebody gave

@@ -96,7 +96,7 @@ def set_offsets(
         print_json({"group": group, "offsets": offsets})
     else:
         console.print(
-            f"{group} goes on at"
+            f"{group} resumes at"
             f" {', '.join(f'{shard}:{offset}' for shard, offset in offsets.items() if offset is not None)}",  # noqa: E501
             highlight=False,
         )

@@ -69,7 +69,7 @@ def translate(
         table.add_row(str(each.partition), str(each.before), str(each.after))
     console.print(table)
     console.print(
-        f"{group} goes on at these offsets on"
+        f"{group} resumes at these offsets on"
         f" {'the exported topic' if to == 'kafka' else 'the topic of the gateway'}",
         highlight=False,
     )

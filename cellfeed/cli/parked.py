@@ -150,7 +150,7 @@ def resume(
             to=f"it was stopped: {stopped[:200]}",
         )
         parked.resume(group, entry(deed))
-    _done(as_json, {"resumed": group}, f"{group} goes on")
+    _done(as_json, {"resumed": group}, f"{group} has resumed")
 
 
 @app.command()

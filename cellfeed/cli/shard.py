@@ -124,7 +124,7 @@ def resume(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with moves that were cut off, each to the cluster that it was begun to; the shard map
+    """Resume moves that were cut off, each to the cluster that it was begun to; the shard map
     is written again where it is old."""
     with _opened(config, run_dir) as moving:
         wanted = set(_shards(shard, moving.shards)) if shard else None

@@ -101,7 +101,7 @@ def _print_storage(found: InstanceStatus, datastore: str) -> None:
         reason = f": {erasure.error}" if erasure.error else ""
         text = (
             f"the erasure of row {erasure.row_key}, asked for at {asked}, is not done yet; a worker"
-            f" goes on with it by itself{reason}"
+            f" finishes it by itself{reason}"
         )
         console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
 

@@ -122,7 +122,7 @@ def reset(
     if as_json:
         print_json(_as_json(deed))
         return
-    console.print(f"{group} goes on at {places(deed, None)}", highlight=False)
+    console.print(f"{group} resumes at {places(deed, None)}", highlight=False)
     if deed.unparked:
         console.print(
             f"{deed.unparked} parked cells were taken off the queue: it comes to them again",
@@ -130,7 +130,7 @@ def reset(
         )
     if paused is not None:
         console.print(
-            f"it is {paused}; let it go on with: cellfeed triggers resume {group}", highlight=False
+            f"it is {paused}; let it resume with: cellfeed triggers resume {group}", highlight=False
         )
 
 

@@ -60,8 +60,8 @@ def start_all(directory: RunDir, config: Config, say: Say) -> None:
             except (Unavailable, OSError) as error:
                 directory.say_missing(name, str(error))
                 say(
-                    f"{name} HAS NOT STARTED. The rest goes on without it, and it is tried again:"
-                    f" {error}"
+                    f"{name} HAS NOT STARTED. The rest keeps running without it, and it is tried"
+                    f" again: {error}"
                 )
         _init_clusters(directory, config, say)
         for name, kind in process_names(config)[len(servers) :]:

@@ -60,7 +60,7 @@ class KafkaServer:
         formatted = self.directory / "formatted"
         if formatted.exists():
             return
-        # The mark comes last: a start that was killed leaves a folder that is formatted anew.
+        # The mark comes last: a start that was killed leaves a folder that is formatted again.
         shutil.rmtree(data, ignore_errors=True)
         command = [
             *self._java(),

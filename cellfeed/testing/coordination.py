@@ -24,7 +24,7 @@ from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
 
 
 class Observer(Protocol):
-    """Whoever wants to hear what a worker came to."""
+    """Gets what a worker claims, and what is refused to it."""
 
     def claimed(self, gate: Gate, claims: Collection[Claim]) -> None: ...
 
@@ -34,7 +34,7 @@ class Observer(Protocol):
 
 
 class _Watched:
-    """Tells of claims and of refused saves; put before the coordinator that does the work."""
+    """Reports claims and of refused saves; put before the coordinator that does the work."""
 
     _gate: Gate
     _observer: Observer

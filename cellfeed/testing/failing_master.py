@@ -89,8 +89,8 @@ class FailingMaster:
         with self._lock:
             self.check_master()
             if any(cell.triple in self._on_master for cell in cells):
-                # time has passed since the first try: whoever puts it again finds another master,
-                # or none yet
+                # time has passed since the first try: a caller that puts it again finds another
+                # master, or none yet
                 self._die()
                 self.check_master()
             doomed = self._doomed(cells)

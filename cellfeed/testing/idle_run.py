@@ -295,8 +295,8 @@ class IdleRun:
             return False
         if self._coordination.tree is None:
             return True
-        # A shard is claimed first and begun then: only a worker that has begun goes on without
-        # ZooKeeper.
+        # A shard is claimed first and begun then: only a worker that has begun keeps running
+        # without ZooKeeper.
         begun = Footholds(self._engine.state, group, self._engine.datastore).tokens()
         return begun == {shard: token for shard, (_, token) in claims.items()}
 

@@ -197,9 +197,9 @@ class Kit:
         puts come to ``unknown`` (OutcomeUnknown), no reader is ever shown them, and the cells that
         come after get their ids.
 
-        Of a larger put it is the last cells that are lost. Whoever puts such a cell again finds the
-        new master. For ``away_s`` seconds after the death there is none, and puts, reads by key and
-        the state table raise StorageUnavailable.
+        Of a larger put it is the last cells that are lost. A caller that puts such a cell again
+        finds the new master. For ``away_s`` seconds after the death there is none, and puts, reads
+        by key and the state table raise StorageUnavailable.
         """
         if lose < 1:
             raise ValueError(f"failover(lose={lose}): one cell at least")

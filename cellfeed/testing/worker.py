@@ -122,7 +122,7 @@ class Worker:
                 drain_s=_DRAIN_S,
                 exit_process=self._end_process,
             )
-        except BaseException as error:  # whatever it is, the run is told
+        except BaseException as error:  # whatever it is, the run reports it
             self.error = error
 
     def _end_process(self, code: int) -> None:

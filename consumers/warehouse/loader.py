@@ -138,7 +138,7 @@ class WarehouseLoader:
                 self._flush_due()
                 if self._reached(until_offsets):
                     # Another loader may be faster with some of it: then the position is not reached
-                    # after all, and reading goes on.
+                    # after all, and reading continues.
                     self._flush(list(self._shards))
                 if on_progress:
                     on_progress(self._report())
@@ -201,8 +201,8 @@ class WarehouseLoader:
             self._stop_shard(
                 shard,
                 f"partition {shard} of {self._topic} has no offset"
-                f" {self._shards[shard].next_offset}, where the table goes on: the log was trimmed"
-                f" before it was loaded, or is another log ({error.str()})",
+                f" {self._shards[shard].next_offset}, where the table continues: the log was"
+                f" trimmed before it was loaded, or is another log ({error.str()})",
             )
         elif error.fatal():
             raise Unavailable(f"the Kafka client gave up: {error.str()}")

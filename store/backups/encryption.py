@@ -116,7 +116,7 @@ def _recipient(text: str) -> Any:
     if text.upper().startswith(_SECRET_BEGINS):
         raise InvalidRequest(
             "a secret key stands where a recipient should be: give its public half (age1…), which"
-            " `age-keygen -y FILE` prints. Whoever could read that place has the secret by now"
+            " `age-keygen -y FILE` prints. Everybody who could read that place may have the secret"
         )
     try:
         return pyrage.x25519.Recipient.from_str(text)

@@ -244,8 +244,8 @@ class ScanShardsMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ShardCellsMessage(msgspec.Struct):
-    """A piece of a shard's log. Go on from ``next_location``; no cells means the end of the log for
-    now."""
+    """A piece of a shard's log. Continue from ``next_location``; no cells means the end of the log
+    for now."""
 
     shard: int
     cells: list[CellMessage]

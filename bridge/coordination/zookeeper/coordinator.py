@@ -92,7 +92,7 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
         if leader is not None and is_owned_by(leader[0], session):
             write = Set(self._paths.assignment(session.group, birth), _encode(shares))
             try:
-                # Whoever takes the lead over sets the leader's znode, so an assignment by the old
+                # The next leader sets the leader's znode, so an assignment by the old
                 # leader fails on its version.
                 self._history.commit(
                     [Check(leader_path, leader[1].version), self._is_alive(session), write]

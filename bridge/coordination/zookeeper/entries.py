@@ -3,7 +3,7 @@ transaction spans both. The transaction in ZooKeeper decides: it holds the entri
 of their own. From there they are written to the state table, in order, each once. Crash points:
 
     before the transaction              nothing happened
-    after it, before the state table    the znode stands. Whoever claims the partition next writes
+    after it, before the state table    the znode stands. The partition's next owner writes
                                         it first, and the writer itself does before its next one
     after the state table, before the znode is deleted      as before, but the state table has its
                                                             random identity among those that were

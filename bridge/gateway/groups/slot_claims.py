@@ -276,7 +276,7 @@ def why_stopped(state: StateTable, coordinator: Coordinator) -> str | None:
     if coordinator.keeps_in_store or (reason := changed_lineage(state, coordinator, GROUP)) is None:
         return None
     return (
-        f"consumer groups wait: {reason}; look at their offsets, and let them go on with these:"
+        f"consumer groups wait: {reason}; look at their offsets, and let them resume from these:"
         " cellfeed offsets accept"
     )
 

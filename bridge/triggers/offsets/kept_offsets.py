@@ -329,7 +329,7 @@ def last_known(state: StateTable, group: str, topic: str, shards: Sequence[int])
 def choices(group: str) -> str:
     """What somebody can do whose offsets are lost."""
     return (
-        f"say where it goes on: cellfeed offsets set {group} kept|earliest|latest|SHARD:LOCATION,…"
+        f"say where it resumes: cellfeed offsets set {group} kept|earliest|latest|SHARD:LOCATION,…"
     )
 
 

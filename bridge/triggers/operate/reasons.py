@@ -48,7 +48,7 @@ def waits_because(group: str, pause: Pause | None, lost: str | None, stopped: st
         return str(pause)
     if lost is not None:
         return f"stands still: {lost}; {choices(group)}"
-    return f"stopped: {stopped}; go on with: cellfeed parked resume {group}" if stopped else ""
+    return f"stopped: {stopped}; resume it: cellfeed parked resume {group}" if stopped else ""
 
 
 def workers(snapshot: GroupSnapshot) -> list[str]:

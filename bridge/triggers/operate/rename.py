@@ -280,7 +280,7 @@ class _Decision:
                 if shard in saved or each.kept.location is not None
             }
             self._add(carried_footholds(self._new, topic, begun, starts))
-            # Whoever looked at the group before it began has remembered its lineage.
+            # A process that looked at the group before has remembered its lineage.
             key = lineage_key(self._new)
             remembered = state.get(key)
             self.write[key] = coordinator.lineage(self._new).encode()

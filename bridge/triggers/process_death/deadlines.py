@@ -11,7 +11,7 @@ shard for as long as its process lives. So the honest end of a time-out is the e
 3. The worker stops its other shards, each after the call that is under way, for at most
    ``TIME_OUT_DRAIN_S``. It saves how far they have come and gives them back. It does not give back
    the shard with the overdue call: the function may still be at it.
-4. The process ends at once (``os._exit``) with the code ``EXIT_TIMED_OUT``. Whoever supervises it
+4. The process ends at once (``os._exit``) with the code ``EXIT_TIMED_OUT``. Its supervisor
    starts it again; ``cellfeed up`` does. The shard is taken over when the lease has run out, or
    sooner by the restarted process, under its name.
 5. A cell whose record shows that its tries are used up (the policy for

@@ -83,7 +83,7 @@ class Position:
         if self._membership.is_sure(self._epoch):
             return
         location = self._progress.location
-        # Saving asks as well, and leaves whoever may be about to take over nothing to run again.
+        # Saving asks as well, and leaves the next owner nothing to run again.
         moved = {self._key: CommittedOffset(location)} if location != self._saved else {}
         try:
             self._offsets.commit_offsets(self._group, moved, claims=[self._claim])
@@ -94,7 +94,7 @@ class Position:
             if self._foothold is None:
                 raise
             if isinstance(error, OutcomeUnknown) and moved:
-                # It may be saved all the same, later: the next owner must know that such an offset
+                # It may still be saved, later: the next owner must know that such an offset
                 # is older than what is kept here.
                 self._foothold.keep(location, failed=error)
             else:

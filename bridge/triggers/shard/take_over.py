@@ -3,7 +3,7 @@
 In this order, each step after the one before is done for all shards together:
 
 1. where the group begins is settled (``start.py``), for shards that nobody has begun;
-2. who holds the shards' claims is looked at. Whoever is overtaken by the next step has not given
+2. who holds the shards' claims is looked at. An owner that the next step overtakes has not given
    its shard back: it died, or lost touch. Cells may have been under way there, so those that can
    have been are run with their tries on record (``recorded_attempts.py``);
 3. the shards are claimed, and their offsets read under the claims;

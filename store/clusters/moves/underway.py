@@ -45,7 +45,7 @@ def underway(clusters: Clusters) -> list[Underway]:
         for shard, left in leaving.items():
             copy = notes[left.target][1].get(shard) if left.target in notes else None
             # Another move of the shard may be under way by now: what is kept here of the one before
-            # is told by itself.
+            # is reported by itself.
             owner = next((each for each, (served, *_) in notes.items() if shard in served), None)
             if owner is None and (fence := fence_of(notes, shard)) is not None and fence[0] != name:
                 continue

@@ -127,8 +127,8 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
             " rejoin --put-again`"
         )
     # Recorded before it follows, so that nobody is shown what only it and the master have while a
-    # promotion could go on without it; where no other minion is left that a semi-synchronous commit
-    # could wait for, it has to be there for that itself.
+    # promotion could continue without it; where no other minion is left that a semi-synchronous
+    # commit could wait for, it has to be there for that itself.
     joined = role.with_minion(node, semi_sync=cluster.semi_sync)
     recorded = _is_recorded(quick, role, joined)
     failpoint("rejoin.after_record")

@@ -18,7 +18,7 @@ counter does not fit the cells. ``key``: a cell in the wrong shard, or not found
 ``index``: an entry does not fit the cells. ``unread``: something could not be looked at."""
 
 OnCells = Callable[[int], None]
-"""Is told how many cells have been looked at, after each piece."""
+"""Gets how many cells have been looked at, after each piece."""
 
 
 @dataclass(frozen=True, slots=True)

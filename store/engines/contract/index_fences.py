@@ -50,7 +50,7 @@ class FencedStorage(Protocol):
         ...
 
     def set_fences(self, numbers: Mapping[int, int]) -> None:
-        """Comes back when the numbers, or higher ones, are on disk and every transaction under
+        """Returns when the numbers, or higher ones, are on disk and every transaction under
         lower ones has ended. X2."""
         ...
 

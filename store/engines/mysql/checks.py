@@ -120,7 +120,7 @@ _MYSQL: Final = (
     _Rule(
         "gtid_mode",
         "ON",
-        "who has which commits is told by their global transaction ids",
+        "global transaction ids say which server has which commits",
         at_run_time=False,
     ),
     _Rule(

@@ -188,7 +188,7 @@ class MySqlDictionaries:
         refuse_lost(self._server, self.kept())
 
     def _content(self, dictionary_id: int) -> str:
-        """The statement that finds a content. Whoever writes a turn or takes a content away locks
+        """The statement that finds a content. A writer of a turn, or of a removal, locks
         its row first: there is never a turn without its content."""
         return f"SELECT dictionary_id FROM {self._contents} WHERE dictionary_id = {dictionary_id:d}"
 

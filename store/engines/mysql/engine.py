@@ -209,7 +209,7 @@ class MySqlEngine:
             self._server.drop_idle()
 
     def settle(self, terms: WriteTerms) -> None:
-        """Comes back when a write under these terms would be acknowledged. Raises
+        """Returns when a write under these terms would be acknowledged. Raises
         StorageUnavailable, StaleWriter."""
         with self._server.connection() as connection:
             self._guard.settle(connection, terms)

@@ -204,7 +204,7 @@ class Guard:
                 ) from error
 
     def settle(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
-        """Comes back when a write under these terms is allowed, for a caller that begins a long
+        """Returns when a write under these terms is allowed, for a caller that begins a long
         one. Raises as :meth:`explain`."""
         for _ in range(ATTEMPTS_MAX):
             [(holds,)] = query(connection, f"SELECT IF({self.condition(terms)}, 1, 0)")

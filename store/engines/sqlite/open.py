@@ -143,7 +143,7 @@ def history_of(cells: SqliteFile) -> History:
 
 def renew_index(cells: SqliteFile) -> None:
     """Makes the next :func:`open_other` make an empty file for indexes. What is there is moved
-    aside, its logs first: a log beside another file would be taken for that one's. Whoever calls it
+    aside, its logs first: a log beside another file would be taken for that one's. The caller
     has marked every version of an index as dropped: an empty file has no entries of them. A process
     that has the old file open writes no more to it."""
     path = cells.path.with_name(INDEX_FILE)

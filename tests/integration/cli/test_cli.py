@@ -396,7 +396,7 @@ def test_a_stopped_trigger_is_shown_and_resumed(run: Run, opened: Datastore) -> 
     park(opened, 3)
     StoreCoordinator(opened.state).commit_offsets("billing", {})
     ParkedCells(opened.state).stop("billing", "100 cells [/parked]")
-    assert run("parked", "resume", "billing").out == "billing goes on\n"
+    assert run("parked", "resume", "billing").out == "billing has resumed\n"
     assert ParkedCells(opened.state).stopped_because("billing") is None
     assert run("parked", "resume", "billing").code == 1
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -78,25 +80,95 @@ def _texts(path: Path) -> Iterator[Text]:
         yield from (Text(f"{module}:{getattr(node, 'lineno', 0)}", each) for each in found if each)
 
 
+def _words_of_no_field(text: str) -> Iterator[str]:
+    for word, better in INSTEAD.items():
+        if re.search(rf"\b{word}\b", text, re.IGNORECASE):
+            yield f"{word!r} is not the field's word ({better}): {text}"
+
+
 def _faults(text: str) -> Iterator[str]:
     for sentence in re.split(r"(?<=[.!?;:])\s+", " ".join(text.split())):
         if (count := len(sentence.split())) > WORDS_MAX:
             yield f"{count} words, at most {WORDS_MAX}: {sentence}"
-        for word, better in INSTEAD.items():
-            if re.search(rf"\b{word}\b", sentence):
-                yield f"{word!r} is not the field's word ({better}): {sentence}"
+        yield from _words_of_no_field(sentence)
+
+
+def _named(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+def _modules(folder: str) -> list[Path]:
+    """Those of a folder, each once: not by the links of the import names."""
+    return [
+        path
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not any(parent.is_symlink() for parent in path.parents)
+    ]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_messages_and_help_are_in_plain_words(folder: str) -> None:
-    paths = [
-        path
-        for path in (ROOT / folder).rglob("*.py")
-        if not any(parent.is_symlink() for parent in path.parents)
-    ]
+    paths = _modules(folder)
     texts = [text for path in paths for text in _texts(path)]
     assert texts
     assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+
+
+def _literals(path: Path) -> Iterator[Text]:
+    """Every text of words in the module but its docstrings: what commands print is one of them."""
+    tree = ast.parse(path.read_text())
+    docstrings = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    parts = {
+        id(part)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.JoinedStr)
+        for part in each.values
+    }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant | ast.JoinedStr)
+            and id(node) not in docstrings | parts
+            and (text := _text_of(node)).count(" ") > 1
+        ):
+            yield Text(f"{path.relative_to(ROOT)}:{node.lineno}", text)
+
+
+def _comments(path: Path) -> Iterator[Text]:
+    """Those of whole lines, joined where one continues on the next line, and those behind code."""
+    before: tuple[int, int] | None = None
+    joined, place = "", 0
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type != tokenize.COMMENT or re.match(r"#(!| ---| noqa| type:)", token.string):
+            continue
+        is_whole = token.line.lstrip().startswith("#")
+        if is_whole and before == (token.start[0] - 1, token.start[1]):
+            joined += token.string[1:]
+        else:
+            yield Text(f"{_named(path)}:{place}", joined)
+            joined, place = token.string[1:], token.start[0]
+        before = token.start
+    yield Text(f"{_named(path)}:{place}", joined)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_texts_have_the_fields_words(folder: str) -> None:
+    texts = [text for path in _modules(folder) for text in _literals(path)]
+    assert texts
+    assert [
+        f"{place}: {fault}" for place, text in texts for fault in _words_of_no_field(text)
+    ] == []
+
+
+@pytest.mark.parametrize("place", [*FOLDERS, "schemas"])
+def test_comments_are_in_plain_words(place: str) -> None:
+    texts = [text for path in _modules(place) for text in _comments(path)]
+    assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+
+
+def test_a_comment_of_two_lines_is_read_as_one_text(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("# It goes\n# on.\nx = 1  # read anew\n")
+    assert [fault for _, text in _comments(module) for fault in _faults(text)] != []
 
 
 def _docstrings(path: Path) -> Iterator[Text]:
@@ -122,11 +194,7 @@ def _parts_of(docstring: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("place", [*FOLDERS, "schemas"])
 def test_docstrings_are_in_plain_words(place: str) -> None:
-    paths = [
-        path
-        for path in sorted((ROOT / place).rglob("*.py"))
-        if not any(parent.is_symlink() for parent in path.parents)
-    ]
+    paths = _modules(place)
     assert paths
     texts = [text for path in paths for text in _docstrings(path)]
     assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []

@@ -96,7 +96,7 @@ def test_cells_that_were_trimmed_before_they_were_exported_are_never_passed_over
     assert f"cells {untrimmed.location} to {log_start - 1} were trimmed" in refused.because
     assert not isinstance(skipped, Refusal)
     assert skipped[:2] == (log_start, untrimmed.exported)
-    assert "goes on without them" in skipped[2]
+    assert "continues without them" in skipped[2]
 
 
 def test_an_empty_partition_is_begun_at_the_start_or_behind_cells_that_were_only_left_out() -> None:

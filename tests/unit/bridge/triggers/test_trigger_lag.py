@@ -238,7 +238,7 @@ def test_a_trigger_that_stopped_or_was_paused_says_so_for_every_shard(
     lag = read(datastore, coordinator)
     assert (
         lag.waits_because
-        == f"stopped: 100 cells are parked; go on with: cellfeed parked resume {GROUP}"
+        == f"stopped: 100 cells are parked; resume it: cellfeed parked resume {GROUP}"
     )
     assert reasons(lag) == {lag.waits_because}
     Control(datastore.state, GROUP).pause(BY)

@@ -111,11 +111,11 @@ async def handle(
         # Another gateway may have shown more than this one has looked at yet; no client gets
         # "out of range" by a watermark of a moment ago.
         await context.heads.refresh()
-    lives = await _live_from(context, all_wanted, peer)
+    live_starts = await _live_from(context, all_wanted, peer)
     while True:
         seen = {shard: context.heads[shard] for shard in shards}
         answers, found_bytes, failed = await _read(
-            context, all_wanted, seen, request.max_bytes, lives
+            context, all_wanted, seen, request.max_bytes, live_starts
         )
         remaining_s = deadline_s - monotonic()
         if not (
@@ -196,7 +196,7 @@ async def _read(
     all_wanted: Sequence[_Wanted],
     seen: Mapping[int, Head],
     request_bytes_max: int,
-    lives: Mapping[tuple[str, int], int],
+    live_starts: Mapping[tuple[str, int], int],
 ) -> tuple[list[_Answer], int, bool]:
     """Reads up to the watermarks that were ``seen``, so that all partitions with new cells are read
     together. Cells that arrive meanwhile are the next fetch's: following newer and newer ends would
@@ -208,7 +208,7 @@ async def _read(
         for each, error in zip(all_wanted, errors, strict=True)
         if each.topic is not None
         and error is ErrorCode.none
-        and lives.get((each.topic.name, each.partition), 0)
+        and live_starts.get((each.topic.name, each.partition), 0)
         <= each.offset
         < (head := seen[each.partition]).watermark
     ]
@@ -229,7 +229,7 @@ async def _read(
             not found_bytes or (left > 0 and monotonic() < until_s)
         ):
             bytes_max = max(min(wanted.bytes_max, left), 1)
-            live_from = lives.get((wanted.topic.name, wanted.partition), 0)
+            live_from = live_starts.get((wanted.topic.name, wanted.partition), 0)
             # While this one waits for the store or is encoded, the next one is begun.
             if left > bytes_max and (following := next(ahead, None)) is not None:
                 context.blocks.begin(*following)

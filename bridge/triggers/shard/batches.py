@@ -47,17 +47,17 @@ class _Waiting:
 
 class Batches:
     """Of one shard's run. Used by one thread at a time. ``scan(location, limit)`` reads the shard's
-    log; ``alone(added_id)`` says which cells come alone."""
+    log; ``is_batch_of_one(added_id)`` says which cells come alone."""
 
     def __init__(
         self,
         trigger: Trigger,
         scan: Callable[[int, int], list[StoredCell]],
-        alone: Callable[[int], bool],
+        is_batch_of_one: Callable[[int], bool],
     ) -> None:
         self._trigger = trigger
         self._scan = scan
-        self._alone = alone
+        self._is_batch_of_one = is_batch_of_one
         self.log_end = ADDED_ID_MAX
         """Where the log ended when somebody looked: what has come since is found at the next look,
         so nothing is read there. Set by any thread."""
@@ -108,10 +108,10 @@ class Batches:
                 return
             for cell in read:
                 if takes(cell):
-                    alone = self._alone(cell.added_id)
+                    is_batch_of_one = self._is_batch_of_one(cell.added_id)
                     size = decoded_bytes_bound(cell.body)
                     if cells and (
-                        alone
+                        is_batch_of_one
                         or body_bytes + len(cell.body) > SCAN_BYTES_MAX
                         or decoded_bytes + size > SCAN_DECODED_BYTES_MAX
                     ):
@@ -119,7 +119,7 @@ class Batches:
                         given, cells, body_bytes, decoded_bytes = given + len(cells), [], 0, 0
                     cells.append(cell)
                     body_bytes, decoded_bytes = body_bytes + len(cell.body), decoded_bytes + size
-                    if alone or len(cells) == full:
+                    if is_batch_of_one or len(cells) == full:
                         yield cells, cell.added_id + 1
                         given, cells, body_bytes, decoded_bytes = given + len(cells), [], 0, 0
                 location = cell.added_id + 1

@@ -71,7 +71,7 @@ class Parking:
                 f" is {self._claim.partition}/{cell.added_id}"
             )
 
-    def hold(self, cell: StoredCell) -> None:
+    def park_behind(self, cell: StoredCell) -> None:
         """Parks a cell unrun, behind the parked cell of its row key. Raises StaleWriter,
         Unavailable."""
         self._position.make_sure()

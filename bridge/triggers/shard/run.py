@@ -62,13 +62,13 @@ class ShardRun:
         self._batches = Batches(
             self._trigger,
             lambda location, limit: engine.scan(context.shard, location, limit),
-            self._is_alone,
+            self._is_batch_of_one,
         )
         self._careful_before = context.careful_before
         self._careful_left = CHUNK_CELLS + (self._trigger.batch or 0)
         """Cells that can have been run since the last save: no more of them were under way."""
-        self._has_settled_tries = False
-        self._alone = True
+        self._has_settled_recorded = False
+        self._is_outside_sweep = True
 
     @property
     def is_overdue(self) -> bool:
@@ -94,7 +94,7 @@ class ShardRun:
         claim is void."""
         self._parking.stopped_trigger = False
         self._position.save_what_failed()
-        self._settle_tries()
+        self._settle_recorded()
         self._parking.look_at_rows()
         before = self.progress.location
         with self._trigger.backlog_turn if self._batches.is_behind(before) else nullcontext():
@@ -108,7 +108,7 @@ class ShardRun:
             self._position.save_if_due()
         else:
             self._position.save()
-        self._alone = False
+        self._is_outside_sweep = False
         return self.progress.location > before
 
     # --- in a sweep -------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class ShardRun:
         """Whether its next cells, if there are any, may be run with those of other shards."""
         location = self.progress.location
         plain = not (
-            self._alone
+            self._is_outside_sweep
             or self.stop.is_set()
             or self._position.is_away
             or self._is_careful(location)
@@ -142,9 +142,9 @@ class ShardRun:
         self.progress.last_progress_s = time.time()
         self.progress.because = f"came to {location - 1}"
 
-    def go_alone(self) -> None:
+    def leave_sweep(self) -> None:
         """Has the next chunk run by itself, whatever the sweep that it was in came to."""
-        self._alone = True
+        self._is_outside_sweep = True
 
     @property
     def position(self) -> Position:
@@ -164,7 +164,7 @@ class ShardRun:
 
     def retry_parked(self, only_asked: bool) -> int:
         """Tries parked cells of this shard again, once each; how many ran."""
-        self._settle_tries()
+        self._settle_recorded()
         self._position.make_sure()
         if self._position.parking_is_unanswered:
             if self._position.is_saved:
@@ -173,10 +173,10 @@ class ShardRun:
             return 0
         return self._retry.run(only_asked)
 
-    def _settle_tries(self) -> None:
-        if not self._has_settled_tries:
+    def _settle_recorded(self) -> None:
+        if not self._has_settled_recorded:
             self._retry.settle(self.progress.location)
-            self._has_settled_tries = True
+            self._has_settled_recorded = True
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class ShardRun:
                 parts.append((part[held:], whole))
                 part = part[:held]
             elif held == 0:
-                self._parking.hold(part[0])
+                self._parking.park_behind(part[0])
                 self._move_past(part[0])
                 parts.extend([(part[1:], whole)] if part[1:] else [])
                 if self._parking.stopped_trigger:
@@ -200,7 +200,7 @@ class ShardRun:
             self._position.make_sure()
             result = self._attempts.run(
                 part,
-                on_record=len(part) == 1 and self._counts_tries(part[0]),
+                on_record=len(part) == 1 and self._counts_attempt(part[0]),
                 attempts_max=None if whole or len(part) == 1 else 1,
             )
             if isinstance(result, Stopped):
@@ -227,10 +227,10 @@ class ShardRun:
     def _is_careful(self, added_id: int) -> bool:
         return added_id < self._careful_before and self._careful_left > 0
 
-    def _is_alone(self, added_id: int) -> bool:
+    def _is_batch_of_one(self, added_id: int) -> bool:
         return self._is_careful(added_id) or self._recorded.of(added_id) is not None
 
-    def _counts_tries(self, cell: StoredCell) -> bool:
+    def _counts_attempt(self, cell: StoredCell) -> bool:
         """Whether a try of a cell is counted beforehand."""
         if not self._is_careful(cell.added_id):
             return self._recorded.of(cell.added_id) is not None

@@ -66,7 +66,7 @@ class Sweep:
         except (Exception, SystemExit) as error:
             _log.debug("%s: each shard continues by itself: %s", self._trigger.group, error)
             for run in runs:
-                run.go_alone()
+                run.leave_sweep()
 
     def _run_cells(self, runs: Sequence[ShardRun]) -> None:
         wanted = self._ranges(runs)
@@ -88,7 +88,7 @@ class Sweep:
             else:
                 # the heads told of more than the log gives just now: there is no use in sweeping
                 # again at once
-                run.go_alone()
+                run.leave_sweep()
         # Large cells: fewer are read the next time, more again when they are small.
         self._cells_max = (
             max(_CELLS_MIN, self._cells_max // 2)

@@ -54,7 +54,7 @@ class Placement:
         self.map = shard_map
         for name, cluster in clusters.items():
             cluster.belong_to(shard_map.history_id)
-            cluster.hold(shard_map.shards_of(name))
+            cluster.assign(shard_map.shards_of(name))
 
     def cluster_of(self, shard: int) -> Cluster:
         """Raises StorageUnavailable for a shard that went to a cluster which this process does not
@@ -120,10 +120,10 @@ class Placement:
                     and (old := self._clusters.get(self._by_shard[s])) is not None
                 }
                 if arrived:
-                    cluster.hold(sorted({*cluster.shards, *arrived}), arrived)
+                    cluster.assign(sorted({*cluster.shards, *arrived}), arrived)
             self._by_shard = by_shard
             for name, cluster in self._clusters.items():
-                cluster.hold(shard_map.shards_of(name))
+                cluster.assign(shard_map.shards_of(name))
         self.map = shard_map
 
     def _first_map(self) -> ShardMap:

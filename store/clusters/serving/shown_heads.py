@@ -54,7 +54,7 @@ class ShownHeads(KnownRole):
         self._last: dict[int, Head] = {}
         self._lacks = False
 
-    def hold(self, shards: Sequence[int], arrived: Mapping[int, Head] | None = None) -> None:
+    def assign(self, shards: Sequence[int], arrived: Mapping[int, Head] | None = None) -> None:
         """The shard map gives it these shards from now on. ``arrived``: the last heads of shards
         that this process knows from when they were on another cluster; cells that were shown stay
         shown (I9), and no leader epoch falls (I10)."""

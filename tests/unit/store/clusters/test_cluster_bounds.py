@@ -32,10 +32,10 @@ def raising(error: Exception) -> Any:
 
 def test_what_is_known_of_a_shard_that_arrives_takes_nothing_back(cluster: Cluster) -> None:
     before = cluster.heads()[0]
-    cluster.hold([0], {0: head(4, log_start=2)})
+    cluster.assign([0], {0: head(4, log_start=2)})
     assert cluster.shown(0) == before.watermark == 9
     assert cluster.last_head(0).next_added_id == 10
-    cluster.hold([0], {0: head(30, log_start=20, epoch=2)})
+    cluster.assign([0], {0: head(30, log_start=20, epoch=2)})
     after = cluster.heads()[0]
     assert (after.watermark, after.log_start, after.leader_epoch) == (30, 20, 2)
 

@@ -68,7 +68,7 @@ class Datastore(Reads):
         return self.engine.datastore
 
     def history(self) -> History:
-        """Whose cells these are, and of which history they are restored
+        """Whose cells these are, and the history from which they were restored
         (:mod:`cellfeed.store.histories`)."""
         return self.engine.history
 

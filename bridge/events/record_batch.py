@@ -245,7 +245,7 @@ def _records(data: bytes, position: int, end: int) -> list[Record]:
         if size < _RECORD_BYTES_MIN - 1 or record_end > end:
             raise DataDamaged(f"a record claims {size} bytes, which is none or beyond its batch")
         if data[at]:
-            raise DataDamaged(f"a record has attributes {data[at]:#x}, of which none exists")
+            raise DataDamaged(f"a record has attributes {data[at]:#x}, and none exists")
         elapsed_ms, field = read_varint(data, at + 1)
         offset_delta, field = read_varint(data, field)
         key, field = _nullable(data, field, record_end)

@@ -1,5 +1,5 @@
-"""What a configuration says of an export: which view of the log goes to which topic of which
-cluster, and how."""
+"""What a configuration says of an export: the view of the log, the topic and its cluster, and how
+records are written."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ one (Kafka's own offsets), and back.
 
 In a partition of an export added_ids rise with the offsets. But the marks of transactions and the
 records of aborted ones take offsets too, and cells that a view leaves out have none. So the record
-is found by its header: a binary search, each probe of which reads the first record at or behind an
+is found by its header: a binary search, whose probes each read the first record at or behind an
 offset.
 
 A position means the next cell to read, so it is translated to the first record of that cell or a

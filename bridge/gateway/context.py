@@ -63,8 +63,7 @@ class GatewayContext:
         return self.security.may(peer.principal, kind, name, operation)
 
     def topic_refused(self, peer: Peer, topic: Topic | None, operation: Operation) -> bool:
-        """For a topic that was asked for by its id: one that is not there is nobody's to be
-        refused."""
+        """For a topic that was asked for by its id: a topic that does not exist refuses nobody."""
         return topic is not None and not self.may(peer, "topic", topic.name, operation)
 
     async def topics_named(self, names: Iterable[str]) -> list[Topic | None]:

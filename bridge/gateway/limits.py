@@ -85,7 +85,7 @@ NEWEST_CELLS: Final = 1_000
 one query for them takes a few milliseconds."""
 
 LATEST_READS_MAX: Final = 100_000
-"""Reads of topics ``@latest`` of which it is remembered where they went live, some 300 bytes each:
+"""Reads of topics ``@latest`` whose live location is remembered, some 300 bytes each:
 2,000 consumers of 50 partitions."""
 
 FOLLOW_UP_S: Final = (*[0.001] * 10, *[0.003] * 10, *[0.01] * 10)

@@ -2,7 +2,7 @@
 over the members that are there.
 
 An absent member has died, or is about to return: after ZooKeeper was away all members return, and
-one is the first. So a leader that has just come to the coordination itself leaves absent members
+one is the first. So a leader that has just connected to the coordination leaves absent members
 what they have claimed for a moment (``assignment.py``); what nobody has claimed is given at once. A
 member that left in good order has given its claims back. A member that dies while the leader is in
 touch is replaced as soon as its session has ended.

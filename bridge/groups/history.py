@@ -41,7 +41,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     before: dict[int, int | None] = {}
     after: dict[int, int] = {}
     unparked: int = 0
-    """Parked cells that were taken off the queue, because the group comes to them again."""
+    """Parked cells that were taken off the queue, because the group reaches them again."""
 
 
 class Operator(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ up, before it runs another cell, and drops them.
 While coordination is away, nobody joins, leaves or takes over, and every worker continues with the
 shards that it has. A group whose offsets were lost stands still and says why, see
 ``kept_offsets.py``. So does one that was paused or is being reset, see ``control.py``. So does a
-shard of which cells were trimmed before the group came to them. The worker reports on each shard to
+shard whose cells were trimmed before the group reached them. The worker reports on each shard to
 other processes, see ``progress_records.py``.
 """
 

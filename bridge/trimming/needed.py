@@ -10,7 +10,7 @@ first cell that it still needs.
     consumer groups     what they committed through a gateway, of whatever topic: those per column,
                         of views and ``@latest`` have the offsets of the full log.
                         Where a coordination is shared with other datastores, the offsets of these
-                        count as well: which view is of which datastore is not known here
+                        count as well: this function cannot tell whose they are
 
 Readers that are no group are not known: Kafka clients that keep their own offsets, readers by HTTP.
 They get an error when they read below the start of the log.

@@ -55,7 +55,7 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What a trim comes to in one shard: the log begins at ``below`` then, not at ``log_start``.
+    """The result of a trim in one shard: the log begins at ``below`` then, not at ``log_start``.
     ``needed``: groups that need what goes."""
 
     shard: int

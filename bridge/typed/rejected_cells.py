@@ -135,7 +135,7 @@ def forget_row(state: StateTable, row_key: UUID) -> None:
 def _fits(engine: Engine, columns: TypedColumns, cell: UnfitCell) -> bool:
     typed = columns.named(cell.column)
     found: list[StoredCell] = engine.scan(cell.shard, cell.added_id, 1)
-    # A cell that is not there, or was erased, is in nobody's way: nothing is left out for it.
+    # A cell that is missing or erased blocks nothing: nothing is left out for it.
     is_gone = not found or found[0].added_id != cell.added_id or is_erased(found[0].body)
     return is_gone or (
         typed is not None and not typed.encode([decode_body(found[0].body)])[0].mismatch

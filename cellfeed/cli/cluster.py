@@ -203,7 +203,7 @@ def rejoin(
     """Bring a node back as a minion: an old master, or an empty server in its place.
 
     One that holds cells or erasures that were never replicated is refused, and they are listed.
-    When all it has beyond is nobody's (leases, addresses), and where a copy was cut off, it is made
+    When it has only leases or addresses beyond the master, and where a copy was cut off, it is made
     a copy of the master.
     """
     checked = checked_config(config, run_dir)

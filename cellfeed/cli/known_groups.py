@@ -13,9 +13,9 @@ from cellfeed.store.errors import NotFound
 
 
 def must_exist(group: str, instance: Opened, *, done_by_hand: bool = False) -> None:
-    """Raises NotFound for a group of which nothing is known, with those of which something is:
-    triggers, exports, indexes and consumer groups. ``done_by_hand``: a group counts of which
-    nothing but the history is left."""
+    """Raises NotFound for an unknown group, with the names of the known ones: triggers, exports,
+    indexes and consumer groups. ``done_by_hand``: a group counts that has nothing but its history
+    left."""
     state, reader = instance.datastore.state, LagReader(instance.datastore, instance.coordinator)
     known = {*reader.groups(), *reader.exports(), *ParkedCells(state).groups()}
     known |= defined_groups(state)

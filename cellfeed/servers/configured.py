@@ -67,7 +67,7 @@ def configured_server(directory: RunDir, config: Config, name: str) -> LocalServ
 
 
 def own_clusters(config: Config) -> list[str]:
-    """The clusters every node of which is a server of the instance."""
+    """The clusters whose nodes are all servers of the instance."""
     local = {
         node.name
         for server in config.servers

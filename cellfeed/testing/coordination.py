@@ -1,5 +1,5 @@
-"""The coordination of a kit: in its store, or in a ZooKeeper in memory; and what its workers come
-to there."""
+"""The coordination of a kit: in its store, or in a ZooKeeper in memory; and the results of its
+workers there."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 minion has not got.
 
 Such a cell is above the watermark, so no reader of the log is shown it; nor does the master show it
-to anybody by its key before a minion has it. Its put is never acknowledged: it comes to
+to anybody by its key before a minion has it. Its put is never acknowledged: its outcome is
 ``unknown``. With the master it is gone: the minion that is promoted gives its id to the next cell,
 under a higher leader epoch. Every cell that was acknowledged is kept (E5, E7, and the watermark of
 :mod:`cellfeed.store.clusters.serving.cluster`).
@@ -69,7 +69,7 @@ class FailingMaster:
         self._state = _MastersState(self, minion.state)
 
     def lose(self, cells: int, away_s: float) -> None:
-        """The next ``cells`` new cells come to the master alone, and it dies. For ``away_s``
+        """The next ``cells`` new cells reach the master alone, and it dies. For ``away_s``
         seconds there is no master then."""
         with self._lock:
             self._to_lose += cells

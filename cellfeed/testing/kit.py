@@ -157,7 +157,7 @@ class Kit:
         """By shard, the next location of a trigger as its coordination has it. The trigger may be
         left out where only one has run."""
         if trigger is None and len(self._groups) != 1:
-            raise ValueError(f"offsets: of which trigger? {len(self._groups)} have run")
+            raise ValueError(f"offsets: name the trigger: {len(self._groups)} have run")
         [group] = self._groups if trigger is None else [_as_trigger(trigger).group]
         found = self._opened().observer.fetch_offsets(group)
         return {shard: offset.offset for (_, shard), offset in sorted(found.items())}
@@ -193,9 +193,9 @@ class Kit:
         return self._injected(PausedWorker(which) if past_lease else Stall(which))
 
     def failover(self, *, lose: int = 1, away_s: float = 0.0) -> Failover:
-        """The store's master dies with the next ``lose`` new cells, wherever they are put: their
-        puts come to ``unknown`` (OutcomeUnknown), no reader is ever shown them, and the cells that
-        come after get their ids.
+        """The store's master dies with the next ``lose`` new cells, wherever they are put: the
+        outcome of their puts is ``unknown`` (OutcomeUnknown), no reader is ever shown them, and the
+        cells that come after get their ids.
 
         Of a larger put it is the last cells that are lost. A caller that puts such a cell again
         finds the new master. For ``away_s`` seconds after the death there is none, and puts, reads

@@ -65,7 +65,7 @@ class ShardLoader:
         headers: Mapping[str, bytes] = _NO_HEADERS,
         timestamp_ms: int = 0,
     ) -> bool:
-        """Takes the record at ``offset``, of which key, headers and timestamp count where it has no
+        """Takes the record at ``offset``; its key, headers and timestamp count where it has no
         value (an erased cell); returns False for one taken already (the client delivered it again).
 
         Raises DataDamaged for a record that is no cell of this shard or contradicts the log's

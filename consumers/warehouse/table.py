@@ -41,8 +41,7 @@ _LATEST: Final = f"""
     SELECT * FROM cells WHERE row_key NOT IN (SELECT row_key FROM cells WHERE column_name = '{ERASED_COLUMN}')
     QUALIFY row_number() OVER (PARTITION BY row_key, column_name ORDER BY ref_key DESC) = 1
 """  # noqa: E501, S608
-"""Without the rows of which the log tells that they were erased, whatever older files have of them
-still."""
+"""Without the rows that the log marks as erased, even if older files still hold them."""
 
 
 def make_table(directory: Path, topic: str) -> None:

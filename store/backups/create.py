@@ -303,7 +303,7 @@ def _sync_register(
     engine: Engine,
     entries: Sequence[StateEntry],
 ) -> None:
-    """Adds the erasures of which the folder's manifests and the store know. Raises DataDamaged for
+    """Adds the erasures that the folder's manifests and the store know. Raises DataDamaged for
     a register that is not the newest manifest's. One that is missing is made: the backups from
     before that recorded another one are then refused by a restore."""
     if register.is_there():

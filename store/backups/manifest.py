@@ -102,7 +102,7 @@ class Manifest(msgspec.Struct, frozen=True):
     of shards). ``readers``: offsets that were kept outside of the datastore when the backup was
     begun. ``erasures``: those that its cells mark, for restores of older backups; None in one of an
     older program. ``identity``, ``sequence``: as the marker has them; of format 1 there is none,
-    and it comes before all others. ``register``: None in format 1. ``history``: of which it was
+    and it comes before all others. ``register``: None in format 1. ``history``: from which it was
     taken (:mod:`cellfeed.store.histories`); empty in one of an older program. ``recipients``: whom
     it is encrypted to, none of a plain one. ``private``: what of the manifest is encrypted
     (:mod:`cellfeed.store.backups.private_part`); empty in a plain one, and once it was

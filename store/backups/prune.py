@@ -77,7 +77,7 @@ def decide(
     }
     if datastore is None and len(named) > 1:
         raise InvalidRequest(
-            f"{folder.place} has backups of datastores {', '.join(sorted(named))}: say of which"
+            f"{folder.place} has backups of datastores {', '.join(sorted(named))}: name one"
             " with --datastore"
         )
     found = [each for each in found if datastore in (None, each.manifest.datastore)]

@@ -42,8 +42,8 @@ declare(
 )
 
 SAMPLED_COLUMNS_MAX: Final = 16
-"""Columns that are sampled at a time: with their samples full, 64 MiB. One more takes the place of
-the one that has come least far, so that columns of which little is written keep nobody out."""
+"""Columns that are sampled at a time: with their samples full, 64 MiB. When full, a new column
+evicts the one with the fewest samples, so idle columns block no active ones."""
 
 RETRY_S: Final = 5.0
 """After how long a storage that did not answer is asked again, in seconds."""

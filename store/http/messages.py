@@ -193,7 +193,7 @@ class GetCellsMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GetLatestMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """Of which row keys and columns to read the cell with the highest ref key."""
+    """Row keys and columns; the cell of each with the highest ref key is read."""
 
     keys: list[LatestKey]
     read_from: ReadFromField = Replica.MASTER

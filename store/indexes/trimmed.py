@@ -18,9 +18,9 @@ sees it, or it is refused. An entry from after the raise holds nothing that has 
 back: neither a worker that was paused and overtaken, nor the owner of the shard that has read an
 older cell of a row.
 
-New cells come meanwhile as well, and their entries are newer than what step 3 has read. So rows of
-which an entry was removed are looked at once more. A cell whose entry could have been among the
-removed is in the log at that moment, and is merged again.
+New cells come meanwhile as well, and their entries are newer than what step 3 has read. So rows
+that lost an entry are looked at once more. A cell whose entry could have been among the removed is
+in the log at that moment, and is merged again.
 
 Crash points: before 2 the note names rows that are as they should be, and nothing comes of it.
 Between 2 and the end of 3 the entries of some rows are stale, or missing. A fresh query leaves the

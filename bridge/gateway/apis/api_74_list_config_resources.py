@@ -1,6 +1,5 @@
 """ListConfigResources (key 74), versions 0–1: the resources that DescribeConfigs can be asked
-about: topics and gateways. Version 0 asks for subscriptions to metrics of clients, of which there
-are none.
+about: topics and gateways. Version 0 asks for subscriptions to metrics of clients; there are none.
 
 The list has the topics that the asking user may describe. Groups have no settings here, and loggers
 cannot be set from outside: no resource of those kinds is listed. UNSUPPORTED_VERSION for a kind

@@ -1,4 +1,4 @@
-"""Dividing partitions and groups over gateways, so that every gateway comes to the same answer by
+"""Dividing partitions and groups over gateways, so that every gateway computes the same answer by
 itself. Pure functions.
 
 Rendezvous hashing (Thaler and Ravishankar, 1998) with a bound on each node's share: every partition

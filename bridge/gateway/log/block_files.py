@@ -27,8 +27,8 @@ since the first block of the log is asked for from the start on. Erasing: :meth:
 The process dies, or the power fails:
 
     while a file is written                 a file ``….tmp`` is left, removed at the next start
-    between writing and renaming,           nothing is left, or a file of which not all bytes
-    or right after it                       reached the disk; it is dropped when it is read,
+    between writing and renaming,           nothing is left, or a file that lacks some
+    or right after it                       bytes on the disk; it is dropped when it is read,
                                             by its CRC
     while files are dropped                 some of them are left; those that the budget has no
                                             room for go next time; those below the log's start are

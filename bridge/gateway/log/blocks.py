@@ -233,8 +233,8 @@ class Blocks:
 
     def _encode_together(self, pieces: Sequence[Piece], before: Sequence[Block]) -> None:
         """All pieces are done at the same moment, and fetches ask for one after the other. So all
-        are kept at once, each behind the segments that were there ``before``. Pieces of a shard of
-        which something was forgotten meanwhile are not kept."""
+        are kept at once, each behind the segments that were there ``before``. Pieces of a shard are
+        not kept where some were forgotten meanwhile."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
         forgets = [self._forgets[piece.shard] for piece in pieces]

@@ -143,8 +143,8 @@ class Newest:
 def encode_newest(
     engine: Engine, topic: Topic, shard: int, start: int, end: int, head: Head
 ) -> Block:
-    """As :func:`cellfeed.bridge.gateway.log.encode.encode_range`, without the cells of which a
-    newer one lies in the log that ``head`` shows."""
+    """As :func:`cellfeed.bridge.gateway.log.encode.encode_range`, without the cells that have a
+    newer one in the log that ``head`` shows."""
     superseded = engine.superseded(shard, start, end, head.log_start, head.watermark)
     # Where all of them are, nothing is read.
     first: list[StoredCell] | None = [] if len(superseded) == end - start else None

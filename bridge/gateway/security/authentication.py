@@ -2,7 +2,7 @@
 here; the costly check of a password runs in a thread.
 
 Whatever the reason, a peer whose authentication failed gets the same answer, after the same work,
-and a little later. So it learns nothing of which names exist.
+and a little later. So it does not learn which names exist.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ class LimitedWarnings:
     the event loop. A process that ends within that time does not tell the count."""
 
     def __init__(self, log: logging.Logger, what: str, warnings_max: int, within_s: float) -> None:
-        """``what``: of which the line says how many there were."""
+        """``what``: and the line says how many there were."""
         self._log = log
         self._what = what
         self._warnings_max = warnings_max

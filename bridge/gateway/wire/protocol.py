@@ -60,7 +60,7 @@ def read_head(frame: bytes, flexible_from: Mapping[int, int]) -> RequestHead:
         position += size
     if version >= flexible_from.get(api_key, 1 << 15):
         if frame[position : position + 1] != b"\x00":
-            raise MalformedFrame("a request's head has tagged fields, of which none is known")
+            raise MalformedFrame("a request's head has tagged fields, and none is known")
         position += 1
     return RequestHead(api_key, version, correlation_id, client_id, position)
 

@@ -198,7 +198,7 @@ class Footholds:
 
     def goes_on(self, saved: Mapping[int, int]) -> dict[int, int]:
         """Where the next owner of each shard continues, ``saved`` being the offsets in the
-        coordination; shards of which nothing is known are left out."""
+        coordination; unknown shards are left out."""
         found = dict(saved)
         for entry in self._state.list(self._prefix):
             shard, kept = int(entry.key.rpartition("/")[2]), _decode(entry.value)

@@ -29,8 +29,8 @@ def wanted_locations(
     """The locations by shard that ``to`` means now; only those of shards that are to move. When the
     group's offsets were lost, all shards have one.
 
-    Raises InvalidLocation for what says no location, NotFound for a shard that is not there and for
-    one of which nothing is known.
+    Raises InvalidLocation for a text that is no location, NotFound for a shard that is missing or
+    unknown.
     """
     heads = datastore.heads()
     if to == "earliest":

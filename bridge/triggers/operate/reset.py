@@ -9,7 +9,7 @@ wherever it comes from (C4, C5; where coordination is away from that worker, by 
 on its way (I20).
 
 **Decided in one commit**: the new offsets, the entry in the history, and the end of the workers'
-wait. It also takes those parked cells off the queue that the group comes to again: otherwise they
+wait. It also takes those parked cells off the queue that the group reaches again: otherwise they
 would be both parked and still to be run. With coordination in the store it is the commit of the
 offsets; with ZooKeeper it is a commit of the footholds. They say where the next owner continues
 until ZooKeeper has it. Crash points:

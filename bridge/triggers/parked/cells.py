@@ -122,8 +122,8 @@ class ParkedCells:
     def come_to_again(
         self, group: str, topic: str, locations: Mapping[int, int]
     ) -> dict[str, bytes | None]:
-        """Entries that take off the queue what a group comes to again when its shards continue at
-        these locations."""
+        """Entries that take cells off the queue which a group reaches again when its shards
+        continue at these locations."""
         cells = [
             cell for cell in self.all(group) if cell.topic == topic and cell.partition in locations
         ]

@@ -44,7 +44,7 @@ declare("time_out.before_noted", "time_out.after_noted")
 _log = logging.getLogger("cellfeed.triggers")
 
 EXIT_TIMED_OUT: Final = 75
-"""How a process ends of which a function has timed out: ``EX_TEMPFAIL`` of sysexits.h, «try
+"""How a process ends whose function has timed out: ``EX_TEMPFAIL`` of sysexits.h, «try
 again»."""
 
 TIME_OUT_DRAIN_S: Final = 5.0

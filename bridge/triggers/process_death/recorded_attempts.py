@@ -58,7 +58,7 @@ ERROR_TEXT_MAX: Final = 4_000
 
 
 class RecordedAttempts(msgspec.Struct, frozen=True):
-    """On record: ``attempts`` of which no process has told the end. ``timed_out``: the last one
+    """On record: ``attempts`` whose end no process has reported. ``timed_out``: the last one
     ended by its time-out, with ``error``."""
 
     attempts: int

@@ -1,6 +1,6 @@
 """The next cells of a shard's log, cut into what one call of the function gets: a cell, or a batch.
 
-A batch is full with ``batch`` cells or when its bodies come to ``SCAN_BYTES_MAX`` (encoded) or
+A batch is full with ``batch`` cells or when its bodies reach ``SCAN_BYTES_MAX`` (encoded) or
 ``SCAN_DECODED_BYTES_MAX``. One that is not full waits for ``batch_wait_s`` from when it was first
 seen; the offset stays before it meanwhile, so the shard's next owner collects it again. A cell with
 tries on record (``recorded_attempts.py``) and the cells of a careful stretch come alone.
@@ -73,12 +73,12 @@ class Batches:
         )
 
     def is_behind(self, location: int) -> bool:
-        """Whether a log that has come to ``location`` has ``BACKLOG_CELLS`` to go, for all that is
+        """Whether a log at ``location`` has ``BACKLOG_CELLS`` to go, for all that is
         known."""
         return self.left(location) >= BACKLOG_CELLS
 
     def left(self, location: int) -> int:
-        """How many cells a log that has come to ``location`` has to go, for all that is known."""
+        """How many cells a log at ``location`` has to go, for all that is known."""
         return max(0, self.log_end - location)
 
     def next_chunk(self, location: int) -> Iterator[Batch]:

@@ -117,7 +117,7 @@ class ParkedRetry:
         return ran
 
     def _is_due(self, cell: ParkedCell, only_asked: bool) -> bool:
-        """What is held and comes to the front is due at once."""
+        """A held cell that reaches the front is due at once."""
         if cell.held or cell.retry_asked:
             return True
         return not only_asked and cell.ended < self._trigger.policy_for(ProcessEnded).attempts

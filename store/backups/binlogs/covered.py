@@ -37,8 +37,8 @@ class Superfluous(NamedTuple):
 
 
 def superfluous(folder: BackupFolder, datastore: str | None = None) -> list[Superfluous]:
-    """See the module. ``datastore``: of which; of all when left out. Raises DataDamaged for a piece
-    that cannot be read: it stays, and those behind it."""
+    """See the module. ``datastore``: whose archives; all when left out. Raises DataDamaged for a
+    piece that cannot be read: it stays, and those behind it."""
     archives = archives_in(folder.place, datastore)
     if not archives:
         return []

@@ -71,7 +71,7 @@ _REPLACE_BODY: Final = (
 
 @dataclass(frozen=True)
 class Tail:
-    """``backup``: the tail as an increment on the newest one. ``beyond``: of each log of which an
+    """``backup``: the tail as an increment on the newest one. ``beyond``: for each log whose
     archive has ids behind a gap, how far they go: they were shown, and are not restored."""
 
     backup: Backup

@@ -34,7 +34,7 @@ class TailedFolder(BackupFolder):
 
     @property
     def beyond(self) -> list[Reader]:
-        """The logs of which an archive has ids behind a gap."""
+        """The logs whose archive has ids behind a gap."""
         return [reader for each in self.tails for reader in each.beyond]
 
     def look(self) -> tuple[list[Backup], list[Unreadable]]:

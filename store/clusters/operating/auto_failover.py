@@ -10,9 +10,10 @@ Every other node that answers is made a minion of the master, and kept one:
 
 - one that follows nobody, or somebody else, is made read-only and follows when all it has is on the
   master;
-- one that holds more is searched. When nobody's cell is among it, it is made a copy of the master:
-  a master that is killed while a lease is renewed holds a transaction that no minion has. Cells and
-  erasures of its own are left to a person (``cellfeed cluster rejoin --put-again``), and logged;
+- one that holds more is searched. When no acknowledged cell is among it, it is made a copy of the
+  master: a master that is killed while a lease is renewed holds a transaction that no minion has.
+  Cells and erasures of its own are left to a person (``cellfeed cluster rejoin --put-again``), and
+  logged;
 - a copy that was cut off begins again;
 - a server of another cluster, or of another history, is left alone, and logged: a wrong address
   must not end the writes of another datastore;

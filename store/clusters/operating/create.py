@@ -100,7 +100,7 @@ def init_cluster(
         raise away[0]  # only a cluster that has been made can do without one of its servers
     refuse_restore_under_way(cluster)
     state = prepare_cluster(cluster, shard_map)
-    # A minion that is opened before it has come to the schema is refused, and left alone for a
+    # A minion that is opened before it has the schema is refused, and left alone for a
     # while.
     wait_for_minions(
         cluster, master_name, minion_names, "run `cellfeed cluster init` again when it is mended"

@@ -25,7 +25,7 @@ from cellfeed.store.errors import CellfeedError, StorageUnavailable
 _log = logging.getLogger("cellfeed.failover")
 
 HANDOVER_S: Final = 10.0
-"""How long a fenced master waits for the minion that takes over to come to its position, in
+"""How long a fenced master waits for the minion that takes over to reach its position, in
 seconds: nobody writes meanwhile."""
 
 ALL_HANDOVER_S: Final = 2.0

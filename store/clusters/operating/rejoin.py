@@ -6,8 +6,8 @@ them, and the new master may have given their ids to other cells. So it may only
 it is a prefix of the new master's history. Otherwise :func:`come_back` lists the cells and erasures
 that it has beyond. The caller repeats them, as ordinary puts (they get new ids) and erasures. Then
 :func:`clone` makes the node a copy of the master. Often there are none, only entries that the
-processes write of themselves (leases, addresses): then a copy loses nothing, and needs nobody's
-word.
+processes write of themselves (leases, addresses): then a copy loses nothing, and needs no
+confirmation.
 
 An old master that nobody could fence, because it was paused or cut off, continues where it was: a
 commit that was on its way ends, and a writer that has not heard of the promotion may still be

@@ -134,8 +134,8 @@ def _tables(
 
 
 def _shards_concerned(cluster: ClusterServers, name: str) -> tuple[list[int], list[int]]:
-    """Shards of which something was erased or trimmed, and those of which the cluster keeps what
-    has moved away."""
+    """Shards with an erasure or a trim, and shards whose cells the cluster keeps after they moved
+    away."""
     with cluster.server(name).connection() as connection:
         concerned = query(
             connection,

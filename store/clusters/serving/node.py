@@ -93,8 +93,8 @@ class NodeEngine(RewritableEngine, Protocol):
     ) -> int: ...
 
     def kept_shards(self) -> list[int]:
-        """Shards that have left the node's cluster, or are about to, and of which it has rows
-        still."""
+        """Shards that have left the node's cluster, or are about to, and whose rows it still
+        has."""
         ...
 
     @property

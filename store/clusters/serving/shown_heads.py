@@ -29,7 +29,7 @@ _CHANGES: Final = itertools.count(1)
 
 
 class Watermark(StrEnum):
-    """What a cell must have come to before it is shown; see the module."""
+    """How far a cell must be replicated before it is shown; see the module."""
 
     REPLICATED = "replicated"
     COMMITTED = "committed"
@@ -208,7 +208,7 @@ class ShownHeads(KnownRole):
     def trim_limits(self) -> dict[int, int]:
         """Per shard the id below which every node has all cells, and which was shown. Raises
         StorageUnavailable when one of the nodes has not told: a minion that lags or sleeps may be
-        promoted, and must not come to a log that it lacks the front of."""
+        promoted, and must have every cell from the log's start on."""
         heads = self.heads()
         role, views = self._seen()
         for name in {role.master, *role.minions}:

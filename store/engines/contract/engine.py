@@ -83,7 +83,7 @@ Restores
         open the storage, nor write to it with knowledge from before the restore.
     E23 After a restore every new id is above the end of the backup, and above each id that the
         restore was given as already read. The leader epoch is higher than all that are known, and
-        begins at the end of the backup. Ids that were left out are nobody's for ever: ``scan``
+        begins at the end of the backup. Ids that were left out never get a cell: ``scan``
         continues with the next cell, which is always there, and no watermark lies among them.
 Life
     E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls
@@ -222,16 +222,16 @@ class Engine(Protocol):
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         """:meth:`scan` of each range, with fewer round trips. For ranges that are small together:
-        the ends of many logs. Once the ranges have come to ``SCAN_DECODED_BYTES_MAX`` together,
+        the ends of many logs. Once the ranges have reached ``SCAN_DECODED_BYTES_MAX`` together,
         each further one gives a cell."""
         ...
 
     def superseded(
         self, shard: int, start: int, end: int, log_start: int, watermark: int
     ) -> set[int]:
-        """Of the added_ids from ``start`` up to, not including, ``end`` those of which a newer cell
-        lies from ``log_start`` up to ``watermark``: one query, and one search of the index by key
-        for each cell of the range."""
+        """The added_ids from ``start`` up to, not including, ``end`` that have a newer cell from
+        ``log_start`` up to ``watermark``: one query, and one search of the index by key for each
+        cell of the range."""
         ...
 
     def locate(self, shard: int, created_at_us: int) -> int: ...

@@ -19,7 +19,7 @@ never was here, as of that ref key.
         there, nor the other way round.
     X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come
         from a minion, and be behind.
-    X5  ``outdated`` names every row of which the node that it asks has other newest cells than
+    X5  ``outdated`` names every row whose newest cells on the asked node differ from
         those given.
     X6  What is written under fences (of shards of the log, not of the entries') is there only if
         none of them was raised before the commit: StaleView is raised otherwise, and nothing was
@@ -46,7 +46,7 @@ UNFENCED: Final[Mapping[int, int]] = MappingProxyType({})
 """For writes that come of no cells."""
 
 ANY_FENCE: Final = 0
-"""For reads of which nothing is written."""
+"""For reads after which nothing is written."""
 
 OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in")
 

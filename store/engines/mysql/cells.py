@@ -74,8 +74,8 @@ FRAMED: Final = (
 )
 
 SMALL_FRAMED: Final = f"IF(LENGTH(body) > {32 << 10}, NULL, {FRAMED})"
-"""The same, and NULL for a large body: what thousands of rows of a few hundred kilobytes come to
-must not be fetched at once."""
+"""The same, and NULL for a large body: thousands of rows of a few hundred kilobytes must not be
+fetched at once."""
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -247,8 +247,8 @@ class MySqlEngine:
         return self._erase.run(row_key, shard_of(row_key, self._shards), cells_max, terms)
 
     def kept_shards(self) -> list[int]:
-        """Shards that have left this server's cluster, or are about to, and of which it has rows
-        still."""
+        """Shards that have left this server's cluster, or are about to, and whose rows it still
+        has."""
         with self._server.connection() as connection:
             return [
                 int(shard)

@@ -189,7 +189,7 @@ class MySqlIndexes(MySqlIndexWrites):
     ) -> list[StoredCell]:
         if cells is None:
             raise StorageUnavailable(
-                f"{self._server}: logs (or fences) do not come to these locations there, by shard:"
+                f"{self._server}: logs (or fences) do not reach these locations there, by shard:"
                 f" {dict(locations)}"
             )
         return cells

@@ -25,7 +25,7 @@ from cellfeed.store.http.messages import (
 
 
 def put_batch(requests: Requests, batch: Sequence[NewCell], shards: int | None) -> list[PutResult]:
-    """One request; then once more those of its cells that may come to something better, until
+    """One request; then once more its cells that may still succeed, until
     the deadline."""
     deadline = requests.deadline()
     results = _send_batch(requests, batch, shards, deadline)

@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 
 class AttemptFailed(Exception):
-    """One attempt came to no answer. ``definite``: the worker cannot have carried the request out.
+    """One attempt had no answer. ``definite``: the worker cannot have carried the request out.
     ``wrong_answer``: one came that is not this request's."""
 
     def __init__(

@@ -1,8 +1,8 @@
 """Connections that neither send nor read: each costs one connection for a while, never more.
 
 Every second the server looks over its connections (:meth:`Connection.cut_off_when_stalled`); a
-timer per request would cost more than many a request. Cut off is: a request, head or body, of which
-nothing came for ``SILENT_S``; an answer of which nothing was read for ``SILENT_S``. A connection
+timer per request would cost more than many a request. Cut off is: a request, head or body, that
+sent nothing for ``SILENT_S``; an answer that its reader did not read for ``SILENT_S``. A connection
 between two requests ends after ``KEEP_ALIVE_S``. Beyond ``CONNECTIONS_MAX`` a new connection is
 closed at once.
 """

@@ -31,7 +31,7 @@ class IndexQueryRoute:
 
     async def query(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Rows in the order asked for, and the cursor of the next page. 503 while the index is
-        being built, or has not come to ``wait_for`` in time."""
+        being built, or has not reached ``wait_for`` in time."""
         check_query_string(scope["query_string"], ())
         path = _INDEX.fullmatch(scope["path"])
         index = path[1] if path else ""

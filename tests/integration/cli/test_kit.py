@@ -76,7 +76,7 @@ def test_cells_that_a_trigger_puts_are_part_of_the_run(kit: Kit) -> None:
 
     put(kit)
     kit.run_until_idle(answer, hear)
-    with pytest.raises(ValueError, match="of which trigger"):
+    with pytest.raises(ValueError, match="name the trigger"):
         kit.offsets()
     assert kit.offsets(hear) == kit.offsets(answer)
     assert [kit.runs(key, hear) for key in KEYS] == [1] * len(KEYS)

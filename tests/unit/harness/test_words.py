@@ -41,6 +41,7 @@ INSTEAD = {
     r"all the same": "still",
     r"by then": "until then",
     r"seldomer": "less often",
+    r"(?<!each )(?<!all )(?<!none )(?<!ways )of which": "whose, that",
 }
 _LOGS = ("debug", "info", "warning", "error", "exception", "critical")
 

@@ -165,7 +165,7 @@ def test_the_newest_is_that_of_the_datastore_that_was_asked_for(
     assert folder.get(None).name == theirs.name
     assert folder.get(None, "trips").name == ours.name
     assert folder.later(ours) == []
-    with pytest.raises(InvalidRequest, match="backups of datastores others, trips: say of which"):
+    with pytest.raises(InvalidRequest, match="backups of datastores others, trips: name one"):
         decide(folder, 30, NOW_US)
     assert going(decide(folder, 1e6, NOW_US, "trips")) == {}
     backed_up(source, folder)

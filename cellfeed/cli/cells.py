@@ -16,6 +16,7 @@ from cellfeed.cli.instance import (
     UrlOption,
     client_of,
 )
+from cellfeed.cli.newest import newest_cells
 from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_json
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.sharding import check_shard
@@ -142,7 +143,7 @@ def tail(
         str | None, typer.Option("--column", help="Only cells of this column.")
     ] = None,
     last: Annotated[
-        int, typer.Option("--last", min=0, help="Begin with so many cells of each shard's end.")
+        int, typer.Option("--last", min=0, help="Begin with so many of the newest cells.")
     ] = 0,
     seconds: Annotated[
         float | None,
@@ -157,9 +158,11 @@ def tail(
     deadline_s = time.monotonic() + seconds if seconds is not None else None
     with client_of(run_dir, url, datastore) as client:
         heads = client.heads()
+        followed = {number: heads[check_shard(number, client.shards)] for number in shard or heads}
+        for cell in newest_cells(client, followed, last, column):
+            print_cell(cell, as_json)
         locations: dict[int, int | datetime] = {
-            number: max(heads[number].log_start, heads[number].watermark - last)
-            for number in shard or heads
+            number: head.watermark for number, head in followed.items()
         }
         try:
             while deadline_s is None or time.monotonic() < deadline_s:

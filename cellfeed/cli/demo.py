@@ -82,6 +82,8 @@ def _empty(directory: RunDir) -> None:
 
 
 def _what_next(directory: RunDir, *, running: bool) -> None:
+    from cellfeed.demo.run import DEMO_DATASTORE
+
     kafka, http = gateway_address(directory.path), worker_urls(directory.path)[0]
     here = Path.cwd()
     shown = (
@@ -94,7 +96,7 @@ def _what_next(directory: RunDir, *, running: bool) -> None:
         highlight=False,
     )
     for command, what in (
-        (f"kcat -b {kafka} -C -t trips.STATUS -e", "any Kafka client reads the logs"),
+        (f"kcat -b {kafka} -C -t {DEMO_DATASTORE}.STATUS -e", "any Kafka client reads the logs"),
         (f"cellfeed tail{where}", "new cells as they come"),
         (f"cellfeed warehouse query{where} 'FROM latest LIMIT 5'", "SQL over the Parquet files"),
         (f"{http}/schema", "the HTTP API and its OpenAPI page"),

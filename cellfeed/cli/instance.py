@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cellfeed.cli.output import errors
 from cellfeed.config.model import Config
 from cellfeed.instance.addresses import worker_urls
 from cellfeed.instance.config_file import load_config
@@ -65,13 +66,20 @@ IdentityOption = Annotated[
 
 
 def client_of(run_dir: Path, urls: list[str] | None, datastore: str | None) -> Client:
-    """A client of the instance."""
+    """A client of the instance. After a second without an answer it says what it waits for."""
     if datastore is None:
         config = RunDir(run_dir).config
         datastore = (
             load_config(config).datastore.name if config.exists() else Config().datastore.name
         )
-    return Client(urls or worker_urls(run_dir), datastore)
+    said: set[str] = set()
+
+    def say(reason: str) -> None:
+        if reason not in said:
+            said.add(reason)
+            errors.print(f"waiting: {reason}", highlight=False, markup=False)
+
+    return Client(urls or worker_urls(run_dir), datastore, on_wait=say)
 
 
 def config_of(run_dir: Path, file: Path | None) -> Config:

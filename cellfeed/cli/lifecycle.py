@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.filesize import decimal
 
 from cellfeed.child import START_TIMEOUT_S, launch
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.cli.up_options import UpOptions
+from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config
+from cellfeed.instance.other_names import refuse_fresh_store_beside
 from cellfeed.instance.shared_files import files_used
+from cellfeed.instance.sizes import sizes
 from cellfeed.instance.supervisor import (
     start_again,
     start_all,
@@ -75,6 +79,8 @@ def up(
     directory = RunDir(run_dir)
     options = UpOptions(datastore, port, kafka_port, registry_port)
     checked = options.applied(load_config(config))
+    if datastore is None:
+        refuse_fresh_store_beside(directory, checked)
     if detach:
         _detach(directory, config, [*options.words(), *["--share-files"] * share_files])
         return
@@ -89,6 +95,7 @@ def up(
         start_all(directory, checked, say)
         for number in signals:
             signal.signal(number, lambda *_: stopping.set())
+        _say_sizes(directory, checked)
         console.print(
             f"up: run directory {directory.path}; Ctrl-C or `cellfeed down` ends it",
             highlight=False,
@@ -107,7 +114,14 @@ def down(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
         console.print(f"nothing runs in {run_dir}", highlight=False)
         return
     stop_instance(directory, lambda line: console.print(line, highlight=False))
+    if directory.config.exists():
+        _say_sizes(directory, load_config(directory.config))
     console.print("down", highlight=False)
+
+
+def _say_sizes(directory: RunDir, config: Config) -> None:
+    found = ", ".join(f"{name} {decimal(size)}" for name, size in sizes(directory, config).items())
+    console.print(f"on disk: {found}", highlight=False)
 
 
 def start(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -19,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.errors import CellfeedError
@@ -26,6 +27,12 @@ from cellfeed.store.errors import CellfeedError
 PIPE_COLUMNS: Final = 1000
 """Columns of tables that go to a file or another program: enough to cut off nothing, where a
 terminal's width means nothing."""
+
+_NARROWEST_COLUMN: Final = 12
+"""Characters that a column of a table needs at least to be of use."""
+
+_BETWEEN_COLUMNS: Final = 2
+"""Blanks between two columns of a table."""
 
 # Without markup: what is printed is mostly data, where "[red]" is text like any other.
 console = Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
@@ -41,6 +48,42 @@ def print_json(value: Any) -> None:
     sys.stdout.write(
         json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str) + "\n"
     )
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of a query as a table. On a terminal it is no wider than that: values that are too long
+    end with "…", and rows of many columns stand as records, a line for each value."""
+    if not rows:
+        console.print("no rows")
+        return
+    names = [str(name) for name in rows[0]]
+    fits = not console.is_terminal or len(names) * _NARROWEST_COLUMN <= console.width
+    if fits:
+        shown = [[str(value) for value in row.values()] for row in rows]
+    else:
+        shown = [
+            [str(name), str(value)] for row in rows for name, value in (*row.items(), ("", ""))
+        ]
+        shown.pop()  # what parts records stands between them
+    table = Table(*(names if fits else ("", "")), box=None, show_header=fits, pad_edge=False)
+    for row in shown:
+        table.add_row(*row)
+    if console.is_terminal:
+        needed = [max(map(len, column)) for column in zip(*shown, strict=True)]
+        if fits:
+            needed = [max(width, len(name)) for width, name in zip(needed, names, strict=True)]
+        for column, width in zip(table.columns, _shared(needed, console.width), strict=True):
+            column.width, column.no_wrap, column.overflow = width, True, "ellipsis"
+    console.print(table, soft_wrap=not console.is_terminal)
+
+
+def _shared(needed: Sequence[int], columns: int) -> list[int]:
+    """Widths that fit a line: what is short stays whole, what is long shares the rest."""
+    room = columns - _BETWEEN_COLUMNS * (len(needed) - 1)
+    widest = min(max(needed), columns)
+    while widest > 1 and sum(min(width, widest) for width in needed) > room:
+        widest -= 1
+    return [min(width, widest) for width in needed]
 
 
 def cell_as_json(cell: Cell) -> dict[str, Any]:

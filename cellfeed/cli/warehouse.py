@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
-from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.cli.output import JsonOption, console, print_json, print_rows
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
@@ -45,10 +44,7 @@ def query(
         for row in rows:
             print_json(row)
         return
-    table = Table(*(str(name) for name in (rows[0] if rows else {})), box=None)
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    console.print(table if rows else "no rows")
+    print_rows(rows)
 
 
 @app.command()

@@ -36,6 +36,10 @@ from cellfeed.verify.store_place import StorePlace
 from cellfeed.verify.topic_place import TopicPlace
 from cellfeed.verify.warehouse_place import WarehousePlace
 
+DEMO_DATASTORE: Final = "taxi_demo"
+"""Not the name that a datastore has by default: a program meant for the one does not write into the
+other."""
+
 STEP_TIMEOUT_S: Final = 300.0
 """How long billing or the warehouse may take; on two cores they need a few seconds."""
 
@@ -48,7 +52,7 @@ _CHARGED_CENTS = """
 def demo_config(run_dir: RunDir) -> Config:
     """An embedded store with everything that the demo shows, on free ports."""
     return Config(
-        datastore=DatastoreConfig(name="trips", shards=16),
+        datastore=DatastoreConfig(name=DEMO_DATASTORE, shards=16),
         workers=[WorkerConfig(port=0)],
         gateways=[GatewayProcessConfig(port=0, registry_port=0, group_initial_delay_s=0.2)],
         triggers=[
@@ -69,7 +73,7 @@ def run_demo(
     proof. Raises Unavailable when a step does not come to its end."""
     expected = expected_figures(csv)
     provider = SandboxCardProvider(run_dir.inside("billing") / "charges.sqlite3")
-    with Client(worker_urls(run_dir.path), "trips") as client:
+    with Client(worker_urls(run_dir.path), DEMO_DATASTORE) as client:
         _load(client, bar_of, csv, expected.cells)
         _settle(client, bar_of, provider, expected.trips, console)
         ends = {shard: head.watermark for shard, head in client.heads().items()}
@@ -158,7 +162,7 @@ def _look(
             piece = client.get_cells_for_shard(shard, location, 5_000)
             by_column.update(cell.column_name for cell in piece.cells)
             location = piece.next_location
-    topic = TopicPlace(gateway_address(run_dir.path), "trips", name="Kafka")
+    topic = TopicPlace(gateway_address(run_dir.path), DEMO_DATASTORE, name="Kafka")
     report = verify([StorePlace(client), topic, WarehousePlace(run_dir.inside("warehouse"))])
     charges, cents, _ = provider.totals()
     return Seen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,13 +13,16 @@ from cellfeed.bridge.events.envelope import DecodedEvent
 from cellfeed.bridge.events.messages import cell_of_message
 from cellfeed.consumers.warehouse.kafka_records import end_offsets
 from cellfeed.store.cells.digest import ShardDigest
-from cellfeed.store.errors import DataDamaged, Unavailable
+from cellfeed.store.errors import DataDamaged, InvalidRequest, Unavailable
 from cellfeed.verify.place import Erased
 
 SILENCE_MAX_S: Final = 30.0
 """How long a topic may send nothing before its end is reached: longer than a client's own retries
 after a lost connection."""
 
+
+_CONNECT_S: Final = 3.0
+"""How long an address may take to accept a connection: longer than any network that answers."""
 
 _CONSUME_RECORDS: Final = 5_000
 
@@ -41,7 +45,8 @@ class TopicPlace:
         self.name = name
         self._bootstrap = bootstrap
         self._topic = topic
-        self._config = dict(consumer_config or {})
+        # The client's own log has a line for every attempt; what went wrong is in the error.
+        self._config = {"log_level": 2, **(consumer_config or {})}
 
     def first_ids(self) -> dict[int, int]:
         """Nothing: offsets of a cluster's topic are no ids, and a gateway's log starts where the
@@ -50,6 +55,7 @@ class TopicPlace:
 
     def next_ids(self) -> dict[int, int]:
         """The end offsets: in a cluster's topic they may be ahead of the ids, never behind."""
+        _check_reachable(self._bootstrap)
         return end_offsets(self._bootstrap, self._topic, self._config)
 
     def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
@@ -129,3 +135,25 @@ def _add(digest: ShardDigest, cell: DecodedEvent) -> None:
         digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, cell.body_json)
     except ValueError as error:
         raise DataDamaged(str(error)) from None
+
+
+def _check_reachable(bootstrap: str) -> None:
+    """Raises Unavailable where none of the addresses accepts a connection, InvalidRequest for one
+    that is none."""
+    reasons = []
+    for address in bootstrap.split(","):
+        host, colon, port = address.strip().rpartition(":")
+        if not (colon and host and port.isdigit() and 0 < int(port) <= 65_535):
+            raise InvalidRequest(
+                f"{ascii(address)[:80]} is not the address of a gateway: HOST:PORT"
+            )
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        except OSError as error:
+            reasons.append(f"{address.strip()}: {error.strerror or error}")
+        else:
+            return
+    raise Unavailable(
+        f"no gateway or Kafka broker accepts a connection at {'; '.join(reasons)}. `cellfeed"
+        " status` shows where the instance's gateways listen"
+    )

@@ -9,7 +9,7 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self, Unpack
 from urllib.parse import quote, urlencode
 
@@ -86,6 +86,8 @@ class Client:
 
     All answers come from one history, ``history`` or that of the first answer. A worker that serves
     another one, a neighbour's store or a restored one, refuses every request (OtherHistory).
+    ``on_wait``: called in a thread with the reason, once for each call without an answer after a
+    second (:class:`cellfeed.store.http.calls.attempts.Attempts`).
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Client:
         *,
         timeout_s: float = CALL_TIMEOUT_S,
         history: str | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
         given = [urls] if isinstance(urls, str) else list(urls)
         if not given:
@@ -102,7 +105,7 @@ class Client:
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s {timeout_s!r} must be above 0")
         self._name = check_datastore_name(datastore)
-        self._requests = Requests(given, self._name, timeout_s, _checked_history(history))
+        self._requests = Requests(given, self._name, timeout_s, _checked_history(history), on_wait)
         self._shards: int | None = None
 
     @property

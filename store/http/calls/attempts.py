@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -30,6 +31,9 @@ from cellfeed.store.http.messages import ErrorMessage
 
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
+WAIT_SAID_S: Final = 1.0
+"""After so long a person asks what is going on; most calls take milliseconds."""
+
 _SERVED: Final = "history"
 _DISTRUST_S: Final = 2.0
 """How long a worker that could not answer is tried last: about what a restart takes."""
@@ -39,7 +43,11 @@ _decode_error: Final = msgspec.json.Decoder(ErrorMessage).decode
 
 class Attempts:
     """Chooses workers for the calls of one client, all of which serve one history: ``history``, or
-    that of the first answer."""
+    that of the first answer.
+
+    ``on_wait``: called in a thread of its own, once for each call that has no answer after
+    ``WAIT_SAID_S``, with the reason. A call costs a thread then.
+    """
 
     def __init__(
         self,
@@ -47,7 +55,9 @@ class Attempts:
         timeout_s: float,
         sleep: Callable[[float], None] = time.sleep,
         history: str | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_wait = on_wait
         self._workers = [Worker(url) for url in urls]
         # A dictionary, because setdefault is atomic: of two threads the first decides.
         self._served: dict[str, str] = {} if history is None else {_SERVED: history}
@@ -76,6 +86,31 @@ class Attempts:
     ) -> bytes:
         """The content of a 200. Raises the error that a worker answered; StorageUnavailable,
         WrongAnswer, or for writes OutcomeUnknown, at the deadline."""
+        names = ", ".join(worker.name for worker in self._workers)
+        reason = [f"no answer yet from {names}"]
+        if self._on_wait is None:
+            return self._call(method, target, content, media_type, deadline, writes, reason)
+        say, left_s = self._on_wait, deadline - time.monotonic()
+        timer = threading.Timer(
+            WAIT_SAID_S, lambda: say(f"{reason[0]}; it is tried for {left_s:.0f} s in all")
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._call(method, target, content, media_type, deadline, writes, reason)
+        finally:
+            timer.cancel()
+
+    def _call(
+        self,
+        method: str,
+        target: str,
+        content: bytes,
+        media_type: str,
+        deadline: float,
+        writes: bool,
+        reason: list[str],
+    ) -> bytes:
         open_fate: Exception | None = None
         last: Exception | None = None
         others: set[str] = set()
@@ -84,6 +119,7 @@ class Attempts:
                 answer = worker.request(method, target, content, media_type, deadline, self.history)
             except AttemptFailed as failed:
                 last = failed
+                reason[0] = str(failed)
                 if failed.refused:
                     worker.trusted_again_at = time.monotonic() + _DISTRUST_S
                 if not failed.definite:
@@ -93,6 +129,7 @@ class Attempts:
                 self._compare(answer, worker.name, writes)
                 return answer.content
             error = last = error_of(answer, worker.name)
+            reason[0] = f"{worker.name}: {error}"
             if isinstance(error, OtherHistory):
                 # A neighbour may have taken the place of one worker; the others are as before.
                 others.add(worker.name)

@@ -27,11 +27,16 @@ class Requests:
     included."""
 
     def __init__(
-        self, urls: Sequence[str], datastore: str, timeout_s: float, history: str | None = None
+        self,
+        urls: Sequence[str],
+        datastore: str,
+        timeout_s: float,
+        history: str | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
         self._name = datastore
         self._base = f"/v1/{quote(datastore)}"
-        self._attempts = Attempts(urls, timeout_s, history=history)
+        self._attempts = Attempts(urls, timeout_s, history=history, on_wait=on_wait)
         self._closed = False
 
     def close(self) -> None:

@@ -91,6 +91,27 @@ def test_files_of_an_instance_that_runs_are_refused_to_another_run_directory(
         assert cellfeed("down", "--run-dir", str(second)).returncode == 0
 
 
+def test_a_fresh_store_beside_another_one_is_made_only_by_its_name(
+    tmp_path: Path, file: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    with ended(run_dir):
+        assert up(run_dir, file, "--datastore", "rides")[0] == 0
+        assert cellfeed("down", "--run-dir", str(run_dir)).returncode == 0
+        code, said = up(run_dir, file)
+        assert code == 3
+        assert "has datastore rides, and none named trips" in said
+        assert not (tmp_path / "data" / "trips").exists()
+        code, said = up(run_dir, file, "--datastore", "trips")
+        assert code == 0, said
+        down = cellfeed("down", "--run-dir", str(run_dir))
+        for words in (said, down.stdout):
+            assert "on disk: store " in words
+            assert "logs " in words
+        assert up(run_dir, file)[0] == 0
+        assert cellfeed("down", "--run-dir", str(run_dir)).returncode == 0
+
+
 def test_after_a_killed_supervisor_the_files_are_used_until_its_processes_are_gone(
     tmp_path: Path, file: Path
 ) -> None:

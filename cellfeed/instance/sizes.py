@@ -1,0 +1,45 @@
+"""How much an instance keeps on disk, for ``up`` and ``down``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from cellfeed.config.model import Config
+from cellfeed.run_dir import RunDir
+
+_WRITE_AHEAD: Final = "-wal"
+"""How the name of SQLite's write-ahead log ends."""
+
+
+def sizes(directory: RunDir, config: Config) -> dict[str, int]:
+    """Bytes by what they are for; without what is not there. Cells of clusters are on their
+    servers: those that are processes of the instance count, others are asked by ``status``."""
+    found = {}
+    if not config.datastore.clusters:
+        store = directory.inside(config.datastore.directory) / config.datastore.name
+        found["store"] = _bytes_below(store)
+        found["of it write-ahead logs"] = _bytes_below(store, f"*{_WRITE_AHEAD}")
+    found["servers"] = sum(
+        _bytes_below(directory.inside(server.directory or f"servers/{server.name}"))
+        for server in config.servers
+    )
+    found["warehouses"] = sum(
+        _bytes_below(directory.inside(each.directory)) for each in config.warehouses
+    )
+    found["kept blocks"] = sum(
+        _bytes_below(directory.inside(each.blocks.directory)) for each in config.gateways
+    )
+    found["logs"] = _bytes_below(directory.path / "logs")
+    return {name: size for name, size in found.items() if size or name == "store"}
+
+
+def _bytes_below(folder: Path, pattern: str = "*") -> int:
+    total = 0
+    for path in folder.rglob(pattern):
+        try:
+            if path.is_file() and not path.is_symlink():
+                total += path.stat().st_size
+        except OSError:
+            continue  # it was removed, or is another account's
+    return total

@@ -1,7 +1,7 @@
 """The parts of a system as processes of their own, as they run in earnest: a worker and a gateway
 over one embedded datastore, and clients of both.
 
-Each is started anew (spawned, so that nothing is shared with the process that measures) and ends
+Each is started again (spawned, so that nothing is shared with the process that measures) and ends
 with it, however that one ends. It imports what it runs, and nothing else: where memory is measured,
 it is that of the part alone.
 """
@@ -27,7 +27,7 @@ STOP_TIMEOUT_S = 20.0
 """From asking a process to end to killing it."""
 
 Body = Callable[[Connection, Event, dict[str, Any]], None]
-"""What a process does: tells and is told things through the connection, ends when the event is
+"""What a process does: tells and is reported things through the connection, ends when the event is
 set."""
 
 

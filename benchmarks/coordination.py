@@ -84,7 +84,7 @@ def figures(runs: int = RUNS, shards: int = SHARDS, commits: int = COMMITS) -> I
 
 
 def _rebalance(coordinator: Coordinator, group: str, shards: int) -> float:
-    """Seconds; leaves member 0's claims in place for :func:`_commits` to claim anew."""
+    """Seconds; leaves member 0's claims in place for :func:`_commits` to claim again."""
     first = coordinator.join(group, "m0", TTL_S)
     assert coordinator.lead(first)
     coordinator.assign(first, balance(shards, ["m0"], {}))

@@ -3,7 +3,7 @@ trips.
 
 One thread, CPU time, bodies in groups of ``GROUP_CELLS`` as a group commit has them; runs of codecs
 are interleaved, the figures are medians. The dictionary is trained as a worker trains it, on the
-first trips of the data set, and measured on the others, which it has not seen. Codec 3 stands
+first trips of the data set; it is measured on the others, which it has not seen. Codec 3 stands
 beside codec 2, which it takes the place of; ``training`` is the CPU time of one dictionary, in the
 background of a worker, once for a column.
 """

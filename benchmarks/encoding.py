@@ -2,8 +2,8 @@
 same.
 
 Taxi bodies, one process, CPU time; runs of both sides are interleaved and the figures are medians.
-``avro values`` stands beside fastavro writing the same schema, ``record batch`` beside aiokafka's
-builder (Cython) appending the same keys and values, ``cells to batch`` is all of it from decoded
+``avro values`` stands beside fastavro writing the same schema; ``record batch`` beside aiokafka's
+builder (Cython) appending the same keys and values; ``cells to batch`` is all of it from decoded
 bodies: keys, envelopes, framing, checksum. ``first read`` adds the decompression of the stored
 bodies. ``typed values`` are the shipped trips as column BASE has them, by the shipped schema, from
 canonical JSON: beside the envelope with the same bodies, and beside fastavro writing the same

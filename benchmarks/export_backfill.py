@@ -12,7 +12,7 @@ Time and CPU of both run from the first record in a topic, as a reader of the br
 last one: the exporter's to its last commit. So what they take to start is in neither, and told
 apart: until the first record is there. (That of a transaction is in the topic before the
 transaction is committed.) One export that is not counted comes first: a broker that has just been
-started compiles itself during it. The broker's and MariaDB's CPU for the same rows is told too.
+started compiles itself during it. The broker's and MariaDB's CPU for the same rows is reported too.
 Where Debezium's jars cannot be had, its rate on such a machine stands for it: 14,400 rows/s.
 """
 

@@ -4,7 +4,7 @@ MariaDB into the same broker, one after the other.
 
 As ``put-to-consumer``, with an exporter and a broker in the gateway's place: worker, exporter,
 consumer and the putting program are four processes; over one embedded store, over one durable
-MariaDB server, and over a cluster of three, with a minion's watermark, that all share the cores
+MariaDB server; and over a cluster of three, with a minion's watermark, that all share the cores
 with the rest.
 
 A broker that has just been started takes several times as long for a transaction, and most of a

@@ -2,7 +2,7 @@
 cells, beside Apache Kafka with the same ones.
 
 Each consumer is a connection that sends what librdkafka sends while nothing comes: a Fetch of all
-16 partitions of topic ``trips`` from their ends, at most half a second to wait, and when it is
+16 partitions of topic ``trips`` from their ends, at most half a second to wait; when it is
 answered the next one. They are at the end of the log before the measuring begins. ``memory`` is the
 server's resident set; what the consumers take is the difference to the same server before they
 came, divided by their number. ``CPU`` is per cent of one core over ``SECONDS``. The broker is the

@@ -2,13 +2,13 @@
 blocks), beside Apache Kafka with the same records.
 
 ``CELLS`` taxi cells in 16 shards of one embedded datastore, written once. Each run starts a gateway
-anew in a process of its own and reads topic ``trips`` from it, each reader a new process and a new
-consumer: once for ``first read``, then ``KEPT_READS`` times for ``kept read``, interleaved with
-reads of a real broker (one node, loopback) that holds the same records uncompressed. So once with
-confluent-kafka's ``consume``, once with ``kcat`` where it is installed.
+in a process of its own and reads topic ``trips`` from it; each reader a new process and a new
+consumer: once for ``first read``, then ``KEPT_READS`` times for ``kept read``, in turns with a real
+broker (one node, loopback) that holds the same records uncompressed. So once with confluent-kafka's
+``consume``, once with ``kcat`` where it is installed.
 
 confluent-kafka: partitions are assigned, records come in calls of ``CONSUME_RECORDS``; the time
-goes from ``assign`` (the client knows the topic by then, no record is asked for yet) to the last
+goes from ``assign`` (the client knows the topic already; no record is asked for yet) to the last
 record that the log held then: nothing is waited for at the end. The client may queue all of it:
 with its default of 64 MB it pauses whenever the queue is full, and then that pause is what would be
 measured. kcat: the whole command with its default settings from its start to its exit, records
@@ -16,8 +16,8 @@ written to /dev/null; connecting and the last fetch, which waits in vain to lear
 end, included.
 
 The kept blocks are the gateway's own default, which holds the whole log (202 of 256 MiB): a log
-that is larger is encoded anew by whoever reads it from its start. Where there is no Java or Maven
-the figures stand alone.
+that is larger is encoded again by anybody who reads it from its start. Where there is no Java or
+Maven the figures stand alone.
 """
 
 from __future__ import annotations

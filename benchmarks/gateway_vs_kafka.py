@@ -2,7 +2,7 @@
 sixteen, to C, Python and Java clients.
 
 ``CELLS`` taxi cells in an embedded datastore of one shard, and of sixteen; a gateway that has
-encoded all of it before, and a broker (one node, loopback) that holds the same records uncompressed
+encoded all of it before; and a broker (one node, loopback) that holds the same records uncompressed
 in the batches of a producer with ``linger.ms``. Each read is a new client in a process of its own;
 reads of the two are interleaved, and the rates are medians of ``RUNS``.
 

@@ -1,4 +1,4 @@
-"""Queries of an index with a shard field and a range of time, through HTTP, from eight callers,
+"""Queries of an index with a shard field and a range of time, through HTTP, from eight callers;
 beside reads of one cell by its key through the same worker.
 
 ``index-query``: 20 rows of one driver, the worker in a process of its own, eight callers with a
@@ -39,7 +39,7 @@ from cellfeed.store.http.server.worker import run_worker
 CELLS = 1_000_000
 CALLERS = 8
 REQUESTS = 2_000
-"""Requests made beforehand, of which each call takes one at random."""
+"""Requests made beforehand; each call takes one at random."""
 
 SECONDS = 5.0
 ROWS = 20
@@ -132,7 +132,7 @@ def _measure(
 
 def _call(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     """All callers in one thread: threads of their own would fight for the interpreter, and their
-    times would tell of that."""
+    times would report that."""
     chosen, times = random.Random(1), list[float]()
     with ExitStack() as open_sockets, selectors.DefaultSelector() as ready:
         callers = [

@@ -1,11 +1,11 @@
 """``cellfeed load`` beside reading the file alone.
 
-The taxi trips that the product ships, repeated under other row keys, are loaded as CSV, NDJSON and
-Parquet into the embedded store through a worker, which is a process of its own. ``own CPU`` is the
-processor time of the loading process: types inferred, keys made from five fields, canonical JSON,
-requests and their answers. The rate is by the clock, with the worker beside it. Beside each: the
-file read into Python values and nothing else, by ``csv.reader``, ``json.loads`` or pyarrow. Runs
-are interleaved; the figures are medians.
+The taxi trips that the product ships, are repeated under other row keys. They are loaded as CSV,
+NDJSON and Parquet into the embedded store through a worker, a process of its own. ``own CPU`` is
+the processor time of the loading process: types inferred, keys made from five fields, canonical
+JSON, requests and their answers. The rate is by the clock, with the worker beside it. Beside each:
+the file read into Python values and nothing else, by ``csv.reader``, ``json.loads`` or pyarrow.
+Runs are interleaved; the figures are medians.
 """
 
 from __future__ import annotations

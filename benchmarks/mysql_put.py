@@ -4,15 +4,15 @@ it.
 ``mysql-put batch``: taxi bodies in calls of ``BATCH_CELLS`` from ``BATCH_CALLERS`` callers of a
 datastore in process. Beside it: multi-row INSERTs of the same rows, bodies encoded beforehand,
 through ``executemany``, the same unique key, transactions of the same size, an AUTO_INCREMENT key.
-Both go on where ``FILLED`` such rows are already: while a table is small, InnoDB makes its file
-longer by a page a time, and a store of 64 tables would be measured by that. ``mysql-put single``:
-one cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through the writer.
+Both continue where ``FILLED`` such rows are already: while a table is small, InnoDB makes its file
+longer by a page a time; a store of 64 tables would be measured by that. ``mysql-put single``: one
+cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through the writer.
 ``callers`` are threads; ``coroutines`` are callers in one event loop, as a worker's requests are.
 Beside both: an autocommit INSERT per cell through PyMySQL from as many threads, a connection each,
-rows and bodies ready made, into one table that has ``FILLED`` rows and more, ids by AUTO_INCREMENT,
+rows and bodies ready made; into one table that has ``FILLED`` rows and more; ids by AUTO_INCREMENT,
 which a tailer cannot follow without missing cells: what one would write first. All callers are in
 one process, here and beside. ``mysql-put HTTP``: one cell a call from 64 and from 256 threads of
-this process through the product's client, to a worker in a process of its own. Runs are
+this process through the product's client; to a worker in a process of its own. Runs are
 interleaved; the figures are medians. What was made beforehand is kept from Python's collector of
 cycles, for all of them.
 """

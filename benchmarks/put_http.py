@@ -3,7 +3,7 @@
 ``put-http batch``: taxi bodies in calls of ``BATCH_CELLS`` cells from ``BATCH_CALLERS`` callers,
 worker and client each in a process of its own, durable (synchronous=FULL) on both sides. Beside it:
 Python's ``sqlite3`` inserting the same rows, ready made, with the same unique key, in transactions
-of the same size, in one process with nothing around it. Runs are interleaved; the figures are
+of the same size; in one process with nothing around it. Runs are interleaved; the figures are
 medians. ``put-http single``: one cell a call, from 1 and from 64 callers. ``worker CPU`` is what
 the worker process used, so that the figure can be read on a busy machine.
 """

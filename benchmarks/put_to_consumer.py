@@ -42,8 +42,8 @@ is due."""
 P50 = at_most(5.0)
 P99 = at_most(20.0)
 ARRIVAL_TIMEOUT_S = 30.0
-"""From the last acknowledgement to the last record; a cell that has not come by then is lost, and
-the run fails."""
+"""From the last acknowledgement to the last record; a cell that has not arrived until then is lost,
+and the run fails."""
 
 
 class Passage(NamedTuple):

@@ -5,7 +5,7 @@ Over the embedded store; each worker is a process of its own, as in earnest, wit
 Take-over and rebalancing with coordination in the store and, where it is on the machine, in a
 ZooKeeper on loopback; the rest with coordination in the store.
 
-``throughput``: a log that is there already, taxi trips over 16 shards, from the moment the worker
+``throughput``: a log that is there already, taxi trips over 16 shards; from the moment the worker
 begins to the moment its offsets are saved at the end: joining, claiming and saving are in it. Of a
 function that takes the row key; beside it one that takes the cell and decodes its body, and one
 that takes batches.
@@ -17,7 +17,7 @@ the acknowledgement to the function's first line.
 the kill until all of them have run and their offsets are saved. A lease, or ZooKeeper's session,
 has to run out first.
 
-``rebalance``: 7 workers join one that has all 4,096 shards, with leases or sessions of 10 s (a
+``rebalance``: 7 workers join one that has all 4,096 shards; with leases or sessions of 10 s (a
 worker looks at its assignment four times in one); from their joining until all 8 hold claims of 512
 each. The processes are there already, so that their start is not in it.
 """
@@ -322,7 +322,7 @@ def _await_division(eyes: Coordinator, wanted: dict[str, int]) -> None:
 
 
 def _stand(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """Tells that it is there, and joins when it is told to."""
+    """Tells that it is there, and joins when it is asked to."""
     with Datastore.open_embedded(
         Path(settings["directory"]), shards=settings["shards"]
     ) as datastore:

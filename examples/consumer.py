@@ -1,6 +1,6 @@
 """A Kafka consumer in Python (confluent-kafka): prints each trip, then commits its offset.
 
-Started again it goes on behind the last commit. A record without a value says that the row was
+Started again it continues behind the last commit. A record without a value says that the row was
 erased: forget what you have of it.
 """
 

@@ -22,8 +22,8 @@ from tests.support.local_mariadb import MariaDB
 from tests.support.local_zookeeper import ZooKeeper
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A run that a shell has begun in the background ignores Ctrl-C, and so would all that it
-    # starts, which is to be ended by it.
+    # A run that a shell has begun in the background ignores Ctrl-C; so would all that it starts and
+    # must end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Java servers and tools of tests live for seconds: compiling their code well, and collecting
@@ -95,7 +95,7 @@ def _no_failpoints_left() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _no_stores_left() -> Iterator[None]:
     """A store that a test has left open is not asked for dictionaries by the tests of the next
-    module: its server may be gone by then."""
+    module: its server may be gone until then."""
     yield
     known_dictionaries._sources.clear()
 

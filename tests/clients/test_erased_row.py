@@ -38,7 +38,7 @@ def test_what_a_gateway_had_kept_of_an_erased_row_is_not_served_and_all_else_is_
         follower = confluent(own_gateway, "follower", "error", end)
         erased = datastore.erase_row(before[5].key().decode())  # type: ignore[union-attr]
         assert (erased.shard, erased.added_id, erased.cells) == (PARTITION, end, len(places))
-        # Whoever had read all of it is told, by a record of its key without a value.
+        # Anybody who had read all of it is informed, by a record of its key without a value.
         [told] = consumed(follower, 1)
         assert (told.offset(), told.key(), told.value()) == (end, before[5].key(), None)
         assert headers(told) == {

@@ -1,9 +1,9 @@
 """The matrix of rights: every API of the gateway, in every version that it advertises, asked by
 principals with every set of rights.
 
-``ROWS`` says for each API which rights it asks for, in which order, and what whoever lacks one is
-answered. An API, or a version, without a row fails. Requests go as frames through the gateway's own
-parser, handler and writer; only the socket is left out, so that a principal costs nothing.
+``ROWS`` says for each API which rights it asks for, in which order, and what anybody who lacks one
+is answered. An API, or a version, without a row fails. Requests go as frames through the gateway's
+own parser, handler and writer; only the socket is left out, so that a principal costs nothing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Kept blocks in files, with real processes: a gateway that was ended, or killed, goes on with what
-it encoded before, and asks the store for none of it."""
+"""Kept blocks in files, with real processes: a gateway that was ended, or killed, continues with
+what it encoded before, and asks the store for none of it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def kept(tmp_path: Path, name: str = "gateway") -> list[Path]:
 
 
 def make_unreadable(store: Path) -> None:
-    """Whoever encodes one of the full blocks from now on fails."""
+    """Anybody who encodes one of the full blocks from now on fails."""
     [file] = store.rglob("node-0.sqlite3")
     with closing(sqlite3.connect(file)) as connection, connection:
         assert (

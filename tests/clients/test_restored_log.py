@@ -1,4 +1,4 @@
-"""A log that was restored with ids left out, as a Kafka consumer group finds it: it goes on where
+"""A log that was restored with ids left out, as a Kafka consumer group finds it: it continues where
 it was, passes the gap, and learns what was lost."""
 
 from __future__ import annotations

@@ -205,8 +205,8 @@ def test_a_declared_view_is_typed(gateways: list[GatewayProcess], store: Path) -
 
 
 def test_a_new_version_while_a_consumer_reads(tmp_path: Path) -> None:
-    """It goes on without a pause, gets every cell once, typed by the version that it fits; what it
-    had got is what whoever comes later gets, at any gateway."""
+    """It continues without a pause, gets every cell once, typed by the version that it fits; what
+    it had got is what anybody who comes later gets, at any gateway."""
     many = list(islice(trips(), 600))
     with Datastore.open_embedded(tmp_path / "store") as datastore, ExitStack() as running:
         register(

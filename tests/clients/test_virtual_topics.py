@@ -410,7 +410,7 @@ def test_a_consumer_that_has_read_what_is_newest_goes_on_with_every_cell(
     client: Callable[[str, str, int], Following], tmp_path: Path
 ) -> None:
     """The same consumer over its "now": what is put together comes whole, late cells too, and
-    whoever comes afterwards is shown the newest of it."""
+    anybody who comes afterwards is shown the newest of it."""
     row = uuid.uuid4()
     with ExitStack() as opened:
         datastore = opened.enter_context(Datastore.open_embedded(tmp_path / "store"))

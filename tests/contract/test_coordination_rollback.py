@@ -347,7 +347,7 @@ def test_c8_a_process_that_dies_within_a_claim_looks_like_no_break(
     other = fleet.process()
     assert other.lineage(GROUP)
     assert other.why_changed() is None
-    # The same process, where only the call broke off, goes on as well.
+    # The same process, where only the call broke off, continues as well.
     assert set(process.claim(session, "trips", [1, 2])) == {1, 2}
     assert other.lineage(GROUP)
     assert other.why_changed() is None

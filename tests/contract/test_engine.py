@@ -614,7 +614,7 @@ def test_e15_a_moment_that_was_trimmed_is_located_at_the_log_start(
 
 
 def test_e15_puts_scans_and_trims_at_once_lose_nothing(open_engine: EngineMaker) -> None:
-    """A tail follows a log that is written and trimmed: it sees every cell once or is told that it
+    """A tail follows a log that is written and trimmed: it sees every cell once or learns that it
     was too late; it never comes to a hole."""
     engines = [open_engine() for _ in range(3)]
     rows = rows_of_shard(1, 300)

@@ -1,7 +1,7 @@
 """A state machine over the engine against the simplest model there is: a dict of cells and a list
 per shard, with a crash at every failpoint.
 
-A crash is a failpoint that raises, after which the engine is dropped and opened anew. The model
+A crash is a failpoint that raises, after which the engine is dropped and opened again. The model
 does not know whether a put that crashed was written: it asks the engine once, and from then on
 holds it to that (I1–I5).
 """
@@ -323,7 +323,7 @@ def test_the_mysql_engine_does_what_the_model_does(empty_mariadb: MariaDB) -> No
             super().teardown()
             local_mariadb.drop_all_databases(empty_mariadb)
 
-    # Every example makes its tables anew on a real server.
+    # Every example makes its tables again on a real server.
     run_state_machine_as_test(
         MySqlMachine, settings=settings(stateful_step_count=30, max_examples=10)
     )

@@ -211,7 +211,7 @@ def test_a_worker_that_was_overtaken_does_not_write_what_was_erased_since(index:
 
 
 def test_a_row_whose_bodies_are_still_being_erased_makes_no_entry(index: _Index) -> None:
-    """The log tells of the erasure, and the index came to that; a step took one body. A batch from
+    """The log reports the erasure, and the index came to that; a step took one body. A batch from
     before runs again."""
     cells = index.put(
         base(ROW, 1, "ann"), base(ROW, 2, "bob"), new_cell(ROW, "STATUS", 1, {"state": "done"})
@@ -254,7 +254,7 @@ def test_the_index_takes_the_entries_out_where_the_program_died_that_erased(inde
 def test_a_version_that_is_made_and_built_in_the_middle_of_an_erasure_has_nothing_of_the_row(
     index: _Index, place: str
 ) -> None:
-    """Just before the log tells of it; after that; when the first version was looked at; when all
+    """Just before the log reports it; after that; when the first version was looked at; when all
     were."""
     index.keeper.apply(
         0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "eve"))
@@ -315,7 +315,7 @@ def test_a_keeper_of_a_new_version_reads_of_nodes_that_have_all_that_was_before_
 def test_a_trim_keeps_an_entry_that_a_newer_cell_made_while_it_looked(
     index: _Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it removes is a newer entry, which it takes for a wrong one, and one that is put anew
+    """What it removes is a newer entry, which it takes for a wrong one, and one that is put again
     just then."""
     index.keeper.apply(
         0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "ann"))

@@ -1,7 +1,7 @@
 """A state machine over the entries of an index against the cells, over every engine: cells in any
-order of ref keys, a keeper that crashes at each failpoint and runs batches again, and another one
-that was paused with an old batch and writes it late. When the index is at the end of every log, it
-is what the cells say (I18)."""
+order of ref keys; a keeper that crashes at each failpoint and runs batches again; another one that
+was paused with an old batch and writes it late. When the index is at the end of every log, it is
+what the cells say (I18)."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 class TrimmedMachine(IndexMachine):
     """The same with trims below what the keeper has saved, which crash at each of their failpoints,
-    and rows that are put anew after. A keeper that was paused with a batch from before a trim is
+    and rows that are put again after. A keeper that was paused with a batch from before a trim is
     woken up after it."""
 
     @initialize()

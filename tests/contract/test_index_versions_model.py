@@ -1,9 +1,9 @@
 """A state machine over the versions of an index, over every engine: definitions come and go beside
-puts, trims and erasures (in the middle of one, too), each version is built by a keeper of its own
-that crashes and runs batches again, queries go over to a version once it is complete, and versions
-are dropped, in the middle of their building too, and made again. Every version that is kept is what
-the cells say by its own definition once it is at the end of every log (I18), and what answers is
-always whole."""
+puts, trims and erasures (in the middle of one, too); a keeper of its own, which crashes and runs
+batches again, builds each version; queries go over to a version once it is complete; versions are
+dropped, in the middle of their building too, and made again. Every version that is kept holds what
+the cells say by its own definition, once it is at the end of every log (I18); a version that
+answers is always whole."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class VersionsMachine(RuleBasedStateMachine):
             else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
         )
         self.datastore = Datastore(self.engine)
-        # Made now: the first index is recorded in the file of the cells, whose lock a step of an
-        # erasure holds while this one thread plays the other process.
+        # Made now: the first index is recorded in the file of the cells; a step of an erasure holds
+        # its lock while this one thread plays the other process.
         assert self.engine.indexes is not None
         self.coordinator = StoreCoordinator(self.engine.state)
         self.catalog = self.datastore.indexes.catalog

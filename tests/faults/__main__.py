@@ -1,5 +1,5 @@
-"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on clients that fork, on the
-files of an embedded store, on storage clusters and restores of them, on triggers with their
+"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on clients that fork, and on
+the files of an embedded store; on storage clusters and restores of them; on triggers with their
 ZooKeeper, on gateways, and on exports; one JSON summary a line, with the seed that repeats it.
 Exits with 1 when an invariant was broken or a fault did not happen."""
 
@@ -87,8 +87,7 @@ def main() -> int:
                 failed += arguments.all
                 continue
             except Exception as error:
-                # a server did not start, or the fault did not happen: the others are run all the
-                # same
+                # a server did not start, or the fault did not happen: the others are still run
                 told = error if isinstance(error, Unavailable) else traceback.format_exc()
                 print(f"the run of {kind} with seed {seed} broke off: {told}", file=sys.stderr)
                 failed += 1

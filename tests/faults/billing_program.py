@@ -1,7 +1,7 @@
 """Billing as fault runs have it: the product's own, with every call on record, and trips that are
 poison.
 
-A call is one line when it begins and one when it has ended well,
+A call is one line when it begins and one when it has ended well;
 ``begun|ended SHARD ADDED_ID PID MONOTONIC_NS``, in the file ``calls`` of the billing folder; the
 clock is the machine's, so lines of several processes can be compared. A BASE cell with ``poison``
 does what that says, until the folder has a file ``antidote``.

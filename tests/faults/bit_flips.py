@@ -8,7 +8,7 @@ nothing.
 
 SQLite has no checksum of a page. A bit of a page's pointers can lead a search by key astray, beside
 entries that are in good order: then a cell is not found by its key, though the log has it. Such an
-answer is told of as ``hidden`` beside what was witnessed; where a check does not name the damage,
+answer is reported as ``hidden`` beside what was witnessed; where a check does not name the damage,
 it is a violation.
 """
 

@@ -65,8 +65,8 @@ def _both_minions(system: ClusterSystem, datastore: Datastore, chance: random.Ra
 
 
 def _master_paused(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    """Longer than every time-out; another is promoted meanwhile; then the old master goes on (split
-    brain)."""
+    """Longer than every time-out; another is promoted meanwhile; then the old master continues
+    (split brain)."""
     system.servers["a1"].pause()
     time.sleep(1.0)
     done = promote(system.admin["a"])
@@ -114,11 +114,11 @@ def _has_heard(system: ClusterSystem, node: str, epoch: int) -> bool:
 
 
 def _lost_tail(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    """The minions hear nothing for a while, then the master dies, and comes back with what it never
+    """The minions hear nothing for a while, then the master dies, and returns with what it never
     sent on: asynchronous, what it had acknowledged; semi-synchronous, what it was waiting to
     acknowledge."""
     # A semi-synchronous master writes one group of transactions that waits, and no other behind it:
-    # where none of them is a put, it is let go on.
+    # where none of them is a put, it is let continue.
     until(
         partial(_has_tail, system, chance.uniform(0.5, 1.0)),
         "the master has cells that nobody else has",
@@ -223,7 +223,7 @@ def _buffered(system: ClusterSystem, datastore: Datastore, chance: random.Random
 
 
 def _not_kept(system: ClusterSystem, answered: Sequence[Put]) -> list[Put]:
-    """Puts of which no minion of b has an accepted copy: the death of b's master would take them. A
+    """Puts whose accepted copy no minion of b has: the death of b's master would take them. A
     minion may have received what it has not applied yet."""
     deadline_s = time.monotonic() + 5
     while True:
@@ -340,7 +340,7 @@ def _read_only(system: ClusterSystem, datastore: Datastore, chance: random.Rando
 
 def _disk_full(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """The master's disk is full: a minion is promoted. There is room again later, and the old
-    master comes back."""
+    master returns."""
     disk = system.disk
     assert disk is not None
     fill(disk)

@@ -140,7 +140,7 @@ class Followed:
         into: list[Place],
         stop: threading.Event,
     ) -> None:
-        """Reads what a client is given until it is told to stop."""
+        """Reads what a client is given until it is asked to stop."""
         while not stop.is_set():
             message = consumer.poll(0.1)
             if message is None or message.error() is not None:
@@ -167,7 +167,7 @@ class Followed:
                 )
 
     def load(self, bootstrap: str, stop: threading.Event) -> None:
-        """Loads the topic into the warehouse until it is told to stop."""
+        """Loads the topic into the warehouse until it is asked to stop."""
         try:
             run_warehouse_loader(
                 bootstrap, "trips", "warehouse", self.warehouse, stop, flush=_FLUSH

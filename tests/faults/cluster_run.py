@@ -1,11 +1,11 @@
 """One fault run on clusters: writers and tailers work while servers and networks fail; afterwards
 every invariant is checked from outside.
 
-I1–I13 (I4 and I12 only where no tail can be lost), I18 an index that is kept
-meanwhile (the same: entries may be in the tail), I19 the buffers drain, I21 recovery, I22 threads.
-E11 and I20 of state entries, claims and offsets that are written meanwhile. I1 to I3 of all that
-readers by key, row, index and log were shown, on the master and on minions, during the fault and
-after it. Rule 10: the servers' general logs have no write without the guard.
+I1–I13 (I4 and I12 only where no tail can be lost), I18 an index that is kept meanwhile (the same:
+entries may be in the tail), I19 the buffers drain, I21 recovery, I22 threads. E11 and I20 of state
+entries, claims and offsets that are written meanwhile. I1 to I3 of all that readers by key, row,
+index and log were shown; on the master and on minions, during the fault and after it. Rule 10: the
+servers' general logs have no write without the guard.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ process follow."""
 
 def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> FaultRun:
     """Runs and checks one kind. ``all_readers``: with Kafka clients of a gateway, a warehouse
-    loader among them, a trigger that charges, and an exporter to a real Kafka broker (I14 to I17).
+    loader among them; a trigger that charges, and an exporter to a real Kafka broker (I14 to I17).
     """
     result = FaultRun(kind, seed)
     chance = random.Random(f"{kind}-{seed}")
@@ -173,7 +173,7 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
             began_s, looks = time.monotonic(), sum(len(tailer.heads) for tailer in tailers)
             result.witnessed += _FAULTS[kind](system, datastore, chance)
             healed_s = time.monotonic()
-            # Writes may have to wait while the fault lasts; reads go on.
+            # Writes may have to wait while the fault lasts; reads continue.
             result.operations_inside = (
                 ledger.acknowledged_between(began_s, healed_s)
                 + sum(len(tailer.heads) for tailer in tailers)

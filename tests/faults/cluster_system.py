@@ -71,7 +71,7 @@ class ClusterSystem:
             name: TcpProxy(server.port, mysql=True) for name, server in self.servers.items()
         }
         self.work: Work
-        """What goes on beside the fault; set once it has begun."""
+        """What continues beside the fault; set once it has begun."""
         self.violations: Violations = {}
         """Those that the fault itself has seen."""
         self.promoted: list[Promotion] = []
@@ -187,7 +187,7 @@ def cluster_system(
 
 @dataclass
 class Work:
-    """What goes on beside a fault. ``tailers``: a fault may add some, over engines of their own.
+    """What continues beside a fault. ``tailers``: a fault may add some, over engines of their own.
     ``indexed``: the datastore whose ``indexes`` a worker keeps; a fault may make more of them."""
 
     writers: DirectWriters

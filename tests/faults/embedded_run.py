@@ -47,7 +47,7 @@ CALL_MAX_S = 15.0
 """I21. A put's own time-out, and the slack of a busy machine."""
 
 READY_MAX_S = 3.0
-"""A worker whose files are others says so by then: it looks 20 times a second."""
+"""A worker whose files are others says so until then: it looks 20 times a second."""
 
 LIMIT_S = 10.0
 """How long a worker may open nothing at most: far longer than the cells of a checkpoint take."""

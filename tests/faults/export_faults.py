@@ -9,8 +9,8 @@ export-network        an exporter's connections to the broker, or to ZooKeeper, 
 export-store-cut      the same between an exporter and the store, which is a MariaDB server then
 export-broker         kill -9 of the broker, away for a while, started again with what it had
 export-zookeeper      kill -9 of ZooKeeper, away for a while, started again with what it had:
-                      exporting goes on meanwhile
-export-rollback       ZooKeeper comes back with its data directory of before: exporting goes on, by
+                      exporting continues meanwhile
+export-rollback       ZooKeeper returns with its data directory of before: exporting continues, by
                       what the partitions hold
 export-cluster-away   the whole Kafka cluster (one broker) is away for several times as long as the
                       client keeps a record, once for longer than every
@@ -82,9 +82,9 @@ TIMEOUTS = 3
 """For so many times as long as that the cluster is away, at least."""
 
 LONGEST_AWAY_S = TRANSACTION_TIMEOUT_S + 5.0
-"""For so long it is away once in a run at full scale. The other time-outs have passed by then as
-well: of a transaction at the broker (30 s), which finds it too old when it is back, of a request to
-it (20 s), and the look at the topic (every 30 s). In an hour only the client's metadata gets old
+"""For so long it is away once in a run at full scale. The other time-outs have passed until then as
+well: of a transaction at the broker (30 s), which finds it too old when it is back; of a request to
+it (20 s); and the look at the topic (every 30 s). In an hour only the client's metadata gets old
 beside these (15 minutes), which has it ask again; the broker forgets producers after a day,
 transactional ids after a week."""
 
@@ -188,7 +188,7 @@ def _broker(stage: Stage) -> list[str]:
 
 
 def _leads_all(admin: AdminClient) -> bool:
-    """Whether each partition has a leader. A broker that comes back answers before that: while its
+    """Whether each partition has a leader. A broker that returns answers before that: while its
     old session lasts it is not let in."""
     try:
         topics = admin.list_topics(timeout=2.0).topics.values()
@@ -202,8 +202,8 @@ def _leads_all(admin: AdminClient) -> bool:
 
 
 def _zookeeper(stage: Stage) -> list[str]:
-    # A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has go
-    # on.
+    # A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has
+    # continue.
     until(lambda: _shares_are_settled(stage), "each exporter has its share")
     before = ends(stage.store)
     until(lambda: _saved_up_to(stage, before), "the exporters that have the units work on them")

@@ -56,18 +56,18 @@ from tests.support.tcp_proxy import TcpProxy
 __all__ = ["BRIEF", "EXPORT_KINDS", "FULL", "STORE_CUT", "run_export_faults"]
 
 RECOVERY_MAX_S = 10.0
-"""I21: everything is going again ten seconds after a fault heals, and the session of whoever was
-killed."""
+"""I21: everything is going again ten seconds after a fault heals, and the session of anybody who
+was killed."""
 
 _EXPORTERS = ("a", "b")
 
 _SLOW_LOOK_S = 0.02
-"""Of runs with an odd seed: a look at the logs takes longer than a transaction, as of busy servers,
+"""Of runs with an odd seed: a look at the logs takes longer than a transaction, as of busy servers;
 so the next cells are looked for while one is under way."""
 
 
 class Reader(threading.Thread):
-    """Reads committed records from the beginning, as a consumer does, and notes what no reader may
+    """Reads committed records from the beginning, as a consumer does; it notes what no reader may
     see, and for how long a partition had nothing new."""
 
     def __init__(self, export: Export) -> None:
@@ -209,7 +209,7 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
                 result.witnessed += FAULTS[kind](stage)
                 healed_s, wanted = time.monotonic(), ends(store)
                 healed_at.append(time.strftime("%H:%M:%S"))  # as the exporters' logs say it
-                # Looked at by a reader that is there all the time: to connect anew and read the
+                # Looked at by a reader that is there all the time: to connect again and read the
                 # ends takes seconds on a busy machine.
                 until(
                     partial(reader.has_read, wanted),

@@ -1,5 +1,5 @@
-"""``forked-client``: a process forks while it puts and reads by key, and both sides go on with the
-same client. Every answer is compared with its question."""
+"""``forked-client``: a process forks while it puts and reads by key, and both sides continue with
+the same client. Every answer is compared with its question."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A process whose threads put and read by key through one client, and which forks meanwhile: both
-sides go on with the same client.
+sides continue with the same client.
 
 ``python -m tests.faults.forked_client_process URL DIRECTORY SEED FORKS [MEND…]``. Each process
 writes what it asked and what it was answered to a file of its own, ``PID.ndjson``. For planted

@@ -1,5 +1,5 @@
 """What is done to gateways: killed, paused past their session, stopped in order one after the
-other, left without their ZooKeeper, and all the time asked by members that come and go.
+other, left without their ZooKeeper; and all the time asked by members that come and go.
 
 Each fault ends with the moment at which it healed (monotonic seconds) and what shows that it
 happened.
@@ -49,8 +49,8 @@ class Healed(NamedTuple):
 
 
 def _kill(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
-    """kill -9 of the gateway that coordinates the group. The others go on with the group while it
-    is gone."""
+    """kill -9 of the gateway that coordinates the group. The others continue with the group while
+    it is gone."""
     del scale
     name = system.coordinator_of_group()
     gateway = system.gateways[name]
@@ -77,8 +77,8 @@ def _kill(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
 
 
 def _pause(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
-    """SIGSTOP of the group's coordinator until another one has the group and it goes on there; then
-    it wakes up, believing in what it had."""
+    """SIGSTOP of the group's coordinator until another one has the group and it continues there;
+    then it wakes up, believing in what it had."""
     del scale
     name = system.coordinator_of_group()
     with system.paused(name):

@@ -52,9 +52,9 @@ class _Session:
 def unguarded_writes(log: str) -> list[str]:
     """The first words of each write that was committed, or could be, without a guard.
 
-    Exempt are what makes a bare server a cluster's (it has no role yet), the promotion that raises
-    the epoch on a server that takes no writes, the entry by which a minion confirms a master, and
-    statements that are not part of the history.
+    Exempt are the statements that make a bare server a cluster's (it has no role yet); the
+    promotion that raises the epoch on a server that takes no writes; the entry by which a minion
+    confirms a master; and statements that are not part of the history.
     """
     sessions: dict[int, _Session] = {}
     found = []

@@ -107,7 +107,7 @@ class KafkaPythonMember(Member):
 
     def _assigned(self, partitions: list[int]) -> None:
         # A fetch of offsets that was not waited for to its end is kept, by its set of partitions
-        # alone: whoever is given the same ones again, generations later, would begin where the
+        # alone: anybody who is given the same ones again, generations later, would begin where the
         # group was then.
         self._consumer._coordinator._offset_fetch_futures.clear()
         # Its position in a partition that it had before is kept, too, over any number of

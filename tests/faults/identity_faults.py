@@ -7,7 +7,7 @@ row keys with other bodies, at other ids, and may have far more transactions. It
     at init          `cellfeed cluster init`, with one of the nodes replaced in the configuration
     by a process     that is opened with that configuration, and reads
     at a rejoin      by hand, and by a supervisor
-    at a promotion   by name, and of whoever has most; then one with its node given up
+    at a promotion   by name, and of anybody who has most; then one with its node given up
     at an address    of a minion, then of the master, which was killed: machines were replaced
 
 Every join is refused with both histories (``joins``). Nothing of it is shown (I2, I3), nothing is

@@ -249,7 +249,7 @@ def _with_master_killed(
     system: ClusterSystem, datastore: Datastore, name: str, point: str, what: Callable[[], object]
 ) -> str:
     """Something done to its end while a cluster's master is killed at the first pass of a
-    failpoint; a minion is promoted, and the old master comes back."""
+    failpoint; a minion is promoted, and the old master returns."""
     role, _ = cluster_role(system.admin[name])
     before = len(system.promoted)
     _with_fault(point, system.servers[role.master].kill, what)

@@ -1,7 +1,7 @@
 """A mover as a process of its own, to be killed: ``python -m tests.faults.mover_process ACTION
 CLUSTERS_JSON SHARDS SHARD CLUSTER``, with clusters as name to node name to URL. ACTION is move (to
 the cluster), rollback, clean, or heal: a healer that has no patience, and looks until it is killed.
-Where it dies is told by CELLFEED_FAILPOINTS."""
+Where it dies is reported by CELLFEED_FAILPOINTS."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """``bit-flips`` on clusters: bits of one node's files change while it is stopped, in pages whose
-own checksum fits again, as where a page was damaged in memory before it was written. So only a
+own checksum fits again; as where a page was damaged in memory before it was written. So only a
 cell's own checksum tells.
 
 The other nodes have good copies: every read of every path is right, whichever node is asked first.
@@ -8,7 +8,7 @@ node. Where keys have changed, in the cells or in the index of keys, it changes 
 such a node is made a copy of the master. In the end all nodes have the same rows again.
 
 MariaDB finds a cell by its key in an index of its own. Where a bit of that index has changed on the
-master, the cell is not found by its key: as in an embedded store, such an answer is told of as
+master, the cell is not found by its key: as in an embedded store, such an answer is reported as
 ``hidden`` beside what was witnessed, and a check must name the damage.
 """
 
@@ -122,7 +122,7 @@ class Nodes:
 
 
 def run_node_flips(kind: str, seed: int, rounds: int = ROUNDS) -> FaultRun:
-    """Runs and checks. Which bits of which node change follows from the seed."""
+    """Runs and checks. The seed chooses the node and its bits."""
     chance, result = random.Random(f"{kind}-nodes-{seed}"), FaultRun(kind, seed)
     result.violations = {name: [] for name in ("I1", "I3", "I7", "errors", "check", "repair")}
     with ExitStack() as stack:

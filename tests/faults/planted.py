@@ -1,6 +1,6 @@
-"""For each kind of fault on clusters a defect that is planted in the product while it runs, and the
-violations by which the run must find it: so no kind is a run that cannot fail. ``make faults-all``
-runs them all, the suite some (``test_planted.py``)."""
+"""For each kind of fault on clusters, a defect that is planted in the product while it runs; and
+the violations by which the run must find it: so no kind is a run that cannot fail.
+``make faults-all`` runs them all, the suite some (``test_planted.py``)."""
 
 from __future__ import annotations
 

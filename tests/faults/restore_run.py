@@ -6,8 +6,8 @@ Then what belongs to one is joined to the other: a server at `cluster init`, at 
 supervisor, and at a promotion; increments onto each other's backups, and onto the backup that both
 came from; files of one embedded store in the other. Every join is refused with both histories
 (``joins``). A promotion follows, in the wrong configuration or beside it. No acknowledged cell of
-either is lost or shown as another (I1 to I8, I12, I13), and the increments of the right store
-restore to what it acknowledged.
+either is lost or shown as another (I1 to I8, I12, I13); the increments of the right store restore
+to what it acknowledged.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from tests.faults.invariants import Seen, Violations
 from tests.faults.ledger import Put
 
 JOINS: Final = "joins"
-"""Under which a wrong join that was not refused, or not with both identities, is told."""
+"""Under which a wrong join that was not refused, or not with both identities, is reported."""
 
 
 def backed_up(folder: BackupFolder, engine: Engine, onto: Backup | None = None) -> Backup:

@@ -1,4 +1,4 @@
-"""What the workers of a fault run know of the state table and of a group's offsets, and what must
+"""What the workers of a fault run know of the state table and of a group's offsets; what must
 be true of it (E11, I20).
 
 Pure: no clock, no socket. ``tests/unit/harness/test_fault_ledgers.py`` shows for each check that it

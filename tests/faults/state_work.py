@@ -26,7 +26,7 @@ _PAUSE_S: Final = 0.02
 _TTL_S: Final = 2.0
 _SAVES_IN_A_TURN: Final = 10
 _LATE_CLAIMS: Final = 4
-"""Claims that were given up, of which each is tried once more after every turn."""
+"""Claims that were given up; each is tried once more after every turn."""
 
 _SETTLE_S: Final = 30.0
 
@@ -94,7 +94,7 @@ class StateWork:
                 self._ended.wait(5 * _PAUSE_S)
             except (
                 Exception
-            ) as error:  # whatever else a worker is answered is a violation, and the work goes on
+            ) as error:  # whatever else a worker is answered is a violation, and the work continues
                 self.errors.append(f"state work: {error!r}")
                 self._ended.wait(1.0)
 

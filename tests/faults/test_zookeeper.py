@@ -1,5 +1,5 @@
 """Trigger workers whose coordination is a real ZooKeeper, which is killed, paused, cut off or
-wiped: work goes on, and nothing is skipped or goes back."""
+wiped: work continues, and nothing is skipped or goes back."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 FaultDidNotHappen is raised for one that has shown nothing.
 
 trigger-kill        kill -9 of a worker (its run starts it again), of a run (its worker drains), of
-                    both (a host goes down; started anew)
+                    both (a host goes down; started again)
 trigger-leader      kill -9 of the host whose worker leads
-trigger-all         kill -9 of all at once, then all are started anew
+trigger-all         kill -9 of all at once, then all are started again
 trigger-pause       SIGSTOP of a worker until its session has run out and the others have its
                     shards, then SIGCONT
 zookeeper-killed    kill -9 of ZooKeeper, away for ``away_s``, started again with what it had
-zookeeper-empty     as before, but it comes back empty: all stand still until
+zookeeper-empty     as before, but it returns empty: all stand still until
                     ``cellfeed offsets set billing kept``
 zookeeper-cut       one host's connections to ZooKeeper are cut and refused until the others have
                     its shards
@@ -246,7 +246,7 @@ def _pause(stage: Stage) -> list[str]:
 
 
 def _zookeeper_away(stage: Stage) -> str:
-    """Kills it; the time away begins. Work has to go on."""
+    """Kills it; the time away begins. Work has to continue."""
     process = stage.system.zookeeper.process
     assert process is not None
     before = stage.calls.ended()
@@ -458,4 +458,4 @@ REPEATED = frozenset(
         "clock-steps",
     }
 )
-"""Kinds of which a large run has several."""
+"""Kinds that a large run has several times."""

@@ -122,7 +122,7 @@ def check_generations(samples: Iterable[Sample]) -> Violations:
 
 def check_run_by_one(calls: Sequence[Call], afflicted: Collection[int]) -> Violations:
     """I20: processes that nothing has happened to (those not ``afflicted``) never run a cell that
-    another such one has run, nor a shard at the same time."""
+    another such one has run; nor a shard at the same time."""
     well = [call for call in calls if call.pid not in afflicted]
     runs: dict[Place, list[int]] = {}
     for call in well:
@@ -146,8 +146,8 @@ def check_run_by_one(calls: Sequence[Call], afflicted: Collection[int]) -> Viola
 
 
 def check_overtaken(calls: Sequence[Call], pid: int, since_ns: int, back_ns: int) -> Violations:
-    """I20: a process that was stopped or cut off at ``since_ns`` begins at most one cell more of a
-    shard of its own once another has begun on it: the one that it was about to.
+    """I20: a process that was stopped or cut off at ``since_ns`` begins at most one more cell of
+    its shard once another has begun on it: the one that it was about to.
 
     ``back_ns``: when it was last seen to be no member; what it does later it does as the shard's
     owner.

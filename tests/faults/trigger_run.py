@@ -51,8 +51,8 @@ from tests.support.local_zookeeper import ZooKeeper
 _ALL: Final = {**FAULTS, **TIME_FAULTS}
 TRIGGER_KINDS = tuple(_ALL)
 RECOVERY_MAX_S = 10.0
-"""I21: everything is going again ten seconds after a fault heals, and the session of whoever was
-killed or cut off."""
+"""I21: everything is going again ten seconds after a fault heals, and the session of anybody who
+was killed or cut off."""
 
 SETTLE_S = 120.0
 INDEX = parse_definition("""
@@ -353,7 +353,7 @@ def _between_resets(samples: list[Sample], stage: Stage) -> list[list[Sample]]:
 
 
 def _started(log: str) -> list[tuple[str, int]]:
-    """``NAME started (pid N)``, as a run tells of its workers."""
+    """``NAME started (pid N)``, as a run reports its workers."""
     lines = [
         line.partition(" started (pid ") for line in log.splitlines() if " started (pid " in line
     ]

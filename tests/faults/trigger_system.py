@@ -316,7 +316,7 @@ class TriggerSystem:
 
 
 def kill_pids(processes: Sequence[psutil.Process]) -> list[int]:
-    """kill -9 of all at once; the pids, of which none runs when this returns."""
+    """kill -9 of all at once; the pids; none of them runs when this returns."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()

@@ -1,7 +1,7 @@
 """Faults of a trigger group whose coordination, or whose clocks, are of another time.
 
-zookeeper-rollback  a host is paused or killed and its shards change hands; then ZooKeeper comes
-back with its data directory of before. All stand still until
+zookeeper-rollback  a host is paused or killed and its shards change hands; then ZooKeeper returns
+with its data directory of before. All stand still until
                     ``cellfeed offsets set billing kept``; the paused worker wakes up meanwhile
 clock-steps         coordination in the store; a host's clock is an hour ahead or behind, steps
 under it, and is wrong when the host is killed: the others take

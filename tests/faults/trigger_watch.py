@@ -1,4 +1,4 @@
-"""What runs beside a fault on a trigger group: whoever puts trips, and whoever looks at the
+"""What runs beside a fault on a trigger group: anybody who puts trips, and anybody who looks at the
 coordination from outside."""
 
 from __future__ import annotations

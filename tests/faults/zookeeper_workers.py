@@ -94,7 +94,7 @@ class Workers:
 
     def stays(self, url: str) -> dict[str, int]:
         """The znode of each session, and the number of the ZooKeeper session that it hangs on:
-        others when a member has joined anew."""
+        others when a member has joined again."""
         with _by_hand(url) as client:
             births = client.get_children(f"/{self.chroot}/cellfeed/groups/{GROUP}")
             folders = [

@@ -1,7 +1,7 @@
 """Requests as real clients sent them, kept in ``captured_frames.txt``: a frame a line, behind the
 name of its client.
 
-``python -m tests.fuzz capture`` records them anew: a forwarder stands between the clients and a
+``python -m tests.fuzz capture`` records them again: a forwarder stands between the clients and a
 gateway that advertises the forwarder's address. Of requests of one client, API, version and length
 one is kept.
 """

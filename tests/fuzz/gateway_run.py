@@ -107,7 +107,7 @@ def run_gateway_fuzz(
     tell: Callable[[str], None],
     only_batch: int | None = None,
 ) -> FuzzRun:
-    """Sends ``frames`` in batches (or one batch of them alone) and checks. ``tell`` is told how far
+    """Sends ``frames`` in batches (or one batch of them alone) and checks. ``tell`` learns how far
     it is."""
     result = FuzzRun(seed)
     fill(directory / "store")

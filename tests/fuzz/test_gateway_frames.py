@@ -1,7 +1,7 @@
 """A running gateway and thousands of peers that send what no client sends, while good clients work
 beside them.
 
-The seed is in ``CELLFEED_FUZZ_SEED`` or fixed, and is told by every failure.
+The seed is in ``CELLFEED_FUZZ_SEED`` or fixed, and is reported by every failure.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ many with those."""
 
 
 class Place:
-    """A state table, a ZooKeeper, and whoever uses them."""
+    """A state table, a ZooKeeper, and anybody who uses them."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -80,7 +80,7 @@ class Place:
 
 
 def holds(coordinator: Coordinator, claims: Mapping[int, Claim]) -> list[int]:
-    """The partitions of which these claims still save offsets."""
+    """The partitions whose offsets these claims still save."""
     held = []
     for partition, claim in claims.items():
         try:
@@ -136,8 +136,8 @@ def ended_session_claims(kind: str) -> Case:
 
 
 def offsets_beside_a_takeover(kind: str, *, by_gateway: bool = False) -> Case:
-    """An owner saves an offset while the partition becomes another one's, which reads it and goes
-    on: no work is taken back, none is skipped."""
+    """An owner saves an offset while the partition becomes another one's, which reads it and
+    continues: no work is taken back, none is skipped."""
     place = Place(kind)
     old, new = place.coordinator(), place.coordinator()
     session, next_session = old.join(GROUP, "a", TTL_S), new.join(GROUP, "b", TTL_S)
@@ -186,7 +186,7 @@ def offsets_beside_a_takeover(kind: str, *, by_gateway: bool = False) -> Case:
 
 
 def a_gateway_loses_its_slots(kind: str) -> Case:
-    """A gateway is told its slots while its session ends and another one takes them: no generation
+    """A gateway learns its slots while its session ends and another one takes them: no generation
     is both's."""
     place = Place(kind)
     address = ("127.0.0.1", 9092)
@@ -341,7 +341,7 @@ def two_change_the_role() -> Case:
 
 def erasure_beside(what: str) -> Case:
     """A row is erased while it is put to, or erased by another one: afterwards it has no body, and
-    the log tells of it once."""
+    the log reports it once."""
     folder = Path(tempfile.mkdtemp(prefix="cellfeed-races-"))
     store = Datastore.open_embedded(folder, shards=1)
     row = UUID(int=5)

@@ -123,7 +123,7 @@ def promotion_beside_an_old_process(place: Place) -> Case:
 
 
 def promotion_beside_a_rejoin(place: Place) -> Case:
-    """The master before comes back while the present one is replaced."""
+    """The master before returns while the present one is replaced."""
     old = place.role().master
     promote(place.admin)
     place.put()

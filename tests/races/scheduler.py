@@ -2,8 +2,8 @@
 orders of a seed (:func:`some_orders`), or in one (:func:`one_order`).
 
 An actor is a function in a thread of its own. It stops at each pass of the points given, before it
-does anything, and when it has ended; the schedule says which of them goes on. Between two stops one
-actor runs alone, so an order is the whole story of a run, and the same order gives the same run
+does anything, and when it has ended; the schedule says which of them continues. Between two stops
+one actor runs alone, so an order is the whole story of a run; the same order gives the same run
 again.
 """
 
@@ -93,7 +93,7 @@ class _Actor:
 
 
 def run(case: Case, points: Collection[str], choose: Callable[[int, Sequence[int]], int]) -> Run:
-    """``choose(step, ready)`` says which of the actors that have not ended goes on. The case is
+    """``choose(step, ready)`` says which of the actors that have not ended continues. The case is
     checked and closed. Raises what the check raises."""
     actors = [_Actor(number, call) for number, call in enumerate(case.actors)]
     by_thread = {actor.thread: actor for actor in actors}

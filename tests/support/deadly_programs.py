@@ -20,7 +20,7 @@ ENDED_TRIES: Final = 2
 
 
 def hang_around() -> None:
-    """Never comes back."""
+    """Never returns."""
     while True:
         time.sleep(3600)
 

@@ -1,9 +1,9 @@
 """Ports that nobody has just now, and that no connection is given by chance.
 
 A port that the system gives out by itself (``bind`` to 0) may be given to somebody's client
-connection a moment later, before the server that it was chosen for binds it. So they are chosen
-below the range that the system gives out (from 32,768 on Linux), by chance, and none twice: whoever
-was given one may bind it much later. Test processes that run beside each other choose from
+connection a moment later; before the server that it was chosen for binds it. So they are chosen
+below the range that the system gives out (from 32,768 on Linux), by chance, and none twice: anybody
+who was given one may bind it much later. Test processes that run beside each other choose from
 different ports.
 """
 

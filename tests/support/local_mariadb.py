@@ -1,5 +1,5 @@
 """Real MariaDB servers as local processes for tests, started as ``cellfeed up`` starts them: one
-data directory that is prepared once in a process, copied for each server (0.3 s instead of 2 s),
+data directory that is prepared once in a process; copied for each server (0.3 s instead of 2 s),
 and a ``root`` without a password."""
 
 from __future__ import annotations

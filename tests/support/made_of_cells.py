@@ -25,7 +25,7 @@ column_defs:
 def indexed_and_parked(
     datastore: Datastore, secrets: Mapping[UUID, str]
 ) -> tuple[IndexVersion, IndexKeeper]:
-    """An index that has come to the ends of the logs, and a parked cell for each of these rows,
+    """An index that has reached the ends of the logs; a parked cell for each of these rows,
     whose error quotes the row's text."""
     version = datastore.indexes.version(datastore.indexes.catalog.create(BY_SECRET))
     datastore.engine.indexes.create(version.table)

@@ -26,7 +26,7 @@ class GatewayProcess:
         self._log = log
         # A tenth of Kafka's own wait for more members, which has tests of its own. Without any,
         # kafka-python's group leader divided a topic whose metadata it did not have yet, once on a
-        # busy machine, and read nothing for the rest of the test.
+        # busy machine; it read nothing for the rest of the test.
         self._settings = {"group_initial_delay_s": 0.3, "formats": FORMATS, **settings}
         self._process: subprocess.Popen[str] | None = None
         self.port = 0

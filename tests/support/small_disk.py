@@ -41,7 +41,7 @@ def small_disk(size_bytes: int) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Takes all the room that is left. Raises AssertionError when there is some all the same: the
+    """Takes all the room that is left. Raises AssertionError when there is some still: the
     fault did not happen."""
     with (disk / BALLAST).open("ab", buffering=0) as filled:
         try:

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 _TRIES: Final = 100
 _LET_ON_S: Final = 0.02
-"""How long a process goes on before it is stopped again: longer than most commits."""
+"""How long a process continues before it is stopped again: longer than most commits."""
 
 _LOCKS: Final = Path("/proc/locks")
 
@@ -28,7 +28,7 @@ class NeverOutsideACommit(RuntimeError):
 
 def stop_outside_a_commit(process: psutil.Process) -> None:
     """SIGSTOP, and returns when the process stands still and holds no write lock of a file. Raises
-    NeverOutsideACommit, and lets the process go on, when that does not come about."""
+    NeverOutsideACommit, and lets the process continue, when that does not come about."""
     for _ in range(_TRIES):
         process.suspend()
         wait_until(

@@ -56,8 +56,8 @@ class Rule:
     count: int = 0
     """How often it has acted."""
     happened: threading.Event = field(default_factory=threading.Event)
-    """Set when it has acted (something is held), or is about to (the cut is next): whoever feels
-    the cut finds it set."""
+    """Set when it has acted (something is held), or is about to (the cut is next): anybody who
+    feels the cut finds it set."""
     _released: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
@@ -265,7 +265,7 @@ class TcpProxy:
         return None
 
     def _ends(self, *, was_cut: bool) -> None:
-        # Before its sides are closed: whoever feels the cut finds it counted.
+        # Before its sides are closed: anybody who feels the cut finds it counted.
         with self._lock:
             self.cuts += was_cut
 

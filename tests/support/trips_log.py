@@ -32,7 +32,7 @@ class Received(NamedTuple):
 
 
 def fill(directory: Path) -> None:
-    """4,000 trips: BASE for each, NOTES for one in 40, and RARE for the last 16 only, so that topic
+    """4,000 trips: BASE for each, NOTES for one in 40, and RARE for the last 16 only; so that topic
     ``trips.RARE`` is one long hole with an end."""
     with Datastore.open_embedded(directory) as datastore:
         for start in range(0, TRIPS, 1_000):

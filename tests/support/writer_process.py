@@ -1,8 +1,8 @@
 """A process that writes cells until it is killed or told to stop: python writer_process.py
 DIRECTORY WRITER_NUMBER CELLS THREADS.
 
-Prints ``begin <n>`` before and ``ack <n> <shard> <added_id>`` after each put, so that whoever
-started it knows what was acknowledged (and what may have happened) when it was killed.
+Prints ``begin <n>`` before and ``ack <n> <shard> <added_id>`` after each put; its parent then knows
+what was acknowledged (and what may have happened) when it was killed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What processes do: write, repeat a write, read.
 
 The model has no memory of what each process believes: at any moment some process may still believe
-in any role that was ever told, so every node that was ever master is written to and read from. Two
-steps happen as soon as they can, because waiting could only promise less: a commit is answered, and
-a cell below the watermark is shown.
+in any role that was ever reported; so every node that was ever master is written to and read from.
+Two steps happen as soon as they can, because waiting could only promise less: a commit is answered,
+and a cell below the watermark is shown.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ _STEPS = {
 
 
 def rejoins(model: Model, state: State) -> Iterator[Step]:
-    """A node comes back under the lock of promotions: fenced, compared, recorded, following."""
+    """A node returns under the lock of promotions: fenced, compared, recorded, following."""
     there = reachable(state)
     if state.promotion is not None or 2 * len(there) <= len(NODES):
         return

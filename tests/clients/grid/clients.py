@@ -204,7 +204,7 @@ CLIENTS: Final[dict[str, Client]] = {
         _go("sarama", "github.com/IBM/sarama"),
         _go("kafka-go", "github.com/segmentio/kafka-go"),
         _node("kafkajs", "kafkajs.mjs", modes=ALL_MODES - {"assign"}),
-        # It never asks again who coordinates its group, and an exception inside the library ends
+        # It never asks again who coordinates its group; an exception inside the library ends
         # the process once that broker is not in the metadata any more.
         _node("@platformatic/kafka", "platformatic.mjs", dies_with_its_coordinator=True),
     )

@@ -45,7 +45,7 @@ class RunningClient:
         self._end_by_force()
 
     def start_again_if_it_ended(self) -> None:
-        """Another process that goes on for the first one, as a supervisor would start it; their
+        """Another process that continues for the first one, as a supervisor would start it; their
         records are one sequence."""
         if self._process.poll() is not None:
             self._end_by_force()

@@ -69,7 +69,7 @@ class Grid:
 
     def restarted(self, client: Client) -> Outcome:
         """Reads a part as a member of a group, commits and leaves; another member of the same name
-        goes on with the rest. Nothing comes twice, since what was committed is what was written
+        continues with the rest. Nothing comes twice, since what was committed is what was written
         out."""
         group = f"restarted-{uuid4()}"
         parts: list[list[Record]] = []

@@ -1,7 +1,7 @@
 """Uses Kaskade, a terminal interface, as a person would:
-``kaskade_pages.py BOOTSTRAP TOPIC PARTITION OFFSET`` looks at the list of topics, opens the page of
-one of them, then reads its records from an offset on. Writes one JSON object: the rows of every
-table that was shown, by the table's name."""
+``kaskade_pages.py BOOTSTRAP TOPIC PARTITION OFFSET`` looks at the list of topics and opens the page
+of one; then it reads its records from an offset on. Writes one JSON object: the rows of every table
+that was shown, by the table's name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`cellfeed check` of an embedded store finds each kind of damage that is planted, names its place,
-and says nothing of a store in good order."""
+"""`cellfeed check` of an embedded store finds each kind of damage that is planted, and names its
+place; it says nothing of a store in good order."""
 
 from __future__ import annotations
 

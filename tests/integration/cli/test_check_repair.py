@@ -151,7 +151,7 @@ def test_a_row_that_was_erased_since_comes_back_without_its_body(run_dir: Path) 
     assert check(run_dir, "--repair", "--backups", str(backups))[0] == 0
     assert is_erased(logs(run_dir)[2][5][5])
     assert logs(run_dir) == before
-    # The entry that tells of the erasure is lost as well: the register beside the backups knows of
+    # The entry that reports the erasure is lost as well: the register beside the backups knows of
     # it.
     older = {each.name for each in backups.iterdir()}
     back_up(run_dir)

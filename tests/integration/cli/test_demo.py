@@ -1,5 +1,5 @@
 """``cellfeed demo`` as a newcomer runs it: every line of its proof holds, nothing is left running,
-and a proof that is false is told by the exit code."""
+and a proof that is false is reported by the exit code."""
 
 from __future__ import annotations
 

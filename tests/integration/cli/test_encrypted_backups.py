@@ -191,4 +191,4 @@ def test_a_point_in_time_comes_back_from_encrypted_backups(
     assert (code, json.loads(told)["ids"]) == (0, 350)
     with Datastore.open_embedded(into / "store", "trips", SHARDS) as store:
         found = [store.engine.scan(shard, 0, 10_000) for shard in range(SHARDS)]
-    assert [cells[:-1] for cells in found] == wanted  # without the cell that tells of the restore
+    assert [cells[:-1] for cells in found] == wanted  # without the cell that reports the restore

@@ -1,5 +1,5 @@
 """The test kit: what a run is, what each fault does to it, and that a fault which never happened is
-told."""
+reported."""
 
 from __future__ import annotations
 

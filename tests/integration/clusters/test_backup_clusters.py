@@ -52,7 +52,7 @@ pytestmark = pytest.mark.integration
 
 NOW_US = 1_800_000_000_000_000
 EPOCH = 1_000
-"""What these restores begin with, as those that go on: others draw theirs."""
+"""What these restores begin with, as those that continue: others draw theirs."""
 
 
 def servers_of(servers: list[MariaDB], name: str = "c1", semi_sync: bool = True) -> ClusterServers:
@@ -463,7 +463,7 @@ def test_what_was_done_to_a_cluster_that_a_killed_restore_had_opened_stays_and_t
         )
 
     def erase(shard: int, place: int) -> bytes:
-        """In the datastore that was backed up, and there is a backup that tells of it."""
+        """In the datastore that was backed up, and there is a backup that reports it."""
         row_key = before[shard][place].row_key
         embedded.erase_row(UUID(bytes=row_key))
         backed_up(embedded, tmp_path)
@@ -488,7 +488,7 @@ def test_what_was_done_to_a_cluster_that_a_killed_restore_had_opened_stays_and_t
                 [each for each in rides(400, 40) if shard_of(each.row_key, SHARDS) == 0][:1]
             )
             assert put.acknowledged
-        # Meanwhile backups have come that tell of more.
+        # Meanwhile backups have come that report more.
         late, other = erase(1, 20), erase(2, 30)
         told |= {other, meanwhile}
         with target_of(*made()) as target:

@@ -98,7 +98,7 @@ def test_a_cell_is_shown_only_when_a_minion_has_it(
 ) -> None:
     engine.put(cells(range(20)))
     eventually(lambda: shown(engine) == 20, "replicated")
-    # Without its SQL thread a minion receives (so semi-synchronous commits go on) but applies
+    # Without its SQL thread a minion receives (so semi-synchronous commits continue) but applies
     # nothing.
     for name in "bc":
         cluster.servers[name].sql("STOP SLAVE SQL_THREAD")
@@ -303,7 +303,7 @@ def test_kill_9_of_the_master_then_promotion_keeps_every_acknowledged_cell(
     assert not done.fenced
     put_until_stored(engine, cells(range(60, 70)))
     assert all(engine.get([cell.triple for cell in acknowledged]))
-    # The old master comes back: what it had was on the minions, so it follows.
+    # The old master returns: what it had was on the minions, so it follows.
     cluster.servers["a"].start()
     role, _ = cluster_role(cluster.admin)
     assert is_prefix(cluster.admin, "a", role)
@@ -415,7 +415,7 @@ def test_a_master_that_was_chosen_a_moment_ago_is_not_gone_because_the_one_befor
     now_s += 2 * DETECT_S
     assert is_read_only(cluster.admin.server(role.master)), "not opened yet"
     assert late.look() is None
-    open_for_writes(cluster.admin.server(role.master))  # whoever had chosen it goes on
+    open_for_writes(cluster.admin.server(role.master))  # anybody who had chosen it continues
     with pytest.raises(StaleWriter, match="in epoch 1 by now"):
         promote(cluster.admin, gone_in=1)
     assert late.look() is None

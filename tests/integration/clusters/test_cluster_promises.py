@@ -72,7 +72,7 @@ def test_nothing_follows_or_is_acknowledged_in_the_epoch_before_a_promise(
     assert minion_status(raised.admin.server("c")) is None
     with pytest.raises(Unavailable):
         engine.put(cells(range(10, 12)))
-    # The node comes back, as the master that it is: now the others follow it.
+    # The node returns, as the master that it is: now the others follow it.
     raised.servers["b"].start()
     role, _ = cluster_role(raised.admin)
     assert (role.epoch, role.master) == (1, "b")
@@ -92,7 +92,7 @@ def test_a_promotion_without_the_node_that_raised_takes_an_epoch_above_it(
     follow_again(raised.admin, "a")
     put_until_stored(engine, cells(range(10, 20)))
     assert {result.outcome for result in engine.put(cells(range(10)))} == {Outcome.EXISTS}
-    # The node that nobody followed comes back with an epoch that the others never had: its position
+    # The node that nobody followed returns with an epoch that the others never had: its position
     # proves nothing.
     raised.servers["b"].start()
     assert (cluster_role(raised.admin)[0].epoch, cluster_role(raised.admin)[0].master) == (2, "c")

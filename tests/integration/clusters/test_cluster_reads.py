@@ -76,7 +76,7 @@ def versions(cells: list[Cell | None]) -> list[tuple[int, bool] | None]:
 
 
 def held_back(cluster: TestCluster) -> None:
-    """From now on the minions receive (so commits go on) but apply nothing."""
+    """From now on the minions receive (so commits continue) but apply nothing."""
     for name in "bc":
         cluster.servers[name].sql("STOP SLAVE SQL_THREAD")
 

@@ -1,4 +1,4 @@
-"""A node comes back to its cluster: an old master that is ahead or was never fenced, copies that
+"""A node returns to its cluster: an old master that is ahead or was never fenced, copies that
 are cut off, minions that stopped."""
 
 from __future__ import annotations

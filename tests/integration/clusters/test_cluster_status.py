@@ -1,4 +1,4 @@
-"""What is told of clusters: in metrics, by ``cellfeed status`` and ``cellfeed cluster status``. A
+"""Reports on clusters: in metrics, by ``cellfeed status`` and ``cellfeed cluster status``. A
 real cluster; replication is stopped and nodes are killed."""
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def test_metrics_tell_how_many_cells_no_minion_holds_and_how_old_the_oldest_is(
             "all of it is on a minion",
         )
         assert metrics(url)['cellfeed_cluster_watermark_lag_seconds{cluster="c1"}'] == 0
-        # Without its SQL thread a minion receives (so semi-synchronous commits go on) but applies
-        # nothing.
+        # Without its SQL thread a minion receives (so semi-synchronous commits continue) but
+        # applies nothing.
         replication(cluster, "STOP")
         put(datastore, range(20, 50))
         told = metrics(url)

@@ -1,5 +1,5 @@
 """A process that is cut off from every node but an old master: what it may still read is true, and
-what may not be is told as such (I3, I6)."""
+what may not be is reported as such (I3, I6)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def servers() -> Iterator[list[MariaDB]]:
 
 @pytest.fixture
 def system(servers: list[MariaDB]) -> Iterator[CutOff]:
-    """Asynchronous replication: an old master goes on to commit and acknowledge, the worst that a
+    """Asynchronous replication: an old master continues to commit and acknowledge, the worst that a
     reader can meet."""
     cluster = make_cluster("c1", servers, semi_sync=False)
     with ExitStack() as stack:

@@ -181,7 +181,7 @@ def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dic
         )
         wait_until(lambda: len(shown(engine)) == 120, "all cells are shown")
         assert bodies(engine) == of(rides(0, 120))
-    # The old master comes back as a copy: with the dictionaries.
+    # The old master returns as a copy: with the dictionaries.
     first.servers["a"].start()
     clone(first.admin, "a")
     assert table(pair, "a").find(FIRST.dictionary_id) == FIRST
@@ -284,7 +284,7 @@ def test_a_master_that_has_lost_one_is_refused_by_name_and_recovers_it_from_the_
     assert nodes_with(pair) == "abcd/abcd"
     with closing(open_engine(pair)) as engine:
         assert bodies(engine) == of(rides(0, 40))
-        put(engine, rides(40, 40))  # replication goes on
+        put(engine, rides(40, 40))  # replication continues
         wait_until(lambda: len(shown(engine)) == 80, "all cells are shown")
 
 

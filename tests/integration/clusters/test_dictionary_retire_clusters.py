@@ -1,5 +1,5 @@
 """A dictionary is retired on two real clusters: beside puts, moves, promotions and kills; its
-content goes from every node, and every body comes back as it was."""
+content goes from every node, and every body returns as it was."""
 
 from __future__ import annotations
 
@@ -226,7 +226,8 @@ def test_a_put_that_holds_its_locks_is_waited_for_and_its_body_rewritten(
         if threading.current_thread() is writer:
             has_locks.set()
             stopped.wait(30)
-            time.sleep(READERS_S)  # whoever does not wait for the put has passed the shard by now
+            # anybody who does not wait for the put has passed the shard by now
+            time.sleep(READERS_S)
 
     watch_failpoint("mysql.put.before_commit", hold)
     watch_failpoint("dictionary.retire.stopped", stopped.set)

@@ -1,5 +1,5 @@
 """A fence ends commits that wait for a minion: they are there then, and no minion has them. Nobody
-is told so before the server is read-only."""
+learns so before the server is read-only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 def test_a_commit_that_a_fence_has_ended_is_not_told_to_exist(
     cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old master was not reached by the promotion, and comes back: a caller that put the cell
+    """The old master was not reached by the promotion, and returns: a caller that put the cell
     again was answered `exists`, and the cell got another id."""
     told: list[PutResult] = []
     wanted = cells(range(1))

@@ -1,5 +1,5 @@
 """Indexes over real MariaDB: a cluster whose master is killed and paused under writes, and two
-clusters; afterwards the two-way check finds nothing (I18). Queries of two clusters, one of which
+clusters; afterwards the two-way check finds nothing (I18). Queries of two clusters while one
 stalls."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ column_defs:
 
 @contextmanager
 def writing(datastore: Datastore) -> Iterator[list[int]]:
-    """Cells without end, some of which move their row to another driver; what is yielded counts
+    """Cells without end; some move their row to another driver; what is yielded counts
     them. A put that fails is done again."""
     stop, written = threading.Event(), [0]
 

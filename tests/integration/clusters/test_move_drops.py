@@ -1,6 +1,6 @@
-"""A copy of a shard, or what is kept of one, that was dropped on a master is not brought back by
-the promotion of a minion that had not heard of it: whoever drops waits for the minions before it
-says so, under asynchronous replication as well."""
+"""A dropped copy of a shard stays dropped when a minion is promoted that had not heard of it:
+anybody who drops waits for the minions before it says so, under asynchronous replication as well.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def engine(clusters: dict[str, TestCluster]) -> Iterator[ClusteredEngine]:
 
 
 class Healer:
-    """Looks when it is told to, by a clock of its own."""
+    """Looks when it is asked to, by a clock of its own."""
 
     def __init__(self, clusters: dict[str, TestCluster]) -> None:
         self.healed: list[str] = []
@@ -128,7 +128,7 @@ def test_a_shard_that_a_killed_mover_left_is_served_again_by_itself(
         assert serving(clusters) == (["c1"] if stage == "fenced" else ["c2"])
         assert stages(clusters) == (["copying"] if stage == "fenced" else ["kept"])
         if stage == "fenced":
-            move(clusters, engine, "c2")  # goes on with the copy
+            move(clusters, engine, "c2")  # continues with the copy
         assert serving(clusters) == ["c2"]
         writer.goes_on()
         writer.stop()
@@ -146,7 +146,7 @@ def test_a_mover_that_stands_still_is_left_alone_then_cut_off_and_can_switch_not
         healer.later()
         assert (healer.healed, serving(clusters)) == ([], [])  # it may be alive
         monkeypatch.setattr(heal, "SILENT_MAX_S", 0.2)
-        # The healer dies when it has cut it off, and another goes on.
+        # The healer dies when it has cut it off, and another continues.
         set_failpoint("heal.after_cut_off", "raise")
         wait_until(lambda: died_at(healer, "heal.after_cut_off"), "it is cut off")
         wait_until(lambda: healed(healer), "the shard is given back")

@@ -1,4 +1,4 @@
-"""A server that could lose or mix up cells is refused before anything is written, with the
+"""A server that could lose or mix up cells is refused before anything is written; with the
 variable, its value, the value wanted, and what mends it."""
 
 from __future__ import annotations

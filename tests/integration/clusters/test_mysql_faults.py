@@ -1,5 +1,5 @@
 """Faults of a MySQL server and of the way to it, made on a real one: nothing acknowledged is lost,
-nothing is told wrongly, the log stays gapless.
+nothing is reported wrongly, the log stays gapless.
 
 Each test proves that its fault happened: by the proxy's rule, by what the server itself says, or by
 what is in its tables.
@@ -723,7 +723,7 @@ def _until_stored(engine: MySqlEngine, groups: list[list[NewCell]], server: Mari
         while (error := _error_of(engine, group)) is not None:
             assert time.monotonic() < deadline_s, error
             # InnoDB ends the server when it cannot write its own log, some time after the disk was
-            # full; one that goes on is well, too.
+            # full; one that continues is well, too.
             if server.process is not None and server.process.poll() is not None:
                 server.start()
             time.sleep(0.5)
@@ -745,7 +745,7 @@ def _wait_for_lock_waits(connection: Connection[Any], count: int) -> None:
             >= count
         ):
             return
-        time.sleep(0.15)  # the server looks anew only when this was not read for 0.1 s
+        time.sleep(0.15)  # the server looks again only when this was not read for 0.1 s
     raise AssertionError("nobody waits for a lock")
 
 

@@ -1,5 +1,5 @@
 """Backups of a cluster on a schedule while its master is killed: nothing is taken that may lack a
-cell, the failure is told, and the schedule resumes when another node is master."""
+cell, the failure is informed, and the schedule resumes when another node is master."""
 
 from __future__ import annotations
 

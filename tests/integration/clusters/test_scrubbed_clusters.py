@@ -136,7 +136,7 @@ def config_of(cluster: TestCluster, directory: Path) -> Path:
 
 
 class Writer(threading.Thread):
-    """Puts cells one after the other, until it is told to stop."""
+    """Puts cells one after the other, until it is asked to stop."""
 
     def __init__(self, engine: ClusteredEngine) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 """Typed topics of a datastore on MariaDB, a master with two minions: the schemas' commands, the
-cells that fit no version, a gateway, and all of it on the minion that is promoted when the master
+cells that fit no version, a gateway; and all of it on the minion that is promoted when the master
 was killed."""
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def test_a_trip_that_was_lost_with_the_master_is_charged_once_it_is_stored(
     put_trips(cellfeed_kit, TRIPS[23:])  # these get the ids that the lost ones had
     cellfeed_kit.run_until_idle(billing)
     assert_settled(cellfeed_kit, provider, TRIPS[:20] + TRIPS[23:])
-    put_trips(cellfeed_kit, TRIPS[20:23])  # whoever was told "unknown" puts them again
+    put_trips(cellfeed_kit, TRIPS[20:23])  # anybody who was told "unknown" puts them again
     cellfeed_kit.run_until_idle(billing)
     assert_settled(cellfeed_kit, provider)
     assert [cell.row_key for cell in failover.lost] == TRIPS[20:23]

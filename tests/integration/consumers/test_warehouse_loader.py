@@ -178,7 +178,7 @@ def test_a_poison_record_stops_its_partition_and_nothing_else_and_is_never_skipp
     assert "partition 5, offset 40" in progress.stopped[5]
     assert "a bit fell over" in progress.stopped[5]
     assert WarehouseTable(tmp_path / "table").next_offsets() == {**ends, 5: 40}
-    # Once the cause is gone, the same table goes on exactly there.
+    # Once the cause is gone, the same table continues exactly there.
     assert load(gateway, "trips", tmp_path / "table").rows == ends[5] - 40
     WarehouseTable(tmp_path / "table").check()
 

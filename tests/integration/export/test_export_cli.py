@@ -84,7 +84,7 @@ def caught_up(run_dir: Path) -> None:
 
 
 def verified(run_dir: Path, name: str, records: int) -> dict[int, dict[str, Any]]:
-    """What is told of each shard, once readers of commits see so many records: that may be a moment
+    """Reports on each shard, once readers of commits see so many records: that may be a moment
     after their commit."""
     found: dict[int, dict[str, Any]] = {}
 

@@ -1,5 +1,5 @@
 """Loading: cut off anywhere and run again, a file is in the store whole and once; what is wrong
-with a line is told, and costs only that line."""
+with a line is informed, and costs only that line."""
 
 from __future__ import annotations
 

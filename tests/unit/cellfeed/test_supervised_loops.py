@@ -31,7 +31,7 @@ THREADS = {
     ),
     "cellfeed/testing/worker.py": "a test asks for the error that ended it",
 }
-"""Where a thread is made without supervision, and why its end is seen all the same."""
+"""Where a thread is made without supervision, and why its end is seen still."""
 
 TASKS = {
     "bridge/gateway/groups/active_groups.py": "forgets one group and ends",

@@ -1,4 +1,5 @@
-"""One shard from records to commits: exactly once, whatever dies and whoever else loads (I16)."""
+"""One shard from records to commits: exactly once, whatever dies, and whichever process loads as
+well (I16)."""
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("store", "bridge", "consumers", "cellfeed")
+WITH_COMMENTS = (*FOLDERS, "schemas", "tests", "benchmarks", "examples", "docs")
+"""Folders whose docstrings and comments are in plain words: every one that holds Python."""
+
 WORDS_MAX = 25
 PAGE_WORDS_MAX = 1_500
 """An operators' page is one task, read while something is wrong."""
@@ -160,7 +163,7 @@ def test_texts_have_the_fields_words(folder: str) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("place", [*FOLDERS, "schemas"])
+@pytest.mark.parametrize("place", WITH_COMMENTS)
 def test_comments_are_in_plain_words(place: str) -> None:
     texts = [text for path in _modules(place) for text in _comments(path)]
     assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
@@ -193,7 +196,7 @@ def _parts_of(docstring: str) -> Iterator[str]:
             yield from re.split(r"\s{2,}", row.strip())
 
 
-@pytest.mark.parametrize("place", [*FOLDERS, "schemas"])
+@pytest.mark.parametrize("place", WITH_COMMENTS)
 def test_docstrings_are_in_plain_words(place: str) -> None:
     paths = _modules(place)
     assert paths

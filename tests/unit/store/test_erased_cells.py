@@ -30,7 +30,7 @@ SECRET = "a-secret-of-somebody"
 
 
 def erased_log(datastore: Datastore) -> list[StoredCell]:
-    """A log of one shard: an erased row, between and behind cells of another, with what tells of
+    """A log of one shard: an erased row, between and behind cells of another, with what reports
     it."""
     datastore.put_cells(
         [

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 
 class Lots:
-    """Holds the first lot until it is told to go on, so that the others gather; keeps what was
+    """Holds the first lot until it is asked to continue, so that the others gather; keeps what was
     done. ``fail``: raises for some lots."""
 
     def __init__(self, fail: Callable[[Sequence[int]], None] = lambda _: None) -> None:

@@ -1,5 +1,5 @@
-"""A warning that comes again and again is told at once, then now and then, with the number of those
-in between."""
+"""A warning that comes again and again is reported at once, then now and then, with the number of
+those in between."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ CELL = ParkedCell(
 def test_a_cell_that_is_skipped_while_it_runs_counts_as_skipped_alone(
     state: SqliteState, slow: Interrupted
 ) -> None:
-    """Both at once: whoever commits first decides, and the cell is never run and skipped in the
+    """Both at once: the first to commit decides, and the cell is never run and skipped in the
     books (I14)."""
     by_hand, worker = ParkedCells(state), ParkedCells(cast("StateTable", slow))
     state.commit(by_hand.entry(CELL))

@@ -1,4 +1,4 @@
-"""Where an export goes on, decided from what a partition holds: never before what is there, never
+"""Where an export continues, decided from what a partition holds: never before what is there, never
 behind what is not."""
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def test_what_is_fetched_ahead_is_what_comes_next_also_behind_a_batch_that_was_c
 
 
 class Scanned:
-    """An engine of which only the heads matter: it notes what is asked of it."""
+    """An engine where only the heads matter: it notes what is asked of it."""
 
     def __init__(self) -> None:
         self.ranges: list[LogRange] = []

@@ -87,7 +87,7 @@ class Log:
 
     def restored(self, length: int) -> None:
         """As from a backup of when the log was that long: what was erased since is erased again, as
-        whoever restores a store must do."""
+        anybody who restores a store must do."""
         del self.cells[length:]
         self.log_start = min(self.log_start, length)
         again = [
@@ -185,7 +185,7 @@ class AnyOrder(RuleBasedStateMachine):
         for (
             added_id,
             known,
-        ) in self.log.erased:  # as whoever tells of what was erased does at a start
+        ) in self.log.erased:  # as anybody who reports what was erased does at a start
             self.files.forget(0, added_id, added_id + 1, known)
         self.files.trim(0, self.log.log_start)
 
@@ -285,7 +285,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1), count=st.integers(0, 30))
     def restore(self, share: float, count: int) -> None:
-        """The store comes back as it was some time ago (at 0: it is made anew), and goes on."""
+        """The store returns as it was some time ago (at 0: it is made again), and continues."""
         self.files.close()
         self.log.restored(int(self.log.watermark * share))
         self.log.put(count)

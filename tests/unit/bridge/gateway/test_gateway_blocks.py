@@ -119,7 +119,7 @@ def test_a_topic_of_one_column_has_its_own_cells_at_their_own_offsets_and_holes_
     assert [record.offset for record in records(base)] == [
         offset for offset in range(end) if offset not in (3, BLOCK_CELLS + 5)
     ]
-    # A consumer goes on behind the batch's last offset, so a hole at the end has to be covered as
+    # A consumer continues behind the batch's last offset, so a hole at the end has to be covered as
     # well.
     assert_contiguous(rare, 0, end)
     assert_contiguous(base, 0, end)

@@ -25,7 +25,7 @@ SHARDS = 2
 
 
 class Held:
-    """An encoding that reads the log, and then waits until the test lets it go on."""
+    """An encoding that reads the log, and then waits until the test lets it continue."""
 
     def __init__(self, encode: Any) -> None:
         self._encode = encode

@@ -1,5 +1,5 @@
-"""Fetch while a part of the store is away, or when its time is used up: the other partitions go on,
-and afterwards nothing is missing."""
+"""Fetch while a part of the store is away, or when its time is used up: the other partitions
+continue, and afterwards nothing is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings of which only so many are written in a time."""
+"""Warnings: only so many are written in a time."""
 
 from __future__ import annotations
 

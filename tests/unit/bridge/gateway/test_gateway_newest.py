@@ -1,5 +1,5 @@
-"""``@latest``: the newest cell of each row and column is never left out, nothing is without a newer
-one in the log, and from "now" on every cell is shown."""
+"""``@latest``: the newest cell of each row and column is never left out; every cell left out has a
+newer one in the log; from "now" on every cell is shown."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_fetch_goes_on_with_a_read_from_where_its_last_answer_was_only() -> No
         10,
         25,
         40,
-    ):  # an answer that was lost, or of which the client dropped a part, is asked for again
+    ):  # an answer that was lost, or that the client dropped in part, is asked for again
         assert reads.live_from(READER, offset, 200) == 100
     reads.answered(READER, 40, 60)
     assert reads.live_from(READER, 10, 300) == 300, (

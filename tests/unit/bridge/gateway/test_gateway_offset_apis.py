@@ -1,5 +1,5 @@
-"""APIs of offsets: bounds of what is committed, the claim and the lock that every change carries,
-groups that are about to come back, and what is told while the coordination is away."""
+"""APIs of offsets: bounds of what is committed, the claim and the lock that every change carries;
+groups that are about to return; the answers while the coordination is away."""
 
 from __future__ import annotations
 

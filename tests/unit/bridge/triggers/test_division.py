@@ -20,7 +20,7 @@ from cellfeed.store.errors import StorageUnavailable, Unavailable
 GROUP, TOPIC = "g", "trips"
 PARTITIONS = 6
 LEASE_S = 600.0
-"""Of the store's clock, which goes on by itself: nothing here runs out."""
+"""Of the store's clock, which continues by itself: nothing here runs out."""
 
 MOMENT_S = RETURN_S + LEASE_S / RENEWALS_IN_A_LEASE
 LONG_S = 10 * MOMENT_S

@@ -1,5 +1,5 @@
-"""Shards that the store does not serve are tried seldomer and seldomer, and at once again when one
-has gone well."""
+"""Shards that the store does not serve are tried less often and less often, and at once again when
+one has gone well."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Calls that take too long: counted once, on record before anybody goes on, and never both in time
-and late."""
+"""Calls that take too long: counted once, on record before anybody continues, and never both in
+time and late."""
 
 from __future__ import annotations
 

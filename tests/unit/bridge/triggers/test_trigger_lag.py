@@ -1,5 +1,5 @@
-"""Lag is exact and 0 when idle; every shard has a reason, whoever could tell it; a look costs the
-same for any number of shards."""
+"""Lag is exact and 0 when idle; every shard has a reason, from whichever process knows it; a look
+costs the same for any number of shards."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_while_zookeeper_is_away_a_trigger_is_as_far_as_its_workers_say(
                 "it has told so",
             )
             tree.go_away()
-            # What it told last may be of a moment before the last cells; it goes on telling.
+            # What it told last may be of a moment before the last cells; it continues telling.
             wait_until(lambda: read(datastore, mine).cells == 0, "it has told of all cells")
             lag = read(datastore, mine)
             assert lag.away_because.startswith("the coordination is away: ")

@@ -140,7 +140,7 @@ def test_a_cell_whose_parking_was_not_answered_is_not_taken_off_the_queue_before
     assert [cell.added_id for cell in parked.all(GROUP)] == [3]
     bad.clear()
     assert first.retry_parked(only_asked=False) == 0
-    assert not first.stop.is_set()  # still away: the shard goes on
+    assert not first.stop.is_set()  # still away: the shard continues
     datastore.put_cells([(row(0), "BASE", 4, {}), (row(1), "BASE", 1, {})])
     first.run_chunk()
     coordinator.applied = None

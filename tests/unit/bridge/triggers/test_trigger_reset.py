@@ -1,5 +1,5 @@
 """Resetting a trigger: workers are fenced first, it happens as a whole or not at all, and the
-history tells of it."""
+history reports it."""
 
 from __future__ import annotations
 

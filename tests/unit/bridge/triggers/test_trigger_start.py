@@ -1,5 +1,5 @@
-"""Where a new group begins: settled once for all shards, in one commit, whoever asks and whenever
-its shards are begun."""
+"""Where a new group begins: settled once for all shards, in one commit, for every process that
+asks, whenever its shards are begun."""
 
 from __future__ import annotations
 

@@ -53,8 +53,7 @@ class Clock:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Datastore]:
-    """Ten cells in each shard, a second apart within it, of which the newest was written just
-    now."""
+    """Ten cells in each shard, a second apart within it; the newest was written just now."""
     clock = Clock()
     with Datastore(SqliteEngine(tmp_path, "trips", SHARDS, clock_us=clock)) as opened:
         clock.now_us = opened.state.now_us() - 10 * SECOND_US
@@ -118,7 +117,7 @@ def test_shards_are_trimmed_below_an_id_and_it_is_remembered_who_did_it_and_why(
 def test_shards_are_trimmed_by_age(store: Datastore, coordinator: Coordinator) -> None:
     trimming = Trimming(store, coordinator)
     old = store.engine.scan(2, 6, 1)[0].created_at_us
-    # Between two cells, whatever time the test takes: the clock of the plan goes on meanwhile, by
+    # Between two cells, whatever time the test takes: the clock of the plan continues meanwhile, by
     # less than half a minute.
     assert [plan.below for plan in trimming.plan(range(SHARDS), older_than_s=3_600)] == [0] * SHARDS
     age_s = (store.state.now_us() - old) / SECOND_US
@@ -180,7 +179,7 @@ def test_a_parked_cell_is_needed_and_one_that_went_all_the_same_stays_parked_wit
     parked = ParkedCells(store.state)
     with working(store, coordinator, recorder):
         wait_until(lambda: parked.count(GROUP) == 10 * SHARDS, "all cells are parked")
-        # The trigger has come to the end of every log, and needs each cell all the same.
+        # The trigger has come to the end of every log, and needs each cell still.
         [need] = needs(store, coordinator).below(0, 3)[:1]
         assert (need.group, need.location, need.because) == (GROUP, 0, "has a parked cell at")
         trimming = Trimming(store, coordinator)

@@ -207,7 +207,7 @@ def aged(place: Path, days: int) -> None:
 
 def everything_done_to(backups: Path, run_dir: Path, into: Path, in_the_way: set[str]) -> None:
     """Each command that looks into a folder of backups, with what it may remove of its own. A
-    folder with our name and with a manifest that is none may be a later backup, so a restore is
+    folder with our name and with a manifest that is none may be a later backup; so a restore is
     refused while it is ``in_the_way``."""
     old = run("backup", "create", backups, "--run-dir", run_dir)["backup"]
     aged(backups / old, 40)

@@ -138,7 +138,7 @@ def test_everything_comes_back_and_goes_on_where_it_was(
     source.engine.trim(2, 10)
     with Datastore.open_embedded(
         tmp_path / "source", "trips", SHARDS
-    ) as later:  # one that reads the turns anew
+    ) as later:  # one that reads the turns again
         later.put_new_cells(rides(300, 100))
     source.state.commit(
         {
@@ -189,7 +189,7 @@ def test_epochs_and_revisions_are_above_all_that_a_lost_store_may_have_given(
         for shard, end in ends(source).items():
             assert store.engine.leader_epochs(shard) == [(0, 0), (epoch, end)]
         assert (store.state.commit({"x/y": b""}) or 0) > last + REVISIONS_SKIPPED
-        # Backed up once more and restored: the epochs go on rising.
+        # Backed up once more and restored: the epochs continue rising.
         again = backed_up(store, BackupFolder(tmp_path / "again"))
         with restored_into(tmp_path / "twice", BackupFolder(tmp_path / "again"), again) as twice:
             last, end = twice.engine.leader_epochs(0)[-1]
@@ -693,7 +693,7 @@ def test_ids_that_were_left_out_have_no_cell_and_every_reader_passes_them(
             ]
             assert ends(store)[shard] == end + 7_001
             assert store.engine.scan(shard, store.engine.locate(shard, NOW_US), 1) == [note]
-            # Kafka's clients: one that has read beyond the backup is told where its log was cut
+            # Kafka's clients: one that has read beyond the backup learns where its log was cut
             # off, one that has not is not disturbed.
             epochs = store.engine.leader_epochs(shard)
             assert end_of_epoch(epochs, 0, ends(store)[shard]) == (0, end)
@@ -709,7 +709,7 @@ def test_ids_that_were_left_out_have_no_cell_and_every_reader_passes_them(
         assert new.shard is not None
         assert new.added_id == before[new.shard] + 7_001
         assert store.get_cell_latest(UUID(bytes=ride(700).row_key), "BASE") is not None
-        # And a backup of such a log comes back as it is.
+        # And a backup of such a log returns as it is.
         again = backed_up(store, BackupFolder(tmp_path / "again"))
         with restored_into(tmp_path / "twice", BackupFolder(tmp_path / "again"), again) as twice:
             assert logs(twice) == logs(store)

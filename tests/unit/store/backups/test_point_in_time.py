@@ -193,7 +193,7 @@ def test_every_log_is_the_prefix_that_was_there(
                     if before is None:
                         continue  # trimmed before the moment, and not put again
                     assert cell._replace(body=b"") == before._replace(body=b"")
-                    # A row is put again when a trim has taken the cell that tells of its erasure.
+                    # A row is put again when a trim has taken the cell that reports its erasure.
                     is_gone = (
                         cell.added_id < erased.get(cell.row_key, 0)
                         and cell.column_name != ERASED_COLUMN

@@ -1,4 +1,4 @@
-"""Two restores of one backup, and what Kafka clients that change between them are told."""
+"""Two restores of one backup, and the answers to Kafka clients that change between them."""
 
 from __future__ import annotations
 

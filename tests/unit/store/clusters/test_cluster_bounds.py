@@ -1,5 +1,5 @@
-"""What a process may conclude from its nodes' words: heads that never fall, reads that may go on,
-trims and erasures that wait for a minion. Nodes are values here."""
+"""What a process may conclude from its nodes' words: heads that never fall, reads that may
+continue, trims and erasures that wait for a minion. Nodes are values here."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ STEPS: dict[str, tuple[Callable[[Cluster], object], dict[str, int]]] = {
 def step(
     request: pytest.FixtureRequest, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Callable[[Cluster], object], dict[str, int]]:
-    """What a master does with a shard, and how a node's counters tell of it."""
+    """What a master does with a shard, and how a node's counters report it."""
     monkeypatch.setattr(cluster_module, "MINION_WAIT_S", 0.05)
     nodes["a"].engine = SimpleNamespace(
         trim=lambda *_: 5, erase=lambda *_: ErasedStep(0, 10, 1, done=True)

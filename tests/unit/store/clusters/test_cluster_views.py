@@ -157,7 +157,7 @@ def test_the_count_of_erasures_differs_for_each_node_that_reaches_one(
 ) -> None:
     seen = [cluster.heads()[0].erasures]
     for name in ("a", "b", "c"):
-        nodes[name].says(11, erasures=1)  # an erasure adds a cell that tells of it
+        nodes[name].says(11, erasures=1)  # an erasure adds a cell that reports it
         seen.append(cluster.heads()[0].erasures)
     assert len(set(seen)) == 4
     assert cluster.heads()[0].erasures == seen[-1]

@@ -58,7 +58,7 @@ def test_the_error_told_is_the_first_in_order_once_every_read_has_ended(fan_out:
 
 
 def test_where_no_thread_is_free_the_caller_makes_the_reads(fan_out: FanOut) -> None:
-    """Both threads wait, and another caller is answered all the same; afterwards both are free
+    """Both threads wait, and another caller is answered still; afterwards both are free
     again."""
     waiting, go_on = threading.Semaphore(0), threading.Event()
 

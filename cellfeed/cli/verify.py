@@ -53,9 +53,11 @@ def verify(
     """
     from cellfeed.verify.report import verify as compare
     from cellfeed.verify.store_place import StorePlace
-    from cellfeed.verify.topic_place import TopicPlace
+    from cellfeed.verify.topic_place import TopicPlace, check_reachable
     from cellfeed.verify.warehouse_place import WarehousePlace
 
+    if gateway is not None:
+        check_reachable(gateway)
     with client_of(run_dir, url, datastore) as client:
         places: list[Place] = [StorePlace(client)]
         if gateway is not None:

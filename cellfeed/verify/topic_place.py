@@ -55,7 +55,6 @@ class TopicPlace:
 
     def next_ids(self) -> dict[int, int]:
         """The end offsets: in a cluster's topic they may be ahead of the ids, never behind."""
-        _check_reachable(self._bootstrap)
         return end_offsets(self._bootstrap, self._topic, self._config)
 
     def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
@@ -137,7 +136,7 @@ def _add(digest: ShardDigest, cell: DecodedEvent) -> None:
         raise DataDamaged(str(error)) from None
 
 
-def _check_reachable(bootstrap: str) -> None:
+def check_reachable(bootstrap: str) -> None:
     """Raises Unavailable where none of the addresses accepts a connection, InvalidRequest for one
     that is none."""
     reasons = []

@@ -18,6 +18,7 @@ THREADS = {
     "store/backups/places/s3_lock.py": (
         "renews one lock; where it ends, `refuse_if_lost` stops its holder when the time is up"
     ),
+    "store/http/calls/attempts.py": "a timer: says once what a call waits for, ends with it",
     "store/clusters/operating/auto_failover.py": (
         "a copy to one node: it ends by itself, logs its errors, and the next look begins another"
     ),

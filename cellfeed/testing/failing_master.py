@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -31,11 +31,11 @@ from cellfeed.store.engines.contract.values import (
     LocatedCell,
     LogRange,
     Replica,
-    StateEntry,
 )
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.histories import History
 from cellfeed.store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from cellfeed.testing.checked_state import CheckedState
 
 T = TypeVar("T")
 
@@ -66,7 +66,8 @@ class FailingMaster:
         self._epoch_starts: dict[int, list[tuple[int, int]]] = {}
         self.lost: list[LostCell] = []
         self.promotions = 0
-        self._state = _MastersState(self, minion.state)
+        # Read and written on the master. Commits are with the minion when they return.
+        self._state = CheckedState(minion.state, self.check_master)
 
     def lose(self, cells: int, away_s: float) -> None:
         """The next ``cells`` new cells reach the master alone, and it dies. For ``away_s``
@@ -291,30 +292,3 @@ class FailingMaster:
 
 def _as_stale(found: LocatedCell | None) -> LocatedCell | None:
     return found._replace(stale=True) if found is not None else None
-
-
-class _MastersState:
-    """The state table, which is read and written on the master. Its commits are with the minion
-    when they return, so none of them is lost."""
-
-    def __init__(self, engine: FailingMaster, state: StateTable) -> None:
-        self._engine = engine
-        self._state = state
-
-    def get(self, key: str) -> StateEntry | None:
-        self._engine.check_master()
-        return self._state.get(key)
-
-    def list(self, prefix: str) -> list[StateEntry]:
-        self._engine.check_master()
-        return self._state.list(prefix)
-
-    def commit(
-        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
-    ) -> int | None:
-        self._engine.check_master()
-        return self._state.commit(write, expect)
-
-    def now_us(self) -> int:
-        self._engine.check_master()
-        return self._state.now_us()

@@ -10,7 +10,7 @@ wherever they were. In between they may compute: nobody can tell.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
@@ -23,11 +23,11 @@ from cellfeed.store.engines.contract.values import (
     LocatedCell,
     LogRange,
     Replica,
-    StateEntry,
 )
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.histories import History
 from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from cellfeed.testing.checked_state import CheckedState
 
 
 class WorkerKilled(BaseException):
@@ -102,7 +102,7 @@ class GatedEngine:
         self._engine = engine
         self._gate = gate
         self._shows_cells = shows_cells
-        self._state = _GatedState(engine.state, gate)
+        self._state = CheckedState(engine.state, gate.pass_through)
 
     @property
     def datastore(self) -> str:
@@ -210,29 +210,3 @@ class GatedEngine:
 
     def close(self) -> None:
         """Leaves the engine as it is."""
-
-
-class _GatedState:
-    """The state table as one worker sees it."""
-
-    def __init__(self, state: StateTable, gate: Gate) -> None:
-        self._state = state
-        self._gate = gate
-
-    def get(self, key: str) -> StateEntry | None:
-        self._gate.pass_through()
-        return self._state.get(key)
-
-    def list(self, prefix: str) -> list[StateEntry]:
-        self._gate.pass_through()
-        return self._state.list(prefix)
-
-    def commit(
-        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
-    ) -> int | None:
-        self._gate.pass_through()
-        return self._state.commit(write, expect)
-
-    def now_us(self) -> int:
-        self._gate.pass_through()
-        return self._state.now_us()

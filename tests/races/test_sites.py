@@ -35,8 +35,7 @@ THROUGH: Final = {
     "store/clusters/serving/state.py:ClusterState.commit": "commit",
     "store/engines/mysql/guard.py:Guard.commit": "until_it_holds",
     "bridge/coordination/zookeeper/history.py:ZooKeeperHistory.commit": "commit",
-    "cellfeed/testing/failing_master.py:_MastersState.commit": "commit",
-    "cellfeed/testing/gate.py:_GatedState.commit": "commit",
+    "cellfeed/testing/checked_state.py:CheckedState.commit": "commit",
 }
 """What goes through one of those, by the call with which it does."""
 

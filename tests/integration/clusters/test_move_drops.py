@@ -1,5 +1,5 @@
-"""A dropped copy of a shard stays dropped when a minion is promoted that had not heard of it:
-anybody who drops waits for the minions before it says so, under asynchronous replication as well.
+"""A dropped copy of a shard stays dropped when a minion is promoted that had not heard of it: a
+mover that drops it waits for the minions before it says so, under asynchronous replication as well.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ def sizes(directory: RunDir, config: Config) -> dict[str, int]:
     if not config.datastore.clusters:
         store = directory.inside(config.datastore.directory) / config.datastore.name
         found["store"] = _bytes_below(store)
-        found["of it write-ahead logs"] = _bytes_below(store, f"*{_WRITE_AHEAD}")
+        found["of it write-ahead logs"] = _bytes_below(store, _WRITE_AHEAD)
     found["servers"] = sum(
         _bytes_below(directory.inside(server.directory or f"servers/{server.name}"))
         for server in config.servers
@@ -34,12 +36,12 @@ def sizes(directory: RunDir, config: Config) -> dict[str, int]:
     return {name: size for name, size in found.items() if size or name == "store"}
 
 
-def _bytes_below(folder: Path, pattern: str = "*") -> int:
+def _bytes_below(folder: Path, ending: str = "") -> int:
+    """Bytes of the files; those that go meanwhile, or are another account's, do not count."""
     total = 0
-    for path in folder.rglob(pattern):
-        try:
-            if path.is_file() and not path.is_symlink():
-                total += path.stat().st_size
-        except OSError:
-            continue  # it was removed, or is another account's
+    for parent, _, names in os.walk(folder):  # passes over folders that it cannot read
+        for name in names:
+            if name.endswith(ending):
+                with suppress(OSError):
+                    total += os.lstat(Path(parent, name)).st_size
     return total

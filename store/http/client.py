@@ -87,7 +87,7 @@ class Client:
     All answers come from one history, ``history`` or that of the first answer. A worker that serves
     another one, a neighbour's store or a restored one, refuses every request (OtherHistory).
     ``on_wait``: called in a thread with the reason, once for each call without an answer after a
-    second (:class:`cellfeed.store.http.calls.attempts.Attempts`).
+    second.
     """
 
     def __init__(

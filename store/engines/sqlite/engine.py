@@ -67,7 +67,12 @@ from cellfeed.store.engines.sqlite.erase import erase_step, erased_among
 from cellfeed.store.engines.sqlite.files import SqliteFile, sqlite_error
 from cellfeed.store.engines.sqlite.index import SqliteIndexes
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
-from cellfeed.store.engines.sqlite.keys import Key, around_row, behind_latest, refuse_hidden
+from cellfeed.store.engines.sqlite.keys import (
+    Key,
+    behind_latest,
+    refuse_hidden,
+    refuse_hidden_of_row,
+)
 from cellfeed.store.engines.sqlite.left import remove_left
 from cellfeed.store.engines.sqlite.open import (
     INDEX_FILE,
@@ -254,7 +259,7 @@ class SqliteEngine:
         page = Page()
         with self._file.snapshot() as connection:
             for row_key in row_keys:
-                refuse_hidden(connection, *around_row(row_key))
+                refuse_hidden_of_row(connection, row_key)
                 cursor = connection.execute(sql, (row_key, "" if rows else after_column))
                 rows.append([])
                 for row in cursor:
@@ -275,7 +280,7 @@ class SqliteEngine:
             f"SELECT {CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
         )
         with self._file.read() as connection:
-            refuse_hidden(connection, *around_row(row_key))
+            refuse_hidden_of_row(connection, row_key)
             return stored_cells(
                 shard,
                 connection.execute(sql, (row_key, position_of(shard, 0) + after, limit)).fetchall(),
@@ -650,7 +655,7 @@ def _first_sure(
     """The first cell, where the search that ended at ``searched`` hides none. Raises
     DataDamaged."""
     found = _first(rows)
-    refuse_hidden(connection, searched, searched)
+    refuse_hidden(connection, searched)
     return found
 
 

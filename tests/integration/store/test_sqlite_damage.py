@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cellfeed.store.cells.body_codec import decode_body
-from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LocatedCell
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
@@ -200,6 +200,41 @@ def test_no_flipped_bit_of_an_entry_in_the_index_of_keys_hides_its_cell(place: P
                         assert decode_body(found.cell.body) == cell.body_json
                     except DataDamaged:
                         refused += 1
+    assert refused > 60, "the flips hit nothing"
+
+
+def test_no_flipped_bit_of_an_entry_shortens_a_row(place: Path) -> None:
+    """A row of several cells ends at an entry that is not its row's any more."""
+    row_key = CELLS[77].row_key
+    wanted = ["BASE", "STATUS", "TIP"]
+    triples = [CELLS[77]._replace(column_name=column).triple for column in wanted]
+    with closing(opened(place)) as engine:
+        for column in wanted[1:]:
+            engine.put([cell._replace(column_name=column) for cell in CELLS])
+    with closing(sqlite3.connect(place / CELLS_FILE)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = (place / CELLS_FILE).read_bytes()
+    refused = 0
+    for column in wanted:
+        entry = re.escape(row_key + column.encode()) + rb"[^{]{0,8}"
+        spans = [found.span() for found in re.finditer(entry, data, re.DOTALL)]
+        for start, end in spans:
+            for bit in range(start * 8 - 40, end * 8):
+                damaged = bytearray(data)
+                damaged[bit // 8] ^= 1 << bit % 8
+                (place / CELLS_FILE).write_bytes(damaged)
+                with closing(opened(place)) as engine:
+                    asks: list[Callable[[], list[StoredCell]]] = [
+                        lambda: [each.cell for each in engine.row([row_key])[0]],
+                        lambda: engine.row_cells(row_key),
+                        lambda: [each.cell for each in engine.get(triples) if each is not None],
+                    ]
+                    for ask in asks:
+                        try:
+                            found = sorted(cell.column_name for cell in ask())
+                            assert found == wanted, f"bit {bit} of the entry at {start}"
+                        except DataDamaged:
+                            refused += 1
     assert refused > 60, "the flips hit nothing"
 
 

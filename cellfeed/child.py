@@ -83,7 +83,7 @@ def await_served(
     while (found := served()) is None:
         raise_if_asked()
         if given_up():
-            raise Unavailable(f"{name} was told to end before it served")
+            raise Unavailable(f"{name} was asked to end before it served")
         if process.poll() is not None or time.monotonic() > deadline_s:
             tail = log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
             raise Unavailable(f"{name} did not start; the end of {log}:\n{tail}")

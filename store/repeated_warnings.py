@@ -35,7 +35,7 @@ class RepeatedWarning:
             passed_over, self._passed_over, self._warned_at_s = self._passed_over, 0, now_s
         if passed_over:
             message, arguments = (
-                f"{message} (and %d times since it was told last)",
+                f"{message} (and %d times since the last such line)",
                 (*arguments, passed_over),
             )
         self._log.warning(message, *arguments, exc_info=exc_info)

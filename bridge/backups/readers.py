@@ -58,7 +58,7 @@ def export_readers(export: Export, datastore: str, shards: int) -> list[Reader]:
             )
     except KafkaException as error:
         raise Unavailable(
-            f"export {export.name}: how far its topic {topic} is cannot be told: {error}"
+            f"export {export.name}: the end of its topic {topic} is not known: {error}"
         ) from error
     return [
         Reader(export.name, topic, shard, tail.tail.added_id + 1, source="export")

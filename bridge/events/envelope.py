@@ -126,7 +126,7 @@ def decode_record(
     headers: Mapping[str, bytes],
     timestamp_ms: int,
 ) -> DecodedEvent:
-    """A record of a partition, also one without a value: an erased cell, told by its key, headers
+    """A record of a partition, also one without a value: an erased cell, known by its key, headers
     and timestamp (so ``created_at_us`` is whole milliseconds), with ``ERASED_JSON`` for its body.
     Raises DataDamaged."""
     if value is not None:

@@ -28,7 +28,7 @@ _NEWEST_PART: Final = 0.1
 
 
 class Pace:
-    """See the module. Of one unit; times in seconds. Looks and transactions may be told by
+    """See the module. Of one unit; times in seconds. Looks and transactions may be reported by
     different threads."""
 
     def __init__(self) -> None:

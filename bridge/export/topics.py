@@ -77,7 +77,7 @@ def check_settings(export: Export, topic: str, found: Mapping[str, str]) -> list
         f" --entity-name {topic} --add-config"
     )
     return [
-        f"{name} is {found.get(name, 'not told')}, needed is {value}: {command} {name}={value}"
+        f"{name} is {found.get(name, 'not reported')}, needed is {value}: {command} {name}={value}"
         for name, value in wrong.items()
     ]
 
@@ -117,7 +117,9 @@ def ensure_topic(
         _create(admin, export, topic, shards)
         facts = describe(admin, topic)
         if facts is None:
-            raise Unavailable(f"topic {topic!r} was made just now and is not told of yet")
+            raise Unavailable(
+                f"topic {topic!r} was made just now, and brokers do not report it yet"
+            )
     wrong = [said for said in [check_partitions(export, topic, shards, facts.partitions)] if said]
     wrong += check_settings(export, topic, settings_of(admin, topic))
     if wrong:

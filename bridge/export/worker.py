@@ -40,8 +40,8 @@ def run_exporter(
     must be unique among the exporters alive. ``on_look`` is called at each look at the logs, a few
     times a second at least.
 
-    Errors of the store, the coordination and the cluster are waited out and told. StaleWriter is
-    raised when another process has taken the name; anything else is a defect and is raised.
+    Errors of the store, the coordination and the cluster are waited out and reported. StaleWriter
+    is raised when another process has taken the name; anything else is a defect and is raised.
     """
     collect_seldom()
     groups: list[ExportGroup] = []
@@ -81,7 +81,7 @@ def run_exporter(
                         _log.warning(
                             "%s keeps the units that it has: %s", group.export.group, error
                         )
-                    with suppress(Unavailable):  # a hint, told again in a second
+                    with suppress(Unavailable):  # a hint, repeated in a second
                         group.tell()
                 listener.pokes.clear()
                 on_look(groups)

@@ -24,7 +24,7 @@ LOOKS_IN_A_LEASE: Final = 4
 """The assignment is looked at so often in the length of a lease."""
 
 LOOK_SOON_S: Final = 0.05
-"""Shortest time between two looks that others have told to: while shards change hands there are
+"""Shortest time between two looks that pokes ask for: while shards change hands there are
 many."""
 
 CONTROL_LOOK_S: Final = 1.0

@@ -107,7 +107,7 @@ def run_trigger_worker(
                             error,
                         )
                     busy |= group.start_work(pool, sweeper, heads)
-                    with suppress(Unavailable):  # a hint, told again in a second
+                    with suppress(Unavailable):  # a hint, repeated in a second
                         group.tell()
                 listener.pokes.clear()
                 if sweeping := [group.sweeping for group in groups if group.sweeping is not None]:

@@ -194,7 +194,7 @@ def _array(inner: Encode) -> Encode:
         parts = [varint(len(value))]
         index = 0
         try:
-            for index, each in enumerate(value):  # noqa: B007 (told when an item does not fit)
+            for index, each in enumerate(value):  # noqa: B007 (reported when an item does not fit)
                 parts.append(inner(each))
         except SchemaMismatch as mismatch:
             mismatch.path.append(str(index))

@@ -163,7 +163,7 @@ def _repair_clusters(
         try:
             role, silent = cluster_role(servers)
         except CellfeedError:
-            continue  # the check has told why
+            continue  # the check has reported why
         # Only nodes of the cluster's history that follow its master: their identity is verified.
         nodes = [node for node in (role.master, *role.minions) if node not in silent]
         for node in nodes:

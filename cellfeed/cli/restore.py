@@ -101,7 +101,7 @@ def restore(
         ),
     ] = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="Why; told in the log where ids are left out.")
+        str, typer.Option("--reason", help="Why; the log shows it where ids are left out.")
     ] = NO_REASON,
     row_key: Annotated[
         str | None,

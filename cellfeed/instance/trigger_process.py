@@ -55,7 +55,7 @@ def main() -> None:
     SupervisedThread("parent", partial(_end_with_parent, stop)).start()
 
     def ready() -> None:
-        with suppress(OSError):  # who started it has ended: the worker is about to be told so
+        with suppress(OSError):  # who started it has ended: the worker is about to learn so
             os.write(specification.ready_fd, b"!")
             os.close(specification.ready_fd)
 

@@ -82,7 +82,7 @@ class Worker:
         self.name = name
         self.gate = Gate(name)
         self.error: BaseException | None = None
-        """What ended it, unless it was told to stop; WorkerKilled when it was killed."""
+        """What ended it, unless it was asked to stop; WorkerKilled when it was killed."""
         self._triggers = [WatchedTrigger.of(trigger, self.gate, watch) for trigger in triggers]
         self._datastore = Datastore(GatedEngine(engine, self.gate, shows_cells))
         self._coordinator = open_coordinator(self._datastore, self.gate)

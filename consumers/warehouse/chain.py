@@ -10,7 +10,7 @@ What dying at each point of :meth:`ShardChain.append` leaves behind:
 - before the commit's name exists: a staged file, which :func:`recover_shard` or another loader's
   start removes once its lock is free;
 - after it, before its directory is on disk: a power cut may take the commit back; then the shard is
-  where it was, and nobody was told otherwise;
+  where it was, and nobody was answered otherwise;
 - after that, before the rename: the commit stands; the next reader of the chain moves the staged
   file into place (:func:`place_data_file`);
 - after the rename, before its directories are on disk: the same again.

@@ -100,7 +100,7 @@ def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) ->
 
 
 def verify_without_identity(chain: Sequence[Backup]) -> list[str]:
-    """What can be told to be wrong with encrypted backups that are not decrypted: lengths, SHA-256,
+    """Damage that shows in encrypted backups without decrypting them: lengths, SHA-256,
     and whether the pieces of each log follow each other."""
     wrong = check_files(chain)
     try:

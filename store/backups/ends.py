@@ -1,11 +1,11 @@
 """Up to which id a backup takes each log: every cell that was acknowledged when the backup began is
 below it.
 
-Acknowledged cells lie below the next ids that a master tells from then on. What it told before does
-not count: another process may have put cells since, and minions may be as far behind. But a backup
-reads only what the watermark shows, which minions raise. So it waits until the watermark has passed
-the first next ids that the masters tell after the call. A promotion meanwhile may discard ids that
-were never acknowledged: then the new master's word counts.
+Acknowledged cells lie below the next ids that a master reports from then on. Its earlier reports
+do not count: another process may have put cells since, and minions may be as far behind. But a
+backup reads only what the watermark shows, which minions raise. So it waits until the watermark has
+passed the first next ids that the masters tell after the call. A promotion meanwhile may discard
+ids that were never acknowledged: then the new master's word counts.
 """
 
 from __future__ import annotations

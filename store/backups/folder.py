@@ -163,7 +163,7 @@ class BackupFolder:
                 or each.marker.sequence > found[-1].manifest.sequence
             ):
                 raise DataDamaged(
-                    f"{each.reason}. Which backup is the newest cannot be told: name the one that"
+                    f"{each.reason}. Which backup is the newest is not known: name the one that"
                     " is meant"
                 )
         if not found:

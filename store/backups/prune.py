@@ -138,7 +138,7 @@ def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
 
 
 def damaged_of(found: Sequence[Backup]) -> dict[str, str]:
-    """By name why a backup cannot be restored, as far as that can be told without reading files:
+    """By name why a backup cannot be restored, as far as that shows without reading files:
     what it stands on, and lengths."""
     by_name = {each.name: each for each in found}
     reasons: dict[str, str] = {}

@@ -63,5 +63,5 @@ class Target(Protocol):
 
     def not_erased(self, plan: Plan) -> list[bytes]:
         """Row keys that the plan erases, and that the storage still has, for their shard was opened
-        before a backup told of it."""
+        before a backup recorded it."""
         ...

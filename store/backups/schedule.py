@@ -135,7 +135,7 @@ class BackupSchedule:
     def _create(self, source: Source, onto: Backup | None, stop: threading.Event) -> Backup:
         def go_on(_done: int, _total: int) -> None:
             if stop.is_set():
-                raise Unavailable("no backup taken: the process was told to stop")
+                raise Unavailable("no backup taken: the process was asked to stop")
 
         began_s = time.monotonic()
         made = create(

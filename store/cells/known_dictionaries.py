@@ -141,7 +141,7 @@ def source(find: Find) -> Iterator[None]:
 
 
 def remove_source(find: Find) -> None:
-    """The store is being closed; what it has told stays known."""
+    """The store is being closed; dictionaries that it gave stay known."""
     with _lock:
         _sources[:] = [source for source in _sources if source[1] != find]
 

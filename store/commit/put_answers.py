@@ -123,7 +123,7 @@ class PutAnswer:
             try:
                 then(self)
             except Exception:
-                _log.exception("a caller could not be told of its answer")
+                _log.exception("a caller could not get its answer")
 
     def _wait(self, timeout_s: float) -> None:
         self._waits = True

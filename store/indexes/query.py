@@ -131,7 +131,7 @@ class Indexes:
         return _Query(self._engine, version, request).page()
 
     def behind(self, name: str, locations: Mapping[int, int]) -> str | None:
-        """What of these locations (by shard) the index has not come past, told; None when
+        """What of these locations (by shard) the index has not come past, as text; None when
         nothing."""
         if self.positions is None:
             raise InvalidRequest(

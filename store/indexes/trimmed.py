@@ -71,7 +71,8 @@ class IndexedTrim:
     """Trims a datastore, and its indexes with it. Used by one thread."""
 
     def __init__(self, engine: Engine, indexes: Indexes, trim: Callable[[int, int], int]) -> None:
-        """``trim``: one step of a trim of a shard below an added_id, told to readers at once."""
+        """``trim``: one step of a trim of a shard below an added_id, reported to readers at
+        once."""
         self._engine = engine
         self._indexes = indexes
         self._trim = trim

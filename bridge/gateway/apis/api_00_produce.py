@@ -32,7 +32,7 @@ async def handle(
 ) -> dict[str, Any]:
     del context, head, peer
     if request.acks == 0:
-        raise MalformedFrame("a producer with acks=0 cannot be told that writes are refused")
+        raise MalformedFrame("a producer with acks=0 cannot learn that writes are refused")
     return {
         "throttle_time": 0,
         "responses": [

@@ -40,7 +40,7 @@ class LimitedWarnings:
         self._loop = None
         if self._passed_over:
             self._log.warning(
-                "%d more %s in the last %g s, not told one by one",
+                "%d more %s in the last %g s, not reported one by one",
                 self._passed_over,
                 self._what,
                 self._within_s,

@@ -119,7 +119,7 @@ def subject_principal(certificate: dict[str, object] | None) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine's loopback, told without asking a name server."""
+    """Whether ``host`` is this machine's loopback, without asking a name server."""
     if host == "localhost":
         return True
     try:

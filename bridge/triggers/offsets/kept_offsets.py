@@ -167,7 +167,7 @@ class Footholds:
         )
 
     def moved(self, footholds: Mapping[int, Foothold], locations: Mapping[int, int]) -> None:
-        """Notes that the coordination has been told of a move. Raises StaleWriter."""
+        """Notes that the coordination knows of a move. Raises StaleWriter."""
         self._write(
             footholds,
             {
@@ -207,7 +207,7 @@ class Footholds:
         return found
 
     def kept(self) -> dict[int, int]:
-        """How far each shard had come, as far as the store was told: never further than the work
+        """How far each shard had come, as far as the store knows: never further than the work
         was done."""
         kept_by_shard = {
             int(entry.key.rpartition("/")[2]): _decode(entry.value)

@@ -50,8 +50,8 @@ _CELLS_IN_A_READ: Final = 64
 """Each comes with its body."""
 
 _SILENT_S: Final = 3 * TELL_AGAIN_S
-"""A worker that has told nothing for so long is not believed to live when the coordination cannot
-be asked."""
+"""A worker that has reported nothing for so long is not believed to live when the coordination
+cannot be asked."""
 
 
 class ShardLag(msgspec.Struct, frozen=True):
@@ -232,7 +232,7 @@ class LagReader:
         self, group: str, topic: str, entries: Mapping[str, StateEntry], because: str
     ) -> _Read:
         """The same as far as the datastore knows: by what is kept there, and what its workers say,
-        who have told something lately."""
+        that have reported lately."""
         state = self._datastore.state
         now_us, pause, records = state.now_us(), _pause(entries), _records(entries)
         snapshot = {

@@ -91,7 +91,7 @@ def reason(
 def _said(shard: int, owner: str, record: WorkerRecord | None, now_us: int, *, idle: bool) -> str:
     """What the owner says, and how old that is when it is too old."""
     if record is None or shard not in record.shards:
-        return f"{owner} has it and has not told of it yet"
+        return f"{owner} has it and has not reported it yet"
     said = record.stands_still or record.reason(shard)
     if said == NOT_STARTED:
         said = (

@@ -141,7 +141,7 @@ class ParkedRetry:
         try:
             found = self._store.engine.scan(cell.partition, cell.added_id, 1)
         except Trimmed:
-            # by somebody who was told of it and did not mind: it stays parked, with this for its
+            # by somebody who knew of it and did not mind: it stays parked, with this for its
             # error, until it is skipped
             return None
         if (

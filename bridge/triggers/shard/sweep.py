@@ -86,7 +86,7 @@ class Sweep:
             if there:
                 run.move_to(there[-1].added_id + 1, len(cells.get(each.shard, ())))
             else:
-                # the heads told of more than the log gives just now: there is no use in sweeping
+                # the heads showed more than the log gives just now: there is no use in sweeping
                 # again at once
                 run.leave_sweep()
         # Large cells: fewer are read the next time, more again when they are small.

@@ -332,6 +332,6 @@ def _of_master(cluster: Cluster, read: Callable[[NodeEngine], T]) -> T:
     if stale:
         raise StorageUnavailable(
             f"cluster {cluster.name}: its master is away or unconfirmed: what is not in the index"
-            " cannot be told"
+            " is not known"
         )
     return found

@@ -77,7 +77,7 @@ class ClusteredKeyReads:
         if stale:
             raise StorageUnavailable(
                 f"cluster {cluster.name}: its master is away or unconfirmed: which cells a row has"
-                " cannot be told"
+                " is not known"
             )
         return found
 
@@ -128,7 +128,7 @@ class ClusteredKeyReads:
                 # the master's to say.
                 raise StorageUnavailable(
                     f"cluster {cluster.name}: its master is away or unconfirmed, and what was asked"
-                    " for is not on its minions: absence cannot be told"
+                    " for is not on its minions: absence is not known"
                 )
             for (index, _), value in zip(members, values, strict=False):
                 results[index] = as_stale(value) if stale else value

@@ -113,7 +113,7 @@ class KnownRole:
 
     def role(self) -> Role:
         """Who is master, as far as this process has heard. Raises StorageUnavailable when no node
-        has ever told, ProtectData when as many nodes are of one history as of another."""
+        has ever reported one, ProtectData when as many nodes are of one history as of another."""
         if self._history_id is None or self._role is None:
             # Nothing can be done without it, so the first look may take its time: connecting is
             # part of it.

@@ -82,7 +82,7 @@ class ShownHeads(KnownRole):
 
     def heads(self, *, fresh: bool = True) -> dict[int, Head]:
         """The ends of the logs of this cluster's shards. Raises StorageUnavailable when no node has
-        ever told them."""
+        ever reported them."""
         if fresh:
             self.look()
         role, views = self._seen()
@@ -207,8 +207,8 @@ class ShownHeads(KnownRole):
 
     def trim_limits(self) -> dict[int, int]:
         """Per shard the id below which every node has all cells, and which was shown. Raises
-        StorageUnavailable when one of the nodes has not told: a minion that lags or sleeps may be
-        promoted, and must have every cell from the log's start on."""
+        StorageUnavailable when one of the nodes has not reported: a minion that lags or sleeps may
+        be promoted, and must have every cell from the log's start on."""
         heads = self.heads()
         role, views = self._seen()
         for name in {role.master, *role.minions}:
@@ -220,9 +220,9 @@ class ShownHeads(KnownRole):
                     else "the configuration does not name it"
                 )
                 raise StorageUnavailable(
-                    f"cluster {self.name}: nothing trimmed: node {name} has not told what it has"
-                    f" ({why_not or 'it does not follow the master'}); trim when it is back, or has"
-                    " been given up"
+                    f"cluster {self.name}: nothing trimmed: node {name} has not reported what it"
+                    f" has ({why_not or 'it does not follow the master'}); trim when it is back, or"
+                    " has been given up"
                 )
         members = [views[name] for name in {role.master, *role.minions}]
         return {

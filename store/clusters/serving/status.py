@@ -20,7 +20,7 @@ among them."""
 
 
 class NodeRole(StrEnum):
-    """``apart``: the node has not heard of the present master, or has never told."""
+    """``apart``: the node has not heard of the present master, or has never reported."""
 
     MASTER = "master"
     MINION = "minion"
@@ -31,7 +31,7 @@ class NodeRole(StrEnum):
 class NodeStatus:
     """``up``: it answered when it was last looked at; ``error`` says why not, or which damage a
     read met in its tables. ``breaker``: ``open`` while it is left alone. ``cells``: what it held
-    when it last told; ``behind``: how many fewer than the node that held most."""
+    when it last reported; ``behind``: how many fewer than the node that held most."""
 
     name: str
     role: NodeRole

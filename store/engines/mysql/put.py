@@ -105,7 +105,7 @@ class PutStatements:
         StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when
         the shards have another leader epoch than that of the terms given."""
         if terms is not None and terms.leader_epoch != self._columns_epoch:
-            # Between two turns as master the server may have been cloned: what it was told before
+            # Between two turns as master the server may have been cloned: what it stored before
             # may be gone.
             self._columns_seen.clear()
             self._columns_epoch = terms.leader_epoch

@@ -239,7 +239,7 @@ class ServerScrub:
         self._rows("FLUSH LOCAL RELAY LOGS")
 
     def other_logs(self) -> list[str]:
-        """Logs in which the server was told to keep the text of statements, bodies in hexadecimal
+        """Logs in which the server keeps the text of statements, bodies in hexadecimal
         digits."""
         [(general, slow)] = self._rows("SELECT @@GLOBAL.general_log, @@GLOBAL.slow_query_log")
         names = [

@@ -47,7 +47,7 @@ _OF_A_NODE: Final[Sequence[tuple[str, str, Callable[[NodeStatus], float]]]] = (
     ),
     (
         "node_behind_cells",
-        "Cells that it had fewer than the node that held most, when it last told.",
+        "Cells that it had fewer than the node that held most, when it last reported.",
         lambda each: each.behind,
     ),
 )

@@ -213,7 +213,7 @@ def test_reads_go_on_from_a_minion_when_the_master_is_gone_and_absence_is_not_to
     found = engine.get([cell.triple for cell in written])
     assert all(located is not None for located in found)
     assert log(engine) == before
-    with pytest.raises(StorageUnavailable, match="absence cannot be told"):
+    with pytest.raises(StorageUnavailable, match="absence is not known"):
         engine.get([new_cell(uuid5(NAMESPACE, "never put"), "BASE", 1, {}).triple])
     with pytest.raises(StorageUnavailable):
         engine.put(cells(range(50, 51)))

@@ -112,7 +112,7 @@ def test_what_no_minion_has_is_asked_of_the_master_and_is_its_word(
     ) == [(1, False), None]
     assert store.get_row(row(99), read_from="minion") == {}
     cluster.servers["a"].kill()
-    with pytest.raises(StorageUnavailable, match="absence cannot be told"):
+    with pytest.raises(StorageUnavailable, match="absence is not known"):
         store.get_cell(row(0), COLUMN, 1, read_from="minion")
 
 

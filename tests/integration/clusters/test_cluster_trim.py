@@ -161,7 +161,7 @@ def test_nothing_is_trimmed_that_a_minion_has_not_got(
     cluster.servers["c"].kill()
     with (
         closing(open_engine(cluster)) as another,
-        pytest.raises(StorageUnavailable, match="node c has not told what it has"),
+        pytest.raises(StorageUnavailable, match="node c has not reported what it has"),
     ):
         another.trim(SHARD, 20)
     trim(engine, 20)  # this one has heard from it

@@ -207,7 +207,7 @@ def test_cells_of_an_old_master_are_told_as_stale_and_their_absence_is_not_told(
         wait_until(is_told, "nobody has confirmed the old master for some seconds")
         for _ in range(20):
             assert is_told()
-            with pytest.raises(StorageUnavailable, match="cannot be told"):
+            with pytest.raises(StorageUnavailable, match="is not known"):
                 engine.get([new.triple], read_from)
         for way in system.ways.values():
             way.clear()

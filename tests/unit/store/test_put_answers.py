@@ -121,4 +121,4 @@ def test_callers_that_are_called_have_their_answer_by_then_and_hold_up_nobody_wi
     with caplog.at_level(logging.ERROR, "cellfeed.writer"):
         answer_all(answers, [stored(1), stored(2)])
     assert told == [[stored(2)]]
-    assert "could not be told" in caplog.text
+    assert "could not get its answer" in caplog.text

@@ -23,6 +23,6 @@ def test_a_warning_that_comes_again_and_again_is_told_now_and_then_with_the_numb
     warning.warn("node %s is away", "c")
     assert [record.getMessage() for record in caplog.records] == [
         "node a is away",
-        "node b is away (and 2 times since it was told last)",
+        "node b is away (and 2 times since the last such line)",
         "node c is away",
     ]

@@ -31,7 +31,7 @@ def test_what_is_beyond_the_limit_is_counted_and_told_in_one_line(
         await over.wait()
         assert (
             caplog.messages[TOLD_MAX]
-            == "7 more peers refused in the last 0.05 s, not told one by one"
+            == "7 more peers refused in the last 0.05 s, not reported one by one"
         )
         warnings.warn("the next one is told again")
         assert caplog.messages[-1] == "the next one is told again"

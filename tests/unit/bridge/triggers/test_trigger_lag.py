@@ -309,7 +309,7 @@ def test_a_live_worker_that_says_nothing_is_a_reason(
     TakeOver(
         Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
     ).take(membership.session, range(4))
-    assert reasons(read(datastore, coordinator)) == {"mute has it and has not told of it yet"}
+    assert reasons(read(datastore, coordinator)) == {"mute has it and has not reported it yet"}
     ProgressTeller(datastore.state, GROUP, "mute", "BASE", "record").tell(
         None, {shard: Progress(3, because="came to 2") for shard in range(4)}
     )

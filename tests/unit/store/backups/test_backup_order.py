@@ -149,7 +149,7 @@ def test_the_sequence_rises_above_backups_that_are_damaged(
     assert folder.get(None).name == third.name, "the damaged one is known to be older"
     assert folder.path.joinpath(third.name, MARKER).exists()
     flip(third.path / MANIFEST)
-    with pytest.raises(DataDamaged, match="Which backup is the newest cannot be told"):
+    with pytest.raises(DataDamaged, match="Which backup is the newest is not known"):
         folder.get(None)
 
 

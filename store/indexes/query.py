@@ -306,10 +306,10 @@ class _Query:
         ):
             by_shard.setdefault(shard, []).append(row_key)
         found = self._store.current(by_shard, columns, request.read_from)
-        self._stale |= any(cell.stale for cells in found.values() for cell in cells)
+        self._stale |= found.stale
         return {
             row_key: [each for each in cells if not is_erased(each.cell.body)]
-            for row_key, cells in found.items()
+            for row_key, cells in found.cells.items()
         }
 
     def _as_it_is(self, cells: Sequence[LocatedCell], entry: Entry) -> Entry | None:

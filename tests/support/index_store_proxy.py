@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.indexes import (
     UNFENCED,
+    Current,
     Encoded,
     Entry,
     EntrySelect,
@@ -17,7 +18,7 @@ from cellfeed.store.engines.contract.indexes import (
     RowsBelow,
     Selected,
 )
-from cellfeed.store.engines.contract.values import LocatedCell, Replica
+from cellfeed.store.engines.contract.values import Replica
 
 
 class IndexStoreProxy:
@@ -87,5 +88,5 @@ class IndexStoreProxy:
         row_keys: Mapping[int, Sequence[bytes]],
         columns: Sequence[str] | None,
         read_from: Replica = Replica.MASTER,
-    ) -> dict[bytes, list[LocatedCell]]:
+    ) -> Current:
         return self.store.current(row_keys, columns, read_from)

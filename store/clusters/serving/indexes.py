@@ -22,6 +22,7 @@ from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.engines.contract.index_fences import Fences
 from cellfeed.store.engines.contract.indexes import (
     UNFENCED,
+    Current,
     Encoded,
     Entry,
     EntrySelect,
@@ -253,7 +254,7 @@ class ClusteredIndexes:
         row_keys: Mapping[int, Sequence[bytes]],
         columns: Sequence[str] | None,
         read_from: Replica = Replica.MASTER,
-    ) -> dict[bytes, list[LocatedCell]]:
+    ) -> Current:
         return self._placement.retry_while_moving(
             lambda: self._current(row_keys, columns, read_from)
         )
@@ -263,14 +264,14 @@ class ClusteredIndexes:
         row_keys: Mapping[int, Sequence[bytes]],
         columns: Sequence[str] | None,
         read_from: Replica,
-    ) -> dict[bytes, list[LocatedCell]]:
-        def read(
-            cluster: Cluster, some: dict[int, Sequence[bytes]]
-        ) -> tuple[dict[bytes, list[LocatedCell]], bool]:
+    ) -> Current:
+        def read(cluster: Cluster, some: dict[int, Sequence[bytes]]) -> tuple[Current, bool]:
             return cluster.read(lambda engine: engine.indexes.current(some, columns), read_from)
 
         found: dict[bytes, list[LocatedCell]] = {}
-        for cells, stale in self._fan_out.each(self._by_cluster(row_keys), read):
+        any_stale = False
+        for (cells, _), stale in self._fan_out.each(self._by_cluster(row_keys), read):
+            any_stale |= stale
             found.update(
                 {
                     row_key: [each._replace(stale=True) for each in row]
@@ -279,7 +280,7 @@ class ClusteredIndexes:
                 if stale
                 else cells
             )
-        return found
+        return Current(found, any_stale)
 
     def _by_cluster(self, by_shard: Mapping[int, K]) -> dict[Cluster, dict[int, K]]:
         groups: dict[Cluster, dict[int, K]] = {}

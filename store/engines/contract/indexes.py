@@ -131,6 +131,14 @@ class Selected(NamedTuple):
     stale: bool = False
 
 
+class Current(NamedTuple):
+    """By row key the latest cell of each column; a row without any is left out. ``stale``: a minion
+    gave some of them, it may lack cells and whole rows."""
+
+    cells: dict[bytes, list[LocatedCell]]
+    stale: bool = False
+
+
 class IndexStore(Protocol):
     """See the module's promises."""
 
@@ -212,9 +220,8 @@ class IndexStore(Protocol):
         row_keys: Mapping[int, Sequence[bytes]],
         columns: Sequence[str] | None,
         read_from: Replica = Replica.MASTER,
-    ) -> dict[bytes, list[LocatedCell]]:
-        """By row key (given by shard) the latest cell of each of the columns, or of all of them; a
-        row without any is left out."""
+    ) -> Current:
+        """Of rows (given by shard) the latest cell of each of the columns, or of all of them."""
         ...
 
 
@@ -298,4 +305,4 @@ class NodeIndexStore(Protocol):
         row_keys: Mapping[int, Sequence[bytes]],
         columns: Sequence[str] | None,
         read_from: Replica = Replica.MASTER,
-    ) -> dict[bytes, list[LocatedCell]]: ...
+    ) -> Current: ...

@@ -9,6 +9,7 @@ from typing import Any, Final
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.cells.sharding import shards_of
 from cellfeed.store.engines.contract.indexes import (
+    Current,
     Encoded,
     Entry,
     EntrySelect,
@@ -232,7 +233,7 @@ class MySqlIndexes(MySqlIndexWrites):
         row_keys: Mapping[int, Sequence[bytes]],
         columns: Sequence[str] | None,
         read_from: Replica = Replica.MASTER,
-    ) -> dict[bytes, list[LocatedCell]]:
+    ) -> Current:
         found: dict[bytes, list[LocatedCell]] = {}
         selects = [
             self._latest(shard, some, columns, "")
@@ -243,7 +244,7 @@ class MySqlIndexes(MySqlIndexWrites):
             for row in query(connection, " UNION ALL ".join(selects)) if selects else ():
                 cell = stored_cell(int(row[0]), row[1:])
                 found.setdefault(cell.row_key, []).append(LocatedCell(int(row[0]), cell))
-        return found
+        return Current(found)
 
     def _latest(
         self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str] | None, condition: str

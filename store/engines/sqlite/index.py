@@ -16,6 +16,7 @@ from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.engines.contract.index_fences import Fences
 from cellfeed.store.engines.contract.indexes import (
     UNFENCED,
+    Current,
     Encoded,
     Entry,
     EntrySelect,
@@ -307,7 +308,7 @@ class SqliteIndexes:
         row_keys: Mapping[int, Sequence[bytes]],
         columns: Sequence[str] | None,
         read_from: Replica = Replica.MASTER,
-    ) -> dict[bytes, list[LocatedCell]]:
+    ) -> Current:
         keys = [key for some in row_keys.values() for key in some]
         pieces = [keys[start : start + _KEYS_MAX] for start in range(0, len(keys), _KEYS_MAX)]
         found: dict[bytes, list[LocatedCell]] = {}
@@ -319,7 +320,7 @@ class SqliteIndexes:
                 ):
                     stored = stored_cell(shard, tuple(cell))
                     found.setdefault(stored.row_key, []).append(LocatedCell(shard, stored))
-        return found
+        return Current(found)
 
     def _write(self, entries: int) -> AbstractContextManager[sqlite3.Connection]:
         return self._file.write(entries * _ENTRY_BYTES)

@@ -176,7 +176,7 @@ def test_index_queries_gateway_export_and_backup_read_past_a_damaged_node(
         ]
         assert sorted(found) == wanted
         for _ in range(3):
-            current = engine.indexes.current({SHARD: wanted}, None, Replica.MINION)
+            current = engine.indexes.current({SHARD: wanted}, None, Replica.MINION).cells
             assert sorted(current) == wanted
         with gateway(datastore, coordinator) as bootstrap:
             consumer = kafka_consumer(bootstrap, "g")

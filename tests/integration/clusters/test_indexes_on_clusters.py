@@ -172,6 +172,33 @@ def test_a_query_of_entries_that_only_a_minion_tells_is_stale(cluster: TestClust
         wait_until(asked, "a minion answers", 60)
 
 
+def test_a_query_that_lacks_a_row_since_its_cells_came_from_a_minion_is_stale(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master gives the entries and is killed, and a minion that has the row's cell as well. The
+    other minion has not applied it: a fresh query leaves the row out."""
+    second = uuid5(NAMESPACE, "second")
+    with Datastore(open_engine(cluster)) as datastore, index_worker(datastore):
+        version = made_index(datastore, DEFINITION)
+        cluster.servers["c"].sql("STOP SLAVE SQL_THREAD")
+        put = datastore.put_cell(second, "BASE", 1, {"driver": "x", "n": 2})
+        assert put.acknowledged
+        caught_up(datastore, version)
+        current = datastore.engine.indexes.current
+
+        def after_two_died(*arguments: Any) -> Any:
+            cluster.servers["a"].kill()
+            cluster.servers["b"].kill()
+            return current(*arguments)
+
+        query = partial(datastore.query_index, "by_driver", "x", [("n", "=", 2)], columns=["BASE"])
+        assert [row.row_key for row in query().rows] == [second]
+        monkeypatch.setattr(datastore.engine.indexes, "current", after_two_died)
+        page = query()
+        assert page.rows == []
+        assert page.stale, "a row is missing, and nothing says so"
+
+
 @pytest.fixture
 def clusters(servers: list[MariaDB]) -> Iterator[list[TestCluster]]:
     """Two clusters of a server each, with half of the shards."""

@@ -21,7 +21,10 @@ from cellfeed.store.engines.contract.findings import Findings, Kind, OnCells
 from cellfeed.store.errors import CellfeedError, DataDamaged
 
 PIECE_CELLS: Final = 2_000
-"""Cells in one piece: some hundred kilobytes."""
+"""Cells in one piece, at most: some hundred kilobytes."""
+
+ROWS_CELLS: Final = 64
+"""Of a damaged piece, cells that are looked at one by one before the next piece: 64 MiB at most."""
 
 _NO_CELL: Final = (struct.error, ValueError, TypeError, AttributeError)
 """Of values that no cell has: damage turns any value of a row into one of another type."""
@@ -31,8 +34,8 @@ class LogStorage(Protocol):
     """One shard's cells on one storage, of one moment."""
 
     def cells(self, ids: range) -> list[StoredCell]:
-        """The cells of these ids, each as its checksum says. Raises DataDamaged, also where one has
-        no checksum."""
+        """The cells of these ids, each as its checksum says: the first ones, where all have more
+        bytes than one answer holds. Raises DataDamaged, also where one has no checksum."""
         ...
 
     def rows(self, ids: range) -> list[tuple[Any, ...]]:
@@ -65,15 +68,19 @@ def check_log(
     on_cells: OnCells,
 ) -> None:
     """Adds what is wrong to ``into``. ``columns``: those that the storage says its cells have."""
-    check = _LogCheck(place, shard, shards, counted, columns, into)
-    for start in range(counted.log_start, counted.next_added_id, PIECE_CELLS):
+    check, start = _LogCheck(place, shard, shards, counted, columns, into), counted.log_start
+    while start < counted.next_added_id:
         ids = range(start, min(start + PIECE_CELLS, counted.next_added_id))
         try:
             cells = storage.cells(ids)
             check.add_cells(cells)
+            stop = cells[-1].added_id + 1 if cells else ids.stop
         except DataDamaged:
+            ids = ids[:ROWS_CELLS]
             check.add_rows(_readable(check, storage, ids))
-        on_cells(len(ids))
+            stop = ids.stop
+        on_cells(stop - start)
+        start = stop
     check.end()
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cellfeed.store.cells import known_dictionaries
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.findings import Findings, OnCells
-from cellfeed.store.engines.contract.log_check import check_log
+from cellfeed.store.engines.contract.log_check import ROWS_CELLS, check_log
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.engines.sqlite.cells import CELL, position_of, stored_cells
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
@@ -24,7 +24,7 @@ from cellfeed.store.engines.sqlite.files import SqliteFile, connect, sqlite_erro
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
 from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, SCHEMA_VERSION, STATE_FILE
 from cellfeed.store.errors import CellfeedError, DataDamaged, NotFound
-from cellfeed.store.limits import ADDED_ID_MAX
+from cellfeed.store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 
 LINES_MAX: Final = 100
 """Lines of SQLite's own check that are named."""
@@ -216,23 +216,29 @@ class _SqliteLog:
         self._connection, self._path, self._shard = connection, path, shard
 
     def cells(self, ids: range) -> list[StoredCell]:
-        rows = self.rows(ids)
-        if None in map(_crc, rows):
-            raise DataDamaged(
-                "cells of an earlier version have no checksum: their bodies are decoded"
-            )
+        rows, found_bytes, asked = list[tuple[Any, ...]](), 0, self._rows(ids)
+        while found_bytes <= SCAN_BYTES_MAX and (more := list(islice(asked, ROWS_CELLS))):
+            if None in map(_crc, more):
+                raise DataDamaged(
+                    "cells of an earlier version have no checksum: their bodies are decoded"
+                )
+            rows += more
+            found_bytes += sum(len(row[5]) for row in more if isinstance(row[5], bytes))
         return stored_cells(self._shard, rows)
 
     def rows(self, ids: range) -> list[tuple[Any, ...]]:
+        return list(self._rows(ids))
+
+    def _rows(self, ids: range) -> Iterator[tuple[Any, ...]]:
         sql = f"SELECT {CELL} FROM cell WHERE position >= ? AND position < ? ORDER BY position"  # noqa: S608
         try:
-            return self._connection.execute(
+            yield from self._connection.execute(
                 sql,
                 (
                     position_of(self._shard, ids.start),
                     position_of(self._shard, ids.start) + len(ids),
                 ),
-            ).fetchall()
+            )
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DataDamaged(str(sqlite_error(self._path, "", error))) from error
 

@@ -3,6 +3,7 @@ the other shards are read, and a check finds it."""
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -100,3 +101,19 @@ def test_a_lost_file_of_a_table_is_damage_and_no_move(server: MariaDB) -> None:
         pytest.raises(DataDamaged),
     ):
         engine.scan(0, 0, 10)
+
+
+def test_a_check_of_large_bodies_names_no_gap() -> None:
+    """An answer of MariaDB holds as many of them as come to 8 MiB."""
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    chance = random.Random(3)
+    large = [
+        cell._replace(body_json=b'{"a":"' + base64.b64encode(chance.randbytes(90_000)) + b'"}')
+        for cell in rides(0, 150)
+    ]
+    with bare_servers(1) as [made]:
+        with closing(MySqlEngine(MySqlServer(made.url), "trips", 1, create=True)) as engine:
+            engine.put(large)
+        check_node("c1/a", MySqlServer(made.url), Layout("trips", 1), found := Findings())
+    assert (found.found, found.cells) == ([], 150)

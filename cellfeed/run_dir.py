@@ -5,6 +5,7 @@ processes.json    [{"name", "kind", "pid", "ports", "log"}], replaced as a whole
 ready/NAME.json   written by a process when it serves: its pid, when it began, its ports
 missing/NAME      why a server that is to run could not be started yet
 troubles/NAME.json  written by a process when one of its loops dies: its pid, and the loops
+stopped/NAME.json  written by a process that stops a part of its work: its pid, and each reason
 recovery/NAME.json  written by a process that takes backups: the recovery point, what is in the way
 logs/NAME.log     what it prints
 supervisor.lock   held by the running ``cellfeed up``
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import psutil
@@ -28,6 +29,8 @@ import psutil
 from cellfeed.store.background import LoopTrouble
 from cellfeed.store.backups.due import Report
 from cellfeed.store.errors import InvalidRequest, NotFound
+
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 STOP_TIMEOUT_S: Final = 40.0
 """From SIGTERM to SIGKILL: longer than the longest drain (a trigger's, 30 s)."""
@@ -60,6 +63,13 @@ class Troubles(msgspec.Struct, frozen=True):
     loops: list[LoopTrouble]
 
 
+class Stopped(msgspec.Struct, frozen=True):
+    """What a process does not do any more, in words, while it does the rest."""
+
+    pid: int
+    reasons: list[str]
+
+
 class RunDir:
     """See the module."""
 
@@ -74,6 +84,7 @@ class RunDir:
             self.path / "ready",
             self.path / "missing",
             self.path / "troubles",
+            self.path / "stopped",
             self.path / "recovery",
             self.path / "logs",
         ):
@@ -161,21 +172,27 @@ class RunDir:
             msgspec.json.encode(Troubles(os.getpid(), list(loops))),
         )
 
-    def troubles(self, name: str) -> list[str]:
-        """Loops of the running process of that name that are dead, or died a short while ago. What
-        a process before it said counts no more."""
-        try:
-            said = msgspec.json.decode(
-                (self.path / "troubles" / f"{name}.json").read_bytes(), type=Troubles
-            )
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return []
-        process, now_s = self._running(name), time.monotonic()
-        return (
-            [str(each) for each in said.loops if not each.is_over(now_s)]
-            if process is not None and process.pid == said.pid
-            else []
+    def say_stopped(self, name: str, reasons: Sequence[str]) -> None:
+        """Called by a process when a part of its work stops, or resumes."""
+        _replace(
+            self.path / "stopped" / f"{name}.json",
+            msgspec.json.encode(Stopped(os.getpid(), list(reasons))),
         )
+
+    def troubles(self, name: str) -> list[str]:
+        """Of the running process of that name: loops that are dead, or died a short while ago, and
+        parts of its work that it stopped. What a process before it said counts no more."""
+        process, now_s = self._running(name), time.monotonic()
+        if process is None:
+            return []
+        found: list[str] = []
+        died = _said(self.path / "troubles" / f"{name}.json", Troubles)
+        if died is not None and died.pid == process.pid:
+            found += [str(each) for each in died.loops if not each.is_over(now_s)]
+        stopped = _said(self.path / "stopped" / f"{name}.json", Stopped)
+        if stopped is not None and stopped.pid == process.pid:
+            found += stopped.reasons
+        return found
 
     # --- recovery points --------------------------------------------------------------------------
 
@@ -294,6 +311,14 @@ def _began_s(process: psutil.Process) -> float:
     # psutil adds the time of boot by the wall clock, which moves when the clock is set; taken off
     # again, clock ticks since boot are left.
     return process.create_time() - psutil.boot_time()
+
+
+def _said(path: Path, kind: type[_S]) -> _S | None:
+    """What a process wrote there; None where it wrote nothing, or its file is damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
 
 
 def _replace(path: Path, content: bytes) -> None:

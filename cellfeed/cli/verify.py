@@ -88,8 +88,22 @@ def _print(report: VerifyReport) -> None:
         for line in _damage(verdict):
             console.print(Text(line, "red"), soft_wrap=True)
     if len(report.places) > 1:
-        differing = [verdict.shard for verdict in report.shards if not verdict.equal]
-        console.print(Text(f"shards {differing} differ", "red") if differing else Text("all equal"))
+        console.print(_verdict(report), soft_wrap=True)
+
+
+def _verdict(report: VerifyReport) -> Text:
+    differing = [verdict.shard for verdict in report.shards if not verdict.equal]
+    if differing:
+        return Text(f"shards {differing} differ", "red")
+    store = report.places[0]
+    behind = {
+        place: sum(max(0, each.next_ids[store] - each.next_ids[place]) for each in report.shards)
+        for place in report.places[1:]
+    }
+    lacking = [f"{place} lacks the {cells} newest" for place, cells in behind.items() if cells]
+    if lacking:
+        return Text(f"equal only as far as every place has come: {', '.join(lacking)}", "yellow")
+    return Text("all equal")
 
 
 def _damage(verdict: ShardVerdict) -> Iterator[str]:

@@ -8,7 +8,7 @@ later and is three times as large.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from cellfeed.config.model import Config
@@ -26,6 +26,10 @@ class Process(NamedTuple):
     def say_ready(self, **ports: int) -> None:
         """Reports in the run directory that the process serves. ``ports``: by what each is for."""
         self.directory.say_ready(self.name, ports)
+
+    def say_stopped(self, reasons: Sequence[str]) -> None:
+        """Reports in the run directory which parts of its work it stopped; none: all of it runs."""
+        self.directory.say_stopped(self.name, reasons)
 
 
 class Kind(NamedTuple):

@@ -33,10 +33,16 @@ def run(process: Process) -> None:
     reported: dict[int, str] = {}
 
     def progress(now: LoaderProgress) -> None:
+        if now.stopped == reported:
+            return
         for shard, reason in now.stopped.items():
             if reported.get(shard) != reason:
-                reported[shard] = reason
                 log.error("partition %d is stopped: %s", shard, reason)
+        reported.clear()
+        reported.update(now.stopped)
+        process.say_stopped(
+            [f"partition {shard} is stopped: {reason}" for shard, reason in reported.items()]
+        )
 
     process.say_ready()
     run_warehouse_loader(
@@ -46,6 +52,8 @@ def run(process: Process) -> None:
         directory.inside(warehouse.directory),
         stop,
         on_progress=progress,
+        # Another address may be a Kafka cluster's, where marks of transactions take offsets too.
+        offset_is_added_id=warehouse.bootstrap is None,
         flush=FlushPolicy(rows=warehouse.flush_rows, age_s=warehouse.flush_age_s),
         consumer_config={
             "group.instance.id": directory.unique_name(name),

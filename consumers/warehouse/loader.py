@@ -87,7 +87,7 @@ class WarehouseLoader:
         """Makes or opens the table in ``directory``. Raises ProtectData when it is another topic's.
 
         ``offset_is_added_id``: hold every record's offset against its added_id, as is right for a
-        gateway's topics; False for a Kafka cluster's topics, where transaction markers take up
+        gateway's topics; False for a Kafka cluster's topics, where marks of transactions take up
         offsets as well. ``consumer_config``: librdkafka settings beside those that exactly-once
         needs.
         """

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.integration
 
 _LOOK = """
 import json
+import duckdb
 import cellfeed, cellfeed.bridge.gateway, cellfeed.consumers.billing.app, cellfeed.schemas, cellfeed.store.datastore
 from cellfeed.loading.taxi import expected_figures, shipped_csv
 places = (cellfeed, cellfeed.bridge.gateway, cellfeed.consumers.billing.app, cellfeed.schemas, cellfeed.store.datastore)
@@ -36,6 +37,7 @@ print(json.dumps({
     "config": cellfeed.schemas.load_json_schema("config")["title"],
     "trips": expected_figures().trips,
     "csv": str(shipped_csv()),
+    "year": duckdb.sql("SELECT TIMESTAMPTZ '2016-03-01 12:00:00Z'").fetchall()[0][0].year,
 }))
 """  # noqa: E501
 
@@ -199,6 +201,7 @@ def test_the_wheel_is_imported_and_run_from_elsewhere(installed: Path, tmp_path:
     assert looked.stdout.count(str(installed)) == 6, looked.stdout
     assert str(ROOT) + "/" not in looked.stdout
     assert '"trips": 6433' in looked.stdout
+    assert '"year": 2016' in looked.stdout
     version = subprocess.run(
         [installed / "bin" / "cellfeed", "--version"],
         cwd=tmp_path,

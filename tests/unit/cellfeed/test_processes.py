@@ -22,6 +22,7 @@ from cellfeed.config.model import (
     WarehouseConfig,
     WorkerConfig,
 )
+from cellfeed.consumers.warehouse.loader_progress import LoaderProgress
 from cellfeed.instance.config_file import write_config
 from cellfeed.instance.process import run_process
 from cellfeed.kinds.registry import KINDS, process_kind
@@ -165,7 +166,19 @@ def test_a_loader_reads_from_the_first_gateway_where_it_really_listens_unless_to
         "warehouse",
         directory.path / "warehouse",
     )
+    assert (lake.options["offset_is_added_id"], far.options["offset_is_added_id"]) == (True, False)
     assert far.arguments[:4] == ("127.0.0.1:1", "trips.BASE", "warehouse", Path("/elsewhere"))
+
+
+def test_a_loaders_stopped_partitions_are_said_and_taken_back_when_they_run_again(
+    run: Callable[[str, str], Started], directory: RunDir
+) -> None:
+    directory.say_ready("g1", {"kafka": 4711})
+    on_progress = run("lake", "run_warehouse_loader").options["on_progress"]
+    on_progress(LoaderProgress(stopped={5: "no cell"}))
+    assert directory.troubles("lake") == ["partition 5 is stopped: no cell"]
+    on_progress(LoaderProgress())
+    assert directory.troubles("lake") == []
 
 
 def test_a_loader_without_any_gateway_is_refused_in_words(

@@ -66,6 +66,18 @@ def test_loops_that_died_are_those_of_the_process_that_runs(run_dir: RunDir) -> 
     assert run_dir.troubles("worker") == []
 
 
+def test_work_that_a_process_stopped_is_told_while_that_process_runs(run_dir: RunDir) -> None:
+    run_dir.say_stopped("lake", ["partition 3 is stopped: gone"])
+    assert run_dir.troubles("lake") == [], "a process of this name never said that it was ready"
+    run_dir.say_ready("lake", {})
+    assert run_dir.troubles("lake") == ["partition 3 is stopped: gone"]
+    run_dir.say_ready("lake", {}, os.getppid())
+    assert run_dir.troubles("lake") == [], "another process has its place"
+    run_dir.say_ready("lake", {})
+    run_dir.say_stopped("lake", [])
+    assert run_dir.troubles("lake") == []
+
+
 def test_a_torn_or_missing_ready_file_is_nobody(run_dir: RunDir) -> None:
     assert not run_dir.alive("worker")
     (run_dir.path / "ready" / "worker.json").write_text('{"pid": 1')

@@ -101,7 +101,7 @@ def test_readers_that_are_beyond_the_moment_are_refused_unless_they_are_left_beh
     backed: Backed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Reader("lake", "trips", 2, backed.ends[2] + 1, source="warehouse")
-    monkeypatch.setattr(restore_command, "_readers_of_config", lambda *_: [lake])
+    monkeypatch.setattr(restore_command, "readers_of_config", lambda *_: [lake])
     into = ("--into", tmp_path / "new")
     error = refused(*backed.words, *into)
     assert isinstance(error, ProtectData)

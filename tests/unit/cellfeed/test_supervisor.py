@@ -191,7 +191,7 @@ def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(
         seen[:] = started_for(hanging) or seen
         return bool(seen)
 
-    with pytest.raises(Unavailable, match="told to end"):
+    with pytest.raises(Unavailable, match="triggers was asked to end before it served"):
         start_one(hanging, "triggers", "triggers", given_up)
     assert seen, "there was a process to end"
     assert not started_for(hanging)

@@ -2,7 +2,8 @@
 
 Two tasks: one reads requests ahead (a few), the other answers them one after the other, so answers
 never overtake each other; clients open a second connection for what they do not want to wait.
-Reading ahead is how a peer that goes away while its fetch waits is noticed at once.
+Reading ahead (:mod:`cellfeed.bridge.gateway.wire.request_queue`) is how a peer that goes away while
+its fetch waits is noticed at once.
 
 Whatever a peer sends (garbage, half a frame, a lying count, nothing at all) costs at most this
 connection.
@@ -36,7 +37,6 @@ from cellfeed.bridge.gateway.limits import (
     REFUSALS_TOLD_MAX,
     REFUSALS_TOLD_S,
     REPEATED_FETCH_BYTES_MAX,
-    REQUESTS_IN_FLIGHT_MAX,
     SEND_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.security.authentication import Authentication
@@ -51,6 +51,7 @@ from cellfeed.bridge.gateway.wire.protocol import (
     read_request,
     write_response,
 )
+from cellfeed.bridge.gateway.wire.request_queue import RequestQueue
 
 _log = logging.getLogger("cellfeed.gateway")
 _refusals = LimitedWarnings(
@@ -96,7 +97,7 @@ class Connection:
         self._writer = writer
         self._number = next(_numbers)
         self._host = str((writer.get_extra_info("peername") or ("?",))[0])
-        self._requests: asyncio.Queue[_Request] = asyncio.Queue(REQUESTS_IN_FLIGHT_MAX - 1)
+        self._requests = RequestQueue[_Request]()
         self._answering = False
         self._is_deaf = False
         self._last_fetch: tuple[bytes, bytes, object] = (b"", b"", None)
@@ -206,7 +207,7 @@ class Connection:
                 async with asyncio.timeout(FRAME_TIMEOUT_S):
                     frame = await read_frame(self._reader, size, room)
                 request = await self._parsed(frame)
-            await self._requests.put(request)
+            await self._requests.put((request, size))
 
     async def _first_byte(self) -> bytes:
         """The first byte of the next frame; none when the peer closed between two frames. A peer
@@ -245,7 +246,7 @@ class Connection:
 
     async def _answer_requests(self) -> None:
         while True:
-            request = await self._requests.get()
+            request, _ = await self._requests.get()
             self._answering = True
             answer = await self._answer(request)
             if self._writer.is_closing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from cellfeed.bridge.gateway.log.heads import LogHeads
 from cellfeed.bridge.gateway.log.newest import Newest
 from cellfeed.bridge.gateway.security.users import Kind, Operation, Security
 from cellfeed.bridge.gateway.topics.topics import Topic, Topics
+from cellfeed.bridge.gateway.wire.metadata_answer import MetadataPartitions
 from cellfeed.store.engines.contract.engine import Engine
 
 P = ParamSpec("P")
@@ -45,6 +46,7 @@ class GatewayContext:
     cluster_id: str
     security: Security
     """As last read: replaced when users or ACLs change."""
+    metadata_partitions: MetadataPartitions = field(default_factory=MetadataPartitions)
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call of the store beside the event loop."""

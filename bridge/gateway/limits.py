@@ -28,9 +28,15 @@ REQUEST_ELEMENTS_MAX: Final = 150_000
 """Array elements in one request, nested ones too: every partition of a topic with SHARDS_MAX
 shards, twice. Bounds the objects made of a frame."""
 
-REQUESTS_IN_FLIGHT_MAX: Final = 8
-"""Requests of one connection that were read and are not answered yet; Kafka's clients send five
-without waiting. More wait in the socket."""
+REQUESTS_AHEAD_MAX: Final = 7
+"""Requests of one connection that were read while another one is being answered; Kafka's clients
+send five without waiting. More wait in the socket, but for small ones."""
+
+SMALL_REQUESTS_AHEAD_MAX: Final = 255
+SMALL_REQUESTS_AHEAD_BYTES: Final = 64 << 10
+"""As long as they have no more bytes together, so many may be read ahead. librdkafka asks for the
+offsets of each partition by itself, thousands of times without waiting: requests that were read
+together share a look at the store."""
 
 FRAME_TIMEOUT_S: Final = 30.0
 """From a frame's first byte to its last, the wait for room among it: a peer that stops half-way is

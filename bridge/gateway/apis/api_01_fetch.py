@@ -34,6 +34,7 @@ from cellfeed.bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S, FE
 from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.bridge.gateway.log.newest import Reader
 from cellfeed.bridge.gateway.topics.topics import LATEST, Topic
+from cellfeed.bridge.gateway.wire.arrays import count, uvarint
 from cellfeed.bridge.gateway.wire.protocol import RequestHead, frame_parts
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import Trimmed, Unavailable
@@ -321,11 +322,11 @@ def _response(
     parts: list[bytes] = [struct.pack(">i", 0)]
     if head.version >= 7:
         parts.append(struct.pack(">hi", error, 0))
-    parts.append(_count(len(topics), flexible))
+    parts.append(count(len(topics), flexible))
     remaining = iter(answers)
     for asked, topic in zip(request.topics[: len(topics)], topics, strict=True):
         parts.append(_topic_name(asked, head.version, topic))
-        parts.append(_count(len(asked.partitions), flexible))
+        parts.append(count(len(asked.partitions), flexible))
         for each in asked.partitions:
             parts += _partition(
                 each.partition,
@@ -347,7 +348,7 @@ def _topic_name(asked: Any, version: int, topic: Topic | None) -> bytes:
         return bytes(topic_id.bytes) if topic_id else b"\x00" * 16
     name: bytes = asked.topic.encode()
     return (
-        _uvarint(len(name) + 1) + name
+        uvarint(len(name) + 1) + name
         if version >= _FIRST_FLEXIBLE
         else struct.pack(">h", len(name)) + name
     )
@@ -371,25 +372,12 @@ def _partition(
         out += struct.pack(">q", answer.log_start)
     # No transaction was aborted. Readers of uncommitted records get no list of them. For a topic
     # that is not there brokers say "none" to everybody.
-    out += _count(
+    out += count(
         0 if committed or answer.error is ErrorCode.unknown_topic_or_partition else -1, flexible
     )
     if version >= 11:
         out += struct.pack(">i", -1)
     records = [batch.data for batch in answer.batches]
     size = sum(map(len, records))
-    out += _uvarint(size + 1) if flexible else struct.pack(">i", size)
+    out += uvarint(size + 1) if flexible else struct.pack(">i", size)
     return [out, *records, b"\x00"] if flexible else [out, *records]
-
-
-def _count(count: int, flexible: bool) -> bytes:
-    return _uvarint(count + 1) if flexible else struct.pack(">i", count)
-
-
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

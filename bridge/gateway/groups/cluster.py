@@ -125,9 +125,10 @@ class GatewayCluster:
         node = self._by_id.get(node_id)
         return node.listeners.get(listener) if node is not None else None
 
-    def leader(self, partition: int) -> int:
-        """Where clients are sent for a partition."""
-        return self._leaders[partition]
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        """Where clients are sent for each partition: the same object until that changes."""
+        return self._leaders
 
     def coordinator(self, group_id: str) -> int | None:
         """The node that coordinates a group; None while it changes hands, or is not known."""

@@ -47,6 +47,8 @@ class LogHeads:
         """When the last look began."""
         self._taken: asyncio.Future[dict[int, Head]] | None = None
         """The last look whose result is known here."""
+        self.epoch_changes = 0
+        """How often a leader epoch has become another one."""
         self._woken = self._following = False
         self._waiters = 0
         self._read_s = float("-inf")
@@ -160,6 +162,8 @@ class LogHeads:
             if known == head or (known is not None and head.watermark < known.watermark):
                 continue
             self._heads[shard] = head
+            if known is None or head.leader_epoch != known.leader_epoch:
+                self.epoch_changes += 1
             if head.erasures != (known.erasures if known is not None else 0):
                 self._on_erasure(shard)
             if head.log_start > (known.log_start if known is not None else 0):

@@ -30,6 +30,7 @@ class Counters:
         self.waiting_for_a_minion = 0
         """Cells of each shard that are committed, and not shown yet."""
         self.log_start = 0
+        self.leader_epoch = 0
         self.erasures = {0: 0, 1: 0}
         self.reads = 0
         self.error: Exception | None = None
@@ -42,7 +43,9 @@ class Counters:
             raise self.error
         waiting = self.waiting_for_a_minion
         seen = {
-            shard: Head(self.log_start, shown, shown + waiting, 0, 0, self.erasures[shard])
+            shard: Head(
+                self.log_start, shown, shown + waiting, self.leader_epoch, 0, self.erasures[shard]
+            )
             for shard, shown in self.watermarks.items()
         }
         self.looked.set()
@@ -86,6 +89,20 @@ def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_n
     with ThreadPoolExecutor(2) as executor:
         asyncio.run(within(executor))
     assert told == [1, 1]
+
+
+def test_a_change_of_a_leader_epoch_is_counted_and_nothing_else_is() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        before = heads.epoch_changes
+        counters.watermarks[0] = 7
+        await heads.refresh()
+        assert heads.epoch_changes == before
+        counters.leader_epoch = 3
+        for _ in range(2):
+            await heads.refresh()
+        assert heads.epoch_changes == before + Counters.shards
+
+    run(use)
 
 
 async def begun(

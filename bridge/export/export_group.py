@@ -125,14 +125,15 @@ class ExportGroup:
         if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
             self._member.look_again(CLAIM_AGAIN_S)
 
-    def tell_heads(self, heads: Mapping[int, Head], look_s: float) -> None:
-        """New heads of the logs, for all units. ``look_s``: what looking took."""
+    def tell_heads(self, changed: Collection[int], look_s: float) -> None:
+        """Wakes the units of shards whose heads changed. ``look_s``: what looking took."""
         for run in self._runs.values():
-            run.tell(heads, look_s)
+            run.tell(changed, look_s)
 
     def tell(self) -> None:
         """Tells other processes how far the shards are and why. Raises Unavailable."""
-        self._member.report(self._waits if self.context is None else None, self.progress())
+        if self._member.report_is_due():
+            self._member.report(self._waits if self.context is None else None, self.progress())
 
     def drain(self) -> bool:
         """Asks every unit to end and gives back those that have; True when all are given back and

@@ -98,12 +98,17 @@ class UnitRun:
         self.progress = {shard: Progress() for shard in self.shards}
         self._heads = heads
         self._news = threading.Condition()
-        self._hearings = 0
+        self._looks = 0
+        self._changes = 0
+        """Looks that found heads of its shards changed. ``heads`` has a change before it is counted
+        here. So a unit that has read all logs to their ends reads again when this rises."""
+        self._awaits_change = False
         self._pace = Pace()
         self._parked = ParkedCells(context.datastore.state)
         self._producer: UnitProducer | None = None
         self._taken = TakenOver({}, {}, {})
-        self._saved: dict[int, tuple[int, int]] = {}
+        self._unsaved: set[int] = set()
+        """Shards that have moved since their offsets were saved."""
         self._save_at_s = 0.0
         self._backoff_s = BACKOFF_FIRST_S
         self._thread = threading.Thread(
@@ -115,13 +120,17 @@ class UnitRun:
     def start(self) -> None:
         self._thread.start()
 
-    def tell(self, heads: Mapping[int, Head], look_s: float) -> None:
-        """Takes new heads of the logs, and wakes the thread that waits for some. ``look_s``: the
-        seconds that the look at them took."""
+    def tell(self, changed: Collection[int], look_s: float) -> None:
+        """Takes the result of a look at the logs, and wakes the thread that waits for it.
+        ``changed``: shards whose heads changed. ``look_s``: the seconds that the look took."""
         with self._news:
-            self._heads = heads
-            self._hearings += 1
+            self._looks += 1
             self._pace.looked(look_s)
+            if not self.claims.keys().isdisjoint(changed):
+                self._changes += 1
+            elif self._awaits_change:
+                self._context.heads_wanted.set()
+                return
             self._news.notify_all()
 
     def end(self) -> None:
@@ -240,7 +249,7 @@ class UnitRun:
             f" {time.monotonic() - fenced_s:.1f} s to read the ends of its partitions"
         )
         _log.info("%s: unit %d was taken over: %s", context.export.group, self.unit, spent)
-        self._saved, self.refused = {}, None
+        self._unsaved, self.refused = set(self.shards), None
         for shard, location in taken.locations.items():
             self.progress[shard].location = location
             self.progress[shard].because = (
@@ -257,18 +266,20 @@ class UnitRun:
         reader = BatchReader(context.datastore.engine, context.encoder, self.shards, ahead)
         cells_max = context.throttle.cells_max
         following: Future[Batch | None] | None = None
+        all_read_at = -1
         try:
             while not self.stop.is_set():
                 if (refusal := context.refusal) is not None:
                     raise ProtectData(refusal)
                 batch = following.result() if following is not None else None
                 following = None
-                hearings = self._hearings
-                if (
-                    batch is None
-                    and (batch := reader.read(taken.locations, self._heads, cells_max)) is None
-                ):
-                    self._idle(hearings)
+                changes = self._changes
+                if batch is None and changes != all_read_at:
+                    batch = reader.read(taken.locations, self._heads, cells_max)
+                if batch is None:
+                    if not self._behind(taken.locations):
+                        all_read_at = changes
+                    self._idle(changes)
                     continue
                 context.throttle.wait(batch.cells, self.stop)
                 if self.stop.is_set():
@@ -297,7 +308,9 @@ class UnitRun:
     def _look_and_read(
         self, reader: BatchReader, locations: Mapping[int, int], cells_max: int
     ) -> Batch | None:
-        self._wait_for_heads(self._hearings)
+        with self._news:
+            looks = self._looks
+            self._wait_for_news(lambda: self._looks > looks)
         return reader.read(locations, self._heads, cells_max)
 
     def _commit(self, batch: Batch) -> None:
@@ -322,6 +335,7 @@ class UnitRun:
         now_s = time.time()
         for shard, location in batch.ends.items():
             taken.locations[shard] = location
+            self._unsaved.add(shard)
             progress = self.progress[shard]
             progress.location, progress.last_progress_s, progress.because = (
                 location,
@@ -332,19 +346,21 @@ class UnitRun:
         if time.monotonic() >= self._save_at_s:
             self._try_to_save()
 
-    def _idle(self, hearings: int) -> None:
-        """Waits for new heads. An offset that is behind is saved first."""
+    def _idle(self, changes: int) -> None:
+        """Waits for heads to change after so many changes. An offset that is behind is saved
+        first."""
         if time.monotonic() >= self._save_at_s:
             self._try_to_save()
-        self._wait_for_heads(hearings)
-
-    def _wait_for_heads(self, hearings: int) -> None:
-        """Waits for heads newer than the report ``hearings``, at most as long as an offset may be
-        behind."""
         with self._news:
-            if self._hearings == hearings and not self.stop.is_set():
-                self._context.heads_wanted.set()
-                self._news.wait(SAVE_EVERY_S)
+            self._awaits_change = True
+            self._wait_for_news(lambda: self._changes > changes)
+            self._awaits_change = False
+
+    def _wait_for_news(self, has_come: Callable[[], bool]) -> None:
+        """Waits, under the lock, at most as long as an offset may be behind."""
+        if not has_come() and not self.stop.is_set():
+            self._context.heads_wanted.set()
+            self._news.wait_for(lambda: has_come() or self.stop.is_set(), SAVE_EVERY_S)
 
     def _producer_at_work(self) -> UnitProducer:
         assert self._producer is not None, "a unit that was taken over has a producer"  # noqa: S101 (an invariant of this module)
@@ -367,23 +383,22 @@ class UnitRun:
     def _save(self) -> None:
         """Saves the offsets that have moved. Raises StaleWriter when a claim is void,
         Unavailable."""
-        taken = self._taken
-        now = {
-            shard: (location, taken.exported[shard]) for shard, location in taken.locations.items()
-        }
-        moved = {shard: place for shard, place in now.items() if self._saved.get(shard) != place}
         self._save_at_s = time.monotonic() + SAVE_EVERY_S
-        if not moved:
+        if not self._unsaved:
             return
-        context = self._context
+        context, taken, moved = self._context, self._taken, sorted(self._unsaved)
         offsets = {
-            (context.datastore.name, shard): CommittedOffset(location, -1, metadata_of(exported))
-            for shard, (location, exported) in moved.items()
+            (context.datastore.name, shard): CommittedOffset(
+                taken.locations[shard], -1, metadata_of(taken.exported[shard])
+            )
+            for shard in moved
         }
         failpoint("export.before_save")
         with self._claiming:
             context.coordinator.commit_offsets(
-                context.export.group, offsets, claims=[self.claims[shard] for shard in moved]
+                context.export.group,
+                offsets,
+                claims=[self.claims[shard] for shard in moved],
             )
         failpoint("export.after_save")
-        self._saved |= moved
+        self._unsaved.clear()

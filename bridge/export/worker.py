@@ -15,12 +15,12 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.export_group import ExportGroup
 from cellfeed.bridge.export.limits import DRAIN_S, LOOK_GAP_S, POLL_INTERVAL_S
+from cellfeed.bridge.groups.followed_heads import FollowedHeads
 from cellfeed.bridge.groups.join_and_drain import drain, join
 from cellfeed.bridge.groups.membership import LeaseKeeper
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 from cellfeed.store.gc_tuning import collect_seldom
-from cellfeed.store.limits import ADDED_ID_MAX
 from cellfeed.store.wakeups import Listener
 
 _log: Final = logging.getLogger("cellfeed.export")
@@ -54,6 +54,7 @@ def run_exporter(
         ) is None:
             return
         groups.append(group)
+    followed = FollowedHeads(datastore.engine)
     listener = Listener(datastore.state, f"export-{name}")
     keeper = LeaseKeeper(
         [group.membership for group in groups], min(export.lease_s for export in exports)
@@ -63,18 +64,14 @@ def run_exporter(
             try:
                 heads_wanted.clear()
                 began_s = time.monotonic()
-                heads = datastore.heads()
+                changed = followed.look()
                 look_s = time.monotonic() - began_s
-                # A cell that waits for a minion is shown in a millisecond or two, and no wake-up
-                # reports it.
-                busy = any(
-                    head.watermark < head.next_added_id < ADDED_ID_MAX for head in heads.values()
-                )
+                for group in groups:  # all of them, before anything that can fail
+                    group.tell_heads(changed, look_s)
                 for group in groups:
                     group.hear(listener.pokes)
-                    group.tell_heads(heads, look_s)
                     try:
-                        group.keep_place(heads)
+                        group.keep_place(followed.heads)
                     except StaleWriter:
                         raise
                     except CellfeedError as error:
@@ -85,7 +82,7 @@ def run_exporter(
                         group.tell()
                 listener.pokes.clear()
                 on_look(groups)
-                listener.wait(0.01 if busy else POLL_INTERVAL_S)
+                listener.wait(0.01 if followed.awaits_minions else POLL_INTERVAL_S)
                 heads_wanted.wait(LOOK_GAP_S)
             except StaleWriter:
                 raise

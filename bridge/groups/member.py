@@ -147,6 +147,10 @@ class GroupMember:
 
     # --- reporting and leaving --------------------------------------------------------------------
 
+    def report_is_due(self) -> bool:
+        """Whether :meth:`report` would write what is new."""
+        return self._teller.is_due()
+
     def report(self, because: str | None, progress: Mapping[int, Progress]) -> None:
         """Reports how far the shards are. ``because``: why all of it waits, unless operators have
         it wait. Raises Unavailable."""

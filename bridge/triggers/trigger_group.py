@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -47,6 +47,7 @@ from cellfeed.bridge.triggers.shard.run import ShardRun
 from cellfeed.bridge.triggers.shard.sweep import Sweep
 from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import CellfeedError, StaleWriter, Trimmed, Unavailable
 from cellfeed.store.repeated_warnings import RepeatedWarning
 
@@ -85,6 +86,8 @@ class TriggerGroup:
         )
         self.membership = self._member.membership
         self._runs: dict[int, ShardRun] = {}
+        self._to_visit: set[int] = set()
+        """See :meth:`start_work`."""
         self._working: dict[int, Future[None]] = {}
         self._sweep = (
             Sweep(trigger, datastore.engine, coordinator) if trigger.together is not None else None
@@ -122,8 +125,7 @@ class TriggerGroup:
         """
         now_s = time.monotonic()
         if self._member.is_paused(now_s):
-            for run in self._runs.values():  # given back as their cells end
-                run.stop.set()
+            self._stop(self._runs)  # given back as their cells end
             return
         if (session := self._member.due_session(now_s)) is None:
             return
@@ -134,11 +136,13 @@ class TriggerGroup:
         if self._has_lost_its_offsets():
             return
         mine = self._member.assigned(session, self._datastore.shards)
-        for shard, run in self._runs.items():
-            # What was claimed in a session that has ended may be anybody's by now; it is claimed
-            # again once the cell under way is done.
-            if shard not in mine or run.epoch != session.epoch:
-                run.stop.set()
+        # What was claimed in a session that has ended may be anybody's by now; it is claimed again
+        # once the cell under way is done.
+        self._stop(
+            shard
+            for shard, run in self._runs.items()
+            if shard not in mine or run.epoch != session.epoch
+        )
         self._release_stopped()
         self._member.give_back()
         if missing := sorted(mine - set(self._runs)):
@@ -158,12 +162,29 @@ class TriggerGroup:
     def tell(self) -> None:
         """Reports to other processes how far the shards are and why; does nothing when called more
         often than it needs to be. Raises Unavailable."""
+        if not self._member.report_is_due():
+            return
         lost = f"stands still: {self._lost_because}" if self._lost_because is not None else None
         self._member.report(lost or self._stopped_because, self.progress())
 
-    def start_work(self, pool: WorkThreads, sweeper: WorkThreads, heads: Mapping[int, int]) -> bool:
+    def hear_heads(self, changed: Mapping[int, Head]) -> None:
+        """Has the shards whose heads changed visited by the next :meth:`start_work`."""
+        self._to_visit |= changed.keys() & self._runs.keys()
+
+    def start_work(
+        self, pool: WorkThreads, sweeper: WorkThreads, heads: Mapping[int, Head]
+    ) -> bool:
         """Hands every shard that has something to do to a thread, or to a sweep. Whether any shard
-        is being worked on."""
+        is being worked on. ``heads``: of all shards, as they were last looked at.
+
+        Only the shards to visit are looked at. The invariant: any other shard is being worked on,
+        or is at rest. At rest (:meth:`ShardRun.rests`) it has come to the last known head. It is
+        not asked to stop then, and no parked cell of it is due.
+
+        So a shard is to be visited when it is begun, when its head changes, and when its work ends.
+        It is also to be visited when it is asked to stop, and when its parked cells are due. It
+        stays so until a visit finds it at work or at rest.
+        """
         self._collect_finished()
         self._release_stopped()
         with suppress(Unavailable):
@@ -171,9 +192,16 @@ class TriggerGroup:
         if self._stopped_because is None:
             live: dict[int, ShardRun] = {}
             any_live_has_work = False
-            for shard, run in self._runs.items():
-                has_work = run.has_work(heads[shard])
-                if shard in self._working or run.stop.is_set() or self._backoff.has_to_wait(shard):
+            for shard in sorted(self._to_visit):
+                run, watermark = self._runs[shard], heads[shard].watermark
+                has_work = run.has_work(watermark)
+                if shard in self._working:
+                    self._to_visit.discard(shard)
+                    continue
+                if run.stop.is_set() or self._backoff.has_to_wait(shard):
+                    continue
+                if run.rests(watermark) and shard not in self._retry_due:
+                    self._to_visit.discard(shard)
                     continue
                 if self._sweep is not None and run.is_live and shard not in self._retry_due:
                     live[shard] = run
@@ -190,8 +218,7 @@ class TriggerGroup:
     def drain(self) -> bool:
         """Asks every run to end and gives back those that have. True when all are given back and
         the group is left, and when none but runs that only end with the process are left."""
-        for run in self._runs.values():
-            run.stop.set()
+        self._stop(self._runs)
         self._collect_finished()
         try:
             self._release_stopped()
@@ -230,8 +257,7 @@ class TriggerGroup:
                     reason,
                     choices(self._trigger.group),
                 )
-            for run in self._runs.values():
-                run.stop.set()
+            self._stop(self._runs)
             self._lost_because = reason
             self._release_stopped()
         elif self._lost_because is not None:
@@ -257,7 +283,9 @@ class TriggerGroup:
         ):
             self._stand_still(reason)
             return
-        self._runs |= self._take_over.take(session, shards)
+        begun = self._take_over.take(session, shards)
+        self._runs |= begun
+        self._to_visit |= begun.keys()
 
     def _work(self, run: ShardRun, retry_all: bool | None) -> None:
         if retry_all is not None:
@@ -276,6 +304,7 @@ class TriggerGroup:
             if not future.done():
                 continue
             del self._working[shard]
+            self._to_visit.add(shard)
             error = future.exception()
             if error is None:
                 self._backoff.forget(shard)
@@ -283,8 +312,7 @@ class TriggerGroup:
                 _log.warning(
                     "shard %d of %s was taken over by another worker", shard, self._trigger.group
                 )
-                del self._runs[shard]
-                self._backoff.forget(shard)
+                self._forget(shard)
             elif isinstance(error, Trimmed):
                 self._backoff.failed(shard)
                 self._tell_trimmed(shard, error)
@@ -305,13 +333,23 @@ class TriggerGroup:
             self._runs[shard].progress.because = because
             _log.error("shard %d of %s %s", shard, self._trigger.group, because)
 
+    def _stop(self, shards: Iterable[int]) -> None:
+        for shard in shards:
+            self._runs[shard].stop.set()
+            self._to_visit.add(shard)
+
+    def _forget(self, shard: int) -> None:
+        del self._runs[shard]
+        self._to_visit.discard(shard)
+        self._backoff.forget(shard)
+
     def _release_stopped(self) -> None:
-        for shard, run in list(self._runs.items()):
+        for shard in list(self._to_visit):
+            run = self._runs[shard]
             if run.stop.is_set() and shard not in self._working:
                 if self._lost_because is not None:
                     run.keep()
-                del self._runs[shard]
-                self._backoff.forget(shard)
+                self._forget(shard)
                 self._member.will_give_back([run.claim])
 
     def _look_at_parked(self) -> None:
@@ -324,4 +362,5 @@ class TriggerGroup:
             self._retry_at_s = time.monotonic() + self._trigger.parked_retry_s
         for shard, all_of_it in due(self._parked.all(self._trigger.group), all_due).items():
             if shard in self._runs:
+                self._to_visit.add(shard)
                 self._retry_due[shard] = all_of_it or self._retry_due.get(shard, False)

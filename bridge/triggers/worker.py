@@ -18,6 +18,7 @@ from typing import Final
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.definition import check_definition, refuse_consumers
+from cellfeed.bridge.groups.followed_heads import FollowedHeads
 from cellfeed.bridge.groups.join_and_drain import drain, join
 from cellfeed.bridge.groups.membership import LeaseKeeper
 from cellfeed.bridge.groups.work_threads import WorkThreads
@@ -27,7 +28,6 @@ from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, GroupTaken, StaleWriter, Unavailable
-from cellfeed.store.limits import ADDED_ID_MAX
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.triggers")
@@ -81,19 +81,17 @@ def run_trigger_worker(
         ) is None:
             return
         groups.append(group)
+    followed = FollowedHeads(datastore.engine)
     listener = Listener(datastore.state, f"triggers-{name}")
     keeper = LeaseKeeper([group.membership for group in groups], lease_s)
     pool, sweeper = WorkThreads(threads), WorkThreads(1)
     try:
         while not stop.is_set() and deadlines.overdue_because is None:
             try:
-                found = datastore.heads()
-                heads = {shard: head.watermark for shard, head in found.items()}
-                # A cell that waits for a minion is shown in a millisecond or two, and no wake-up
-                # reports it.
-                busy = any(
-                    head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values()
-                )
+                changed = followed.look()
+                for group in groups:  # all of them, before anything that can fail
+                    group.hear_heads(changed)
+                busy = followed.awaits_minions
                 for group in groups:
                     group.hear(listener.pokes)
                     try:
@@ -106,7 +104,7 @@ def run_trigger_worker(
                             group.membership.session.group,
                             error,
                         )
-                    busy |= group.start_work(pool, sweeper, heads)
+                    busy |= group.start_work(pool, sweeper, followed.heads)
                     with suppress(Unavailable):  # a hint, repeated in a second
                         group.tell()
                 listener.pokes.clear()

@@ -28,9 +28,11 @@ from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
+    HeadChanges,
     LocatedCell,
     LogRange,
     Replica,
+    changed_since,
 )
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.histories import History
@@ -229,6 +231,11 @@ class FailingMaster:
                 if cell.shard in heads:
                     heads[cell.shard] = heads[cell.shard]._replace(next_added_id=cell.added_id + 1)
             return heads
+
+    def heads_since(self, mark: object | None) -> HeadChanges:
+        heads = self.heads()
+        changed = changed_since(mark, heads) if isinstance(mark, dict) else heads
+        return HeadChanges(changed, heads)
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         with self._lock:

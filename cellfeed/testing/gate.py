@@ -20,6 +20,7 @@ from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
+    HeadChanges,
     LocatedCell,
     LogRange,
     Replica,
@@ -165,6 +166,10 @@ class GatedEngine:
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         self._gate.pass_through()
         return self._engine.heads(shards)
+
+    def heads_since(self, mark: object | None) -> HeadChanges:
+        self._gate.pass_through()
+        return self._engine.heads_since(mark)
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         self._gate.pass_through()

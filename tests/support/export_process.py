@@ -25,7 +25,7 @@ from cellfeed.bridge.export.unit_run import UnitRun
 from cellfeed.bridge.export.worker import run_exporter
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.engines.contract.values import HeadChanges
 from tests.support.mariadb_cluster import DATASTORE, LONE_CLUSTER, LONE_NODE, node_opener
 
 
@@ -45,13 +45,13 @@ LOOKS_MEANWHILE = "looks for the next cells while a transaction is under way"
 def look_slowly(datastore: Datastore, look_s: float) -> None:
     """Has each of its looks take so many seconds more, as of servers: then the next cells are
     looked for while a transaction is under way."""
-    look = datastore.heads
+    look = datastore.engine.heads_since
 
-    def slow() -> dict[int, Head]:
+    def slow(mark: object | None) -> HeadChanges:
         time.sleep(look_s)
-        return look()
+        return look(mark)
 
-    datastore.heads = slow  # type: ignore[method-assign]
+    datastore.engine.heads_since = slow  # type: ignore[method-assign]
 
 
 def tell_looks_meanwhile() -> None:

@@ -89,6 +89,11 @@ class ShardRun:
             self.progress.location < watermark and self._batches.may_have(watermark)
         ) or self._position.is_due(lazily=self._trigger.saves_lazily)
 
+    def rests(self, watermark: int) -> bool:
+        """Whether nothing but a new head, or a parked cell that is due, can give it work: it has
+        come to the end of its log, no batch waits, and its offset is saved."""
+        return self.progress.location >= watermark and self._position.is_saved
+
     def run_chunk(self) -> bool:
         """Works through the next cells; True when there may be more. Raises StaleWriter when the
         claim is void."""

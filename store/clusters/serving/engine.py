@@ -1,5 +1,5 @@
 """An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises
-E1–E27, with E1 per cluster.
+E1–E28, with E1 per cluster.
 
 One transaction cannot span two clusters, so a datastore over several has one group commit per
 cluster (:meth:`ClusteredEngine.commit_group`): a cluster that is away holds up nobody else's puts.
@@ -32,10 +32,12 @@ from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
+    HeadChanges,
     LocatedCell,
     LogRange,
     NamedBodies,
     Replica,
+    changed_since,
 )
 from cellfeed.store.histories import History
 from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
@@ -199,6 +201,11 @@ class ClusteredEngine:
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         return self._logs.heads(shards)
+
+    def heads_since(self, mark: object | None) -> HeadChanges:
+        heads = self.heads()
+        changed = changed_since(mark, heads) if isinstance(mark, dict) else heads
+        return HeadChanges(changed, heads)
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         return self._logs.acknowledged_ends()

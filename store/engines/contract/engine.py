@@ -24,6 +24,9 @@ Reading
         it raises Trimmed: nothing is skipped silently.
     E8  ``heads`` gives every shard's log start, watermark, next added_id and leader epoch from one
         consistent look.
+    E28 ``heads_since`` gives the head of every shard whose head differs from the one at the look
+        that gave the mark; without a mark, of every shard. What any process committed before the
+        call began is in it. A commit during a look may be in two answers, never in none.
     E9  ``locate`` finds the first added_id at or after a moment (the end of the log when there is
         none).
     E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned. The latest cell is
@@ -107,6 +110,7 @@ from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
+    HeadChanges,
     LocatedCell,
     LogRange,
     NamedBodies,
@@ -237,6 +241,11 @@ class Engine(Protocol):
     def locate(self, shard: int, created_at_us: int) -> int: ...
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]: ...
+
+    def heads_since(self, mark: object | None) -> HeadChanges:
+        """The heads that changed since the look that gave ``mark`` (None: all heads), and the next
+        mark. A mark is good for the engine object that gave it. E28."""
+        ...
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         """By shard the leader epoch and the next added_id, as its master tells them after the call

@@ -32,6 +32,20 @@ class Head(NamedTuple):
     erasures: int = 0
 
 
+class HeadChanges(NamedTuple):
+    """What :meth:`cellfeed.store.engines.contract.engine.Engine.heads_since` found. ``heads``: the
+    heads of the shards that changed. ``mark``: for the next call; only the engine that gave it can
+    read it."""
+
+    heads: dict[int, Head]
+    mark: object
+
+
+def changed_since(before: Mapping[int, Head], heads: Mapping[int, Head]) -> dict[int, Head]:
+    """Of ``heads`` those that are others than ``before``."""
+    return {shard: head for shard, head in heads.items() if before.get(shard) != head}
+
+
 class ErasedStep(NamedTuple):
     """What one step of an erasure did. ``added_id``: of the cell that marks the erasure. ``cells``:
     bodies taken away. ``done``: none is left. ``kept``: with the last step, unread copies that may

@@ -1,5 +1,5 @@
 """An engine over one MySQL or MariaDB master: a database per shard, one meta database with the
-counters. Promises E1–E27.
+counters. Promises E1–E28.
 
 Statements are in a module for each concern: puts, reads by key, the log's scans, counters, trims,
 erasures, indexes, state.
@@ -20,12 +20,14 @@ from cellfeed.store.engines.contract.engine import NodeStateTable
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
+    HeadChanges,
     LocatedCell,
     LogRange,
     Look,
     NamedBodies,
     Replica,
     WriteTerms,
+    changed_since,
 )
 from cellfeed.store.engines.mysql.buffer import MySqlBuffer
 from cellfeed.store.engines.mysql.checks import check_server, check_tables, refuse
@@ -192,6 +194,15 @@ class MySqlEngine:
         return self._counters.heads(
             shards if shards is None else [check_shard(shard, self._shards) for shard in shards]
         )
+
+    def heads_since(self, mark: object | None) -> HeadChanges:
+        """As the contract's. The token is read before the heads, as in the embedded engine."""
+        token, before = self.change_token(), mark if isinstance(mark, HeadChanges) else None
+        if before is not None and before.mark == token:
+            return HeadChanges({}, before)
+        heads = self.heads()
+        changed = heads if before is None else changed_since(before.heads, heads)
+        return HeadChanges(changed, HeadChanges(heads, token))
 
     @property
     def connected_at_s(self) -> float:

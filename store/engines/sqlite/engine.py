@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E27 of
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E28 of
 :mod:`cellfeed.store.engines.contract.engine`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is
@@ -46,6 +46,7 @@ from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
+    HeadChanges,
     LocatedCell,
     LogRange,
     NamedBodies,
@@ -65,6 +66,7 @@ from cellfeed.store.engines.sqlite.cells import (
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries, are_in_use
 from cellfeed.store.engines.sqlite.erase import erase_step, erased_among
 from cellfeed.store.engines.sqlite.files import SqliteFile, sqlite_error
+from cellfeed.store.engines.sqlite.heads import Mark, changed_heads, heads_of
 from cellfeed.store.engines.sqlite.index import SqliteIndexes
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
 from cellfeed.store.engines.sqlite.keys import (
@@ -362,31 +364,42 @@ class SqliteEngine:
         }
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        sql = (
-            "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch,"
-            " last_created_at_us, erasures FROM shard_counter"
+        self._look_at_other_files()
+        wanted = (
+            None
+            if shards is None
+            else dict.fromkeys(check_shard(shard, self._shards) for shard in shards)
         )
-        for file in (
-            self._state_file,
-            self._index_file,
-        ):  # a reader of the heads, health among them, learns of any file that was replaced
+        with self._file.snapshot() as connection:
+            return self._whole(
+                heads_of(connection, wanted), self._shards if wanted is None else len(wanted)
+            )
+
+    def heads_since(self, mark: object | None) -> HeadChanges:
+        """As the contract's. The token is read before the heads: a commit in between changes the
+        token of the next look, which finds its heads once more."""
+        token, before = self.change_token(), mark if isinstance(mark, Mark) else None
+        self._look_at_other_files()
+        if before is not None and before.token == token:
+            return HeadChanges({}, before)
+        with self._file.snapshot() as connection:
+            changes = changed_heads(connection, self._shards, token, before)
+        if before is None:
+            self._whole(changes.heads, self._shards)
+        return changes
+
+    def _whole(self, heads: dict[int, Head], count: int) -> dict[int, Head]:
+        if len(heads) != count:
+            raise DataDamaged(
+                f"{self._file.path} has lost counters of shards: restore it from a backup"
+            )
+        return heads
+
+    def _look_at_other_files(self) -> None:
+        """A reader of the heads, health among them, learns of any file that was replaced."""
+        for file in (self._state_file, self._index_file):
             if file is not None:
                 file.look()
-        with self._file.snapshot() as connection:
-            if shards is None:
-                rows = connection.execute(sql).fetchall()
-            else:
-                rows = [
-                    connection.execute(
-                        f"{sql} WHERE shard = ?", (check_shard(shard, self._shards),)
-                    ).fetchone()
-                    for shard in shards
-                ]
-            if None in rows or (shards is None and len(rows) != self._shards):
-                raise DataDamaged(
-                    f"{self._file.path} has lost counters of shards: restore it from a backup"
-                )
-        return {shard: Head(*ends) for shard, *ends in rows}
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         return {shard: head.watermark for shard, head in self.heads(shards).items()}

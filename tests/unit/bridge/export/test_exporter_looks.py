@@ -39,11 +39,13 @@ class FakeGroup:
         self.membership = Membership(coordinator, export.group, name, export.lease_s)
         self.heads_wanted = heads_wanted
         self.told: list[int] = []
+        self.heads: dict[int, Head] = {}
         FakeGroup.made = self
 
-    def tell_heads(self, heads: Mapping[int, Head], look_s: float) -> None:
+    def tell_heads(self, changed: Mapping[int, Head], look_s: float) -> None:
         assert look_s > 0
-        self.told.append(sum(head.watermark for head in heads.values()))
+        self.heads |= changed
+        self.told.append(sum(head.watermark for head in self.heads.values()))
 
     def hear(self, told: Collection[bytes]) -> None: ...
 

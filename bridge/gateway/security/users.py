@@ -206,7 +206,7 @@ def _check_acl(acl: Acl) -> None:
 
 
 def _check_principal(name: str) -> None:
-    if not name or len(name.encode()) > PRINCIPAL_BYTES_MAX or not name.isprintable():
+    if not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_BYTES_MAX:
         raise InvalidRequest(
             f"user {name!r}: a name has 1 to {PRINCIPAL_BYTES_MAX} bytes that can be printed"
         )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -110,6 +113,52 @@ def test_a_user_who_is_removed_between_two_messages_does_not_come_in(
     del gateway.users["alice"]
     assert gateway.run(connection.authenticate(b"")) is ErrorCode.sasl_authentication_failed
     assert connection.principal is None
+
+
+def last_message(first: bytes, challenge: bytes, password: str) -> bytes:
+    """What a client of SCRAM-SHA-256 sends at last."""
+    nonce, salt, iterations = (part[2:] for part in challenge.split(b",", 2))
+    without_proof = b"c=biws,r=" + nonce
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), b64decode(salt), int(iterations))
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    signed = b",".join((first, challenge, without_proof))
+    signature = hmac.digest(hashlib.sha256(key).digest(), signed, "sha256")
+    proof = bytes(mine ^ theirs for mine, theirs in zip(key, signature, strict=True))
+    return without_proof + b",p=" + b64encode(proof)
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "principal"),
+    [("alice", PASSWORD, "alice"), ("alice", "other", None), ("bob", PASSWORD, None)],
+)
+def test_who_knows_the_password_comes_in_by_scram(
+    gateway: Gateway, user: str, password: str, principal: str | None
+) -> None:
+    connection = gateway.connection
+    assert not gateway.connection.has_failed
+    connection.handshake("SCRAM-SHA-256")
+    first = f"n={user},r=abc".encode()
+    challenge = asyncio.run(connection.authenticate(b"n,," + first))["auth_bytes"]
+    assert gateway.connection.principal is None
+    answer = asyncio.run(connection.authenticate(last_message(first, challenge, password)))
+    assert connection.principal == principal
+    assert connection.has_failed is (principal is None)
+    if principal:
+        assert answer["auth_bytes"].startswith(b"v=")
+        assert answer["session_lifetime"] == 0  # none: no client has to come again
+
+
+def test_two_exchanges_have_two_nonces() -> None:
+    """Or one who has heard the messages of one could send them again."""
+    challenges = set()
+    for _ in range(2):
+        other = Gateway()
+        other.connection.handshake("SCRAM-SHA-256")
+        challenges.add(
+            asyncio.run(other.connection.authenticate(b"n,,n=alice,r=abc"))["auth_bytes"]
+        )
+        other.executor.shutdown()
+    assert len(challenges) == 2
 
 
 def test_no_password_fits_a_user_who_is_not_there(

@@ -134,12 +134,47 @@ def test_no_proof_but_the_right_one_is_taken(proof: bytes) -> None:
         scram.final(CLIENT_FINAL.rpartition(b"p=")[0] + b"p=" + b64encode(proof))
 
 
-def test_the_channel_binding_of_the_first_message_is_that_of_the_last() -> None:
-    """The proof fits; only the binding is another one, as of a client that was talked down."""
+@pytest.mark.parametrize(
+    "first",
+    [b"n,,x=user,r=nonce", b"n,,n=user,x=nonce", b"n,,n=user", b"n,x=user,n=user,r=nonce", b"n,"],
+)
+def test_a_first_message_has_a_name_and_a_nonce_in_their_places(first: bytes) -> None:
+    scram = exchange()
+    with pytest.raises(AuthenticationFailed):
+        scram.first(first)
+    assert scram.user == ""
+    with pytest.raises(AuthenticationFailed, match="without a first one"):
+        scram.final(CLIENT_FINAL)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        CLIENT_FINAL.replace(b"c=biws,", b"c=biws,=x,"),
+        CLIENT_FINAL.replace(b"c=biws,", b"c=biws,x,"),
+        CLIENT_FINAL.partition(b",p=")[0],
+        b",p=" + CLIENT_FINAL.rpartition(b",p=")[2],
+        CLIENT_FINAL + b"=",
+        CLIENT_FINAL.replace(b"dHzb", b"d!Hzb"),
+        CLIENT_FINAL[:-4],
+    ],
+)
+def test_a_last_message_of_another_form_is_refused(last: bytes) -> None:
+    scram = exchange()
+    scram.first(CLIENT_FIRST)
+    with pytest.raises(AuthenticationFailed):
+        scram.final(last)
+
+
+@pytest.mark.parametrize("without_proof", [b"c=eSws,r=clientserver", b"c=biws,r=clientserver2"])
+def test_the_channel_binding_and_the_nonce_are_those_of_the_first_message(
+    without_proof: bytes,
+) -> None:
+    """The proof fits; only the binding is another one, as of a client that was talked down, or the
+    nonce, as of a message that was sent before."""
     scram = ScramExchange("SCRAM-SHA-256", lambda _: PENCIL, "server")
     first = b"n=user,r=client"
     challenge = scram.first(b"n,," + first)
-    without_proof = b"c=eSws,r=clientserver"
     signed = b",".join((first, challenge, without_proof))
     salted = hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
     key = hmac.digest(salted, b"Client Key", "sha256")

@@ -14,6 +14,7 @@ has not got:
                       store: their holders are gone
     gateways/groups/  which consumer groups have members just now
     wakeups/          addresses of processes
+    checks/           how far the check of the storage is, and what it found there
     coordination/history/   which ZooKeeper the processes wrote to: a restored datastore believes
                             the one that it finds
     trims/, index-unfit/    notes about entries of indexes, which are built again
@@ -42,6 +43,7 @@ LEFT_OUT: Final = (
     "groups/",
     "gateways/groups/",
     "wakeups/",
+    "checks/",
     "coordination/history/",
     "trims/",
     "index-unfit/",

@@ -19,10 +19,11 @@ from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import load_program
 from cellfeed.cli.group_control import summary
-from cellfeed.config.model import Config, TriggersConfig
+from cellfeed.config.model import ChecksConfig, Config, TriggersConfig
 from cellfeed.kinds.known import process_names
 from cellfeed.kinds.triggers import trigger_settings
 from cellfeed.run_dir import RunDir
+from cellfeed.store.checks import KEY, passes_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.erasures import UnendedErasure
@@ -69,6 +70,9 @@ class InstanceStatus:
 
     erasures: list[UnendedErasure] = field(default_factory=list)
     backups: list[dict[str, Any]] = field(default_factory=list)
+    check: dict[str, Any] | None = None
+    """The check for damage that the workers run; None where the configuration has none."""
+
     storage_away: str | None = None
     coordination_away: str | None = None
 
@@ -84,6 +88,7 @@ class InstanceStatus:
             "consumers_wait": self.consumers_wait,
             "erasures": [msgspec.to_builtins(each) for each in self.erasures],
             "backups": self.backups,
+            "check": self.check,
             "storage_away": self.storage_away,
             "coordination_away": self.coordination_away,
         }
@@ -110,6 +115,8 @@ def read_status(directory: RunDir, config: Config) -> InstanceStatus:
         with opened(config, directory.path) as (_, datastore, coordinator):
             found.clusters = clusters_status(datastore)
             found.heads = dict(sorted(datastore.heads().items()))
+            if config.checks is not None:
+                found.check = _check(config.checks, datastore)
             found.erasures = datastore.unended_erasures.all()
             _learn_groups(found, directory, config, datastore, coordinator)
     except Unavailable as error:
@@ -169,6 +176,27 @@ def _backups(directory: RunDir, config: Config) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _check(checks: ChecksConfig, datastore: Datastore) -> dict[str, Any]:
+    passes, now_us = passes_of(datastore.state.get(KEY)), datastore.state.now_us()
+    of, under_way = passes.found, passes.under_way
+    return {
+        "age_s": passes.age_s(now_us),
+        "every_s": checks.every_s,
+        "cells": passes.last.cells if passes.last is not None else 0,
+        "under_way": None
+        if under_way is None
+        else {
+            "place": under_way.place,
+            "shard": under_way.shard,
+            "cells": under_way.cells,
+            "age_s": max(0.0, (now_us - under_way.begun_at_us) / 1e6),
+        },
+        "damaged": of.damaged if of is not None else 0,
+        "unread": of.unread if of is not None else 0,
+        "named": of.named if of is not None else [],
+    }
 
 
 def _trigger_groups(entry: TriggersConfig, settings: dict[str, Any]) -> list[str]:

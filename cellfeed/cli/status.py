@@ -40,6 +40,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     else:
         _print_processes(found)
         _print_storage(found, config.datastore.name)
+        _print_check(found)
         _print_backups(found)
         _print_gateways(found)
         _print_groups(found, config.datastore.name)
@@ -104,6 +105,28 @@ def _print_storage(found: InstanceStatus, datastore: str) -> None:
             f" finishes it by itself{reason}"
         )
         console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
+
+
+def _print_check(found: InstanceStatus) -> None:
+    check = found.check
+    if check is None:
+        return
+    last = (
+        "no whole one yet"
+        if check["age_s"] is None
+        else f"the last whole one began {check['age_s']:.0f} s ago ({check['cells']} cells)"
+    )
+    now = check["under_way"]
+    line = f"check for damage: {last}" + (f"; {now['cells']} cells of the next one" if now else "")
+    is_late = (check["age_s"] or 0) > _LATE_TIMES * check["every_s"]
+    console.print(line, style="red" if is_late else None, highlight=False)
+    if check["damaged"] or check["unread"]:
+        text = (
+            f"it has {check['damaged']} findings, and {check['unread']} places were not looked at:"
+            " run cellfeed check"
+        )
+        for each in (text, *check["named"]):
+            console.print(each, style="red", highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_backups(found: InstanceStatus) -> None:

@@ -256,6 +256,16 @@ class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
         )
 
 
+class ChecksConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """The check for damage that the workers run beside their work: every cell of every file or
+    node, by its checksum and by its key. ``every_s``: seconds from the beginning of one pass to
+    that of the next one; ``cells_per_s``: no faster than that. A body counts as one cell for each
+    512 bytes."""
+
+    every_s: Annotated[float, Meta(ge=1)] = 86_400.0
+    cells_per_s: Annotated[float, Meta(gt=0)] = 2_000.0
+
+
 class Config(Struct, forbid_unknown_fields=True, frozen=True):
     """The whole file. ``servers`` are started before, and ended after everything else."""
 
@@ -271,6 +281,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     """Copies of the log in Kafka clusters; one process named ``export`` runs all of them."""
     warehouses: list[WarehouseConfig] = []
     backups: list[BackupsConfig] = []
+    checks: ChecksConfig | None = ChecksConfig()
+    """None (``null``): the workers look for no damage by themselves."""
     coordination: str = IN_STORE
     """Where groups meet and offsets are kept: ``store``, or
     ``zookeeper://[user:password@]host:port,host:port/chroot``."""

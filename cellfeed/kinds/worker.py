@@ -1,5 +1,5 @@
 """HTTP workers: the API over HTTP. Beside it a worker puts buffered cells where they belong, ends
-moves and erasures that broke off, and trains dictionaries."""
+moves and erasures that broke off, looks for damage, and trains dictionaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ def names(config: Config) -> list[str]:
 
 @process_kind("worker", 10, names)
 def run(process: Process) -> None:
-    from cellfeed.assembly.background import erasures_ended, moves_healed
+    from prometheus_client.registry import Collector
+
+    from cellfeed.assembly.background import beside, erasures_ended, moves_healed
+    from cellfeed.assembly.check_metrics import CheckMetrics
+    from cellfeed.assembly.checked_places import background_check
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.recovery_metrics import RecoveryMetrics
     from cellfeed.bridge.indexes.groups import index_positions
@@ -34,6 +38,14 @@ def run(process: Process) -> None:
             datastore.engine.drain.start()
             background.enter_context(moves_healed(config, stop))
         background.enter_context(erasures_ended(datastore, stop))
+        collectors: list[Collector] = [
+            TriggerMetrics(datastore, coordinator),
+            RecoveryMetrics(directory, [each.name for each in config.backups]),
+        ]
+        if config.checks is not None:
+            check = background_check(config, config.checks, directory.path, datastore.state)
+            background.enter_context(beside("check", check.run, stop))
+            collectors.append(CheckMetrics(check))
         if config.datastore.dictionaries == "automatic":
             datastore.train_dictionaries()
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
@@ -43,8 +55,5 @@ def run(process: Process) -> None:
             port,
             stop=stop,
             on_started=lambda bound: process.say_ready(http=bound),
-            collectors=[
-                TriggerMetrics(datastore, coordinator),
-                RecoveryMetrics(directory, [each.name for each in config.backups]),
-            ],
+            collectors=collectors,
         )

@@ -13,7 +13,7 @@ import pytest
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.mysql.mend import NodeMender
-from cellfeed.store.engines.sqlite import engine, integrity
+from cellfeed.store.engines.sqlite import checked_log, engine, integrity
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from tests.faults import bit_flips
 from tests.faults.bit_flips import BIT_FLIP_KINDS, FLIPS_BRIEF, run_bit_flips
@@ -71,7 +71,7 @@ def test_a_check_that_finds_nothing_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
-    monkeypatch.setattr(integrity, "check_log", lambda *_: None)
+    monkeypatch.setattr(checked_log, "check_log", lambda *_: None)
     monkeypatch.setattr(integrity, "_integrity", lambda *_: True)
     assert "check" in violated(run_bit_flips(KIND, 1, tmp_path, FLIPS_BRIEF))
 

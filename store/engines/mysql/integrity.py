@@ -8,31 +8,23 @@ however far behind it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Final
 
-import pymysql
 from pymysql.connections import Connection
 
 from cellfeed.store.cells import known_dictionaries
-from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.findings import Findings, OnCells
-from cellfeed.store.engines.contract.log_check import check_log
-from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.engines.mysql.cells import (
-    CELL,
-    MICROSECONDS,
-    ROWS_MAX,
-    cells_within,
-    joined,
-    of_joined,
-    read_cells,
+from cellfeed.store.engines.mysql.checked_log import (
+    check_ids,
+    check_outside,
+    columns_of,
+    head_of,
+    moment,
 )
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
-from cellfeed.store.engines.mysql.errors import failed
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError, DataDamaged, ShardMoving
@@ -65,12 +57,7 @@ def check_node(
                 int(shard): range(int(start), int(end))
                 for shard, start, end in _counters(connection, layout)
             }
-            columns = {
-                name.decode(errors="replace")
-                for (name,) in query(
-                    connection, f"SELECT column_name FROM {layout.meta}.column_seen"
-                )
-            }
+            columns = columns_of(connection, layout)
         own = Findings()
         with (
             known_dictionaries.source(MySqlDictionaries(patient, layout.meta).find),
@@ -128,8 +115,13 @@ def _check_cells(
     on_cells: OnCells,
     ahead: Executor,
 ) -> None:
-    with _moment(server) as connection:
-        _check_shard(place, connection, layout, shard, columns, into, on_cells, ahead)
+    with moment(server) as connection:
+        head = head_of(connection, layout, shard)
+        if head is None:
+            return  # as for one that has left
+        columns |= columns_of(connection, layout)
+        check_ids(place, connection, layout, shard, head, columns, into, on_cells, ahead)
+        check_outside(place, connection, layout, shard, head, into)
 
 
 def _check_table(
@@ -141,7 +133,7 @@ def _check_table(
     def check() -> None:
         table = f"{layout.database(shard)}.cell"
         _check_tables(place, server, [table], into)
-        with _moment(server) as connection:
+        with moment(server) as connection:
             by_place, by_key = (
                 query(
                     connection, f"SELECT COUNT(*), {_KEY_SUM} FROM {table} FORCE INDEX ({index})"
@@ -156,122 +148,6 @@ def _check_table(
             into.add("key", place, text, shard)
 
     _each(place, shard, into, check)
-
-
-def _check_shard(
-    place: str,
-    connection: Connection[Any],
-    layout: Layout,
-    shard: int,
-    columns: set[str],
-    into: Findings,
-    on_cells: OnCells,
-    ahead: Executor,
-) -> None:
-    moment = MICROSECONDS.format("last_created_at")
-    fields = f"log_start, next_added_id, next_added_id, leader_epoch, {moment}, erasures"
-    rows = query(
-        connection, f"SELECT {fields} FROM {layout.meta}.shard_counter WHERE shard = {shard}"
-    )
-    if not rows:
-        return  # as for one that has left
-    head = Head(*map(int, rows[0]))
-    table = f"{layout.database(shard)}.cell"
-    new = query(connection, f"SELECT column_name FROM {layout.meta}.column_seen")
-    columns |= {name.decode(errors="replace") for (name,) in new}
-    with closing(_MySqlLog(connection, table, shard, head.next_added_id, ahead)) as log:
-        check_log(place, shard, layout.shards, log, head, columns, into, on_cells)
-    outside = (
-        f"SELECT COUNT(*), MIN(added_id), MAX(added_id) FROM {table} WHERE added_id <"
-        f" {head.log_start} OR added_id >= {head.next_added_id}"
-    )
-    [(count, least, most)] = query(connection, outside)
-    if int(count):
-        text = (
-            f"shard {shard} has {count} cells outside of its log, which goes from {head.log_start}"
-            f" to {head.next_added_id - 1}: from {least} to {most}"
-        )
-        into.add("counter", place, text, shard, range(int(least), int(most) + 1))
-
-
-class _MySqlLog:
-    """:class:`cellfeed.store.engines.contract.log_check.LogStorage`. The server joins the next
-    piece while this process compares the checksums of one: it takes as long for that."""
-
-    def __init__(
-        self, connection: Connection[Any], table: str, shard: int, end: int, beside: Executor
-    ) -> None:
-        self._connection, self._table, self._shard = connection, table, shard
-        self._end, self._beside = end, beside
-        self._ahead: tuple[range, Future[tuple[int, bytes]]] | None = None
-        [(without,)] = query(connection, f"SELECT COUNT(*) - COUNT(crc) FROM {table}")
-        self._all_have = int(without) == 0
-
-    def cells(self, ids: range) -> list[StoredCell]:
-        if not self._all_have:
-            raise DataDamaged(
-                "cells of an earlier version have no checksum: their bodies are decoded"
-            )
-        read = read_cells
-        if len(ids) > ROWS_MAX:
-            answer = self._joined(ids)
-            following = range(ids.stop, min(ids.stop + len(ids), self._end))
-            if len(following) > ROWS_MAX:
-                self._ahead = following, self._beside.submit(self._read, following)
-            if (found := of_joined(self._shard, *answer)) is not None:
-                return found
-            read = cells_within
-        self.close()
-        cells = read(self._connection, self._shard, self._table, ids.start, len(ids))
-        return [cell for cell in cells if cell.added_id < ids.stop]
-
-    def _read(self, ids: range) -> tuple[int, bytes]:
-        return joined(self._connection, self._table, ids.start, len(ids))
-
-    def _joined(self, ids: range) -> tuple[int, bytes]:
-        ahead = self._ahead
-        if ahead is not None and ahead[0] == ids:
-            self._ahead = None
-            return ahead[1].result()
-        self.close()
-        return self._read(ids)
-
-    def close(self) -> None:
-        """Waits for what is read ahead, and drops it: a connection answers one question after the
-        other."""
-        if self._ahead is not None:
-            wait([self._ahead[1]])
-            self._ahead = None
-
-    def rows(self, ids: range) -> list[tuple[Any, ...]]:
-        sql = (
-            f"SELECT {CELL} FROM {self._table} WHERE added_id >= {ids.start} AND added_id <"
-            f" {ids.stop} ORDER BY added_id"
-        )
-        self.close()
-        try:
-            return [_values(row) for row in query(self._connection, sql)]
-        except pymysql.err.MySQLError as error:
-            damaged = failed(self._table, error)
-            if isinstance(damaged, DataDamaged):
-                raise damaged from error
-            raise
-
-
-def _values(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Values as a cell has them, where they can be such."""
-    added_id, row_key, name, ref_key, at_us, body, crc = row
-    with suppress(UnicodeDecodeError):  # bytes that are no name: a value that no cell has
-        name = name.decode()
-    return (
-        int(added_id),
-        row_key,
-        name,
-        int(ref_key),
-        None if at_us is None else int(at_us),
-        body,
-        None if crc is None else int(crc),
-    )
 
 
 def _check_tables(place: str, server: MySqlServer, tables: Sequence[str], into: Findings) -> None:
@@ -289,13 +165,3 @@ def _check_tables(place: str, server: MySqlServer, tables: Sequence[str], into: 
         for _, _, kind, text in answers:
             if kind.lower() in ("error", "warning") or (kind.lower() == "status" and text != "OK"):
                 into.add("integrity", place, f"{table}: {text}")
-
-
-@contextmanager
-def _moment(server: MySqlServer) -> Iterator[Connection[Any]]:
-    """A transaction that sees one moment."""
-    with server.connection() as connection:
-        query(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-        yield connection
-        query(connection, "COMMIT")

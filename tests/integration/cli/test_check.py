@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import threading
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
+from cellfeed.instance.config_file import load_config
+from cellfeed.kinds.known import KINDS
+from cellfeed.kinds.registry import Process
+from cellfeed.run_dir import RunDir
+from cellfeed.store import checks
 from cellfeed.store.cells.body_codec import forget_dictionaries
 from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell
 from cellfeed.store.datastore import Datastore
@@ -26,6 +33,7 @@ from cellfeed.store.engines.sqlite.scrub import scrub_files
 from cellfeed.store.indexes.definition import parse_definition
 from tests.support.kept_index import differences, index_worker, made_index
 from tests.support.rides import rides
+from tests.support.waiting import wait_until
 
 SHARDS = 4
 CELLS = rides(0, 600)
@@ -263,3 +271,49 @@ def test_bodies_of_a_dictionary_without_a_checksum_are_decoded_by_the_stores_own
         3,
         0,
     )
+
+
+def test_status_and_metrics_of_a_worker_have_what_its_check_has_found(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(run_dir, f"UPDATE cell SET body = x'04' WHERE {at(2, 5)}")
+    monkeypatch.setattr(checks, "LOOK_EVERY_S", 0.01)
+    config = load_config(run_dir / "config.yaml")
+
+    def status() -> dict[str, Any]:
+        done = CliRunner().invoke(
+            command_line("status"), ["status", "--json", "--run-dir", str(run_dir)]
+        )
+        found = json.loads(done.output)["check"]
+        assert isinstance(found, dict)
+        return found
+
+    assert (status()["age_s"], status()["damaged"]) == (None, 0)
+    stop, ports = threading.Event(), list[int]()
+    process = Process(RunDir(run_dir), config, "worker", stop)
+    monkeypatch.setattr(Process, "say_ready", lambda _, http: ports.append(http))
+    worker = threading.Thread(target=KINDS["worker"].run, args=(process,))
+    worker.start()
+    try:
+        wait_until(lambda: len(ports) > 0, "the worker serves")
+        url = f"http://127.0.0.1:{ports[0]}/metrics"
+
+        def metrics() -> str:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return str(answer.read().decode())
+
+        wait_until(lambda: "cellfeed_check_findings 1.0" in metrics(), "the check has ended")
+        wait_until(lambda: status()["age_s"] is not None, "its end is noted")
+        assert "cellfeed_check_unread 0.0" in metrics()
+    finally:
+        stop.set()
+        worker.join()
+    assert status()["cells"] == len(CELLS)
+    assert (status()["damaged"], status()["unread"]) == (1, 0)
+    assert status()["named"] == [
+        f"{CELLS_FILE}: checksum: shard 2, added_id 5: the cell is damaged: it is not what its"
+        " checksum says"
+    ]
+    done = CliRunner().invoke(command_line("status"), ["status", "--run-dir", str(run_dir)])
+    assert "check for damage: the last whole one began" in done.output
+    assert "added_id 5: the cell is damaged" in done.output

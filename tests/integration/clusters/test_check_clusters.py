@@ -7,13 +7,18 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from cellfeed.assembly.checked_places import background_check
 from cellfeed.cli.main import command_line
+from cellfeed.config.model import ChecksConfig
+from cellfeed.instance.config_file import load_config
+from cellfeed.store import checks
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from tests.support.cluster_steps import open_engine
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
@@ -250,3 +255,38 @@ def test_a_cell_whose_row_was_erased_comes_back_without_its_body(
     hurt(cluster, "b", f"DELETE FROM {TABLE} WHERE added_id = 41")
     assert check(config, "--repair", "--no-indexes")[0] == 0
     assert rows(cluster, "b") == before
+
+
+def test_the_workers_check_looks_at_every_node_in_pieces_beside_trims_and_erasures(
+    cluster: TestCluster, filled: ClusteredEngine, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_config(config)
+    check = background_check(settings, ChecksConfig(cells_per_s=1e6), config.parent, filled.state)
+    monkeypatch.setattr(checks, "PIECE_CELLS", 37)
+    wait_until(lambda: filled.trim_limits([SHARD])[SHARD] == CELLS, "every node has them")
+    changes = iter(range(20))
+
+    class Changes(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if (number := next(changes, None)) is not None:
+                filled.trim(SHARD, number)
+                filled.erase(cells_of_shard(SHARD, 0, 100)[99 - number].row_key)
+            return False
+
+    check.look(Changes())
+    last = check.known.last
+    assert last is not None
+    assert last.named == []
+    assert last.cells > 3 * (CELLS - 20)
+    hurt(cluster, "b", f"UPDATE {TABLE} SET body = X'04' WHERE added_id = 150")
+    hurt(cluster, "c", f"DELETE FROM {TABLE} WHERE added_id BETWEEN 200 AND 202")
+    cluster.servers["a"].sql(f"UPDATE {TABLE} SET ref_key = ref_key + 1 WHERE added_id = 260")
+    filled.state.commit({checks.KEY: None})
+    check.look(Event())
+    last = check.known.last
+    assert last is not None
+    assert last.unread == 0
+    named = "\n".join(last.named)
+    assert f"{cluster.name}/b: checksum: shard {SHARD}, added_id 150" in named
+    assert f"{cluster.name}/c: gap: shard {SHARD} lacks cells 200 to 202" in named
+    assert f"{cluster.name}/a: checksum: shard {SHARD}, added_id 260" in named

@@ -15,7 +15,7 @@ from cellfeed.store.cells.checksum import cell_checksum
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.contract.log_check import ROWS_CELLS, check_log
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.engines.sqlite import integrity
+from cellfeed.store.engines.sqlite import checked_log
 from cellfeed.store.engines.sqlite.cells import stored_cells
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.integrity import check_files
@@ -83,12 +83,12 @@ def test_large_bodies_of_a_file_are_read_a_few_at_a_time(
     ]
     with closing(SqliteEngine(tmp_path / "trips", "trips", 1)) as engine:
         engine.put(large)
-    monkeypatch.setattr(integrity, "SCAN_BYTES_MAX", 20_000)
+    monkeypatch.setattr(checked_log, "SCAN_BYTES_MAX", 20_000)
 
     def asked_for(shard: int, rows: list[tuple[Any, ...]]) -> list[StoredCell]:
         asked.append(len(rows))
         return stored_cells(shard, rows)
 
-    monkeypatch.setattr(integrity, "stored_cells", asked_for)
+    monkeypatch.setattr(checked_log, "stored_cells", asked_for)
     check_files(tmp_path / "trips", "trips", 1, found := Findings())
     assert (found.well, found.cells, max(asked)) == (True, 300, ROWS_CELLS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, core, settings
 from cellfeed.store.cells import known_dictionaries
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import clear_failpoints
+from tests import in_memory
 from tests.faults.seeds import VARIABLE as FAULT_SEED
 from tests.faults.seeds import default_seed, pytest_report_header
 from tests.support import local_mariadb, local_zookeeper
@@ -31,6 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 )
+in_memory.use_memory()
 os.environ.setdefault(FAULT_SEED, str(default_seed()))  # the workers' too, also past midnight
 
 __all__ = ["pytest_report_header"]
@@ -64,6 +67,12 @@ def pytest_configure(config: pytest.Config) -> None:
     seed = getattr(config.option, "randomly_seed", None)
     if seed is not None and core.global_force_seed is None:
         core.global_force_seed = seed
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """The files of a run in which a test failed stay for a while."""
+    if exitstatus == pytest.ExitCode.OK:
+        atexit.register(in_memory.remove_own)
 
 
 @pytest.hookimpl(trylast=True)

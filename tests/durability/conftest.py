@@ -6,39 +6,40 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from tests.durability.disk import Cut, power_cuts, torn_cuts
 from tests.durability.recorded import Step, record, why_not
 from tests.faults.seeds import default_seed
+from tests.in_memory import DISK
 
 Cuts = Callable[[str], Iterator[Cut]]
 
-_IN_MEMORY: Final = Path("/dev/shm")
-"""Where cuts are written and opened, if it is there: a sync costs nothing there, and tests open
-thousands of stores. The programs are recorded on a disk."""
-
 
 @pytest.fixture
-def scratch(tmp_path: Path) -> Iterator[Path]:
+def scratch(tmp_path: Path) -> Path:
     """A folder for cuts."""
-    folder = Path(
-        tempfile.mkdtemp("", "cellfeed-cuts-", _IN_MEMORY if _IN_MEMORY.is_dir() else tmp_path)
-    )
-    yield folder
-    shutil.rmtree(folder)
+    folder = tmp_path / "cuts"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Callable[[str], tuple[list[Step], Path]]:
+def on_disk() -> Iterator[Path]:
+    """A folder that is on a disk."""
+    with tempfile.TemporaryDirectory(prefix="cellfeed-recorded-", dir=DISK) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, on_disk: Path) -> Callable[[str], tuple[list[Step], Path]]:
     """Runs a program of :mod:`tests.durability.programs`: its steps, and its folder."""
     if reason := why_not():
         pytest.skip(reason)
 
     def run(kind: str) -> tuple[list[Step], Path]:
-        folder = tmp_path / "recorded"
+        folder = on_disk / "recorded"
         folder.mkdir()
         steps = record("tests.durability.programs", [kind, str(folder)], folder, tmp_path / "trace")
         assert len(steps) > 20, "the program was recorded"

@@ -50,9 +50,9 @@ _STORE_OF_BACKUP: Final = 1.5
 _LOG_OF_BACKUP: Final = 5
 """Bytes of its write-ahead log for each byte of a small backup: a restore of 20 MB took 4.2."""
 
-_LOG_BYTES_MAX: Final = 512 << 20
-"""About the most that it grows to between two checkpoints: 110,000 cells without a body, each with
-a page of 4 KiB of the index by key."""
+_LOG_BYTES_MAX: Final = 256 << 20
+"""Twice the size at which commits wait for the log to be moved
+(:data:`cellfeed.store.engines.sqlite.checkpoints.FULL_FRAMES`)."""
 
 _EMPTY_BYTES: Final = 1 << 20
 """The files of a store without a cell."""

@@ -34,7 +34,6 @@ from cellfeed.store.failpoints import declare, failpoint
 
 declare("sqlite.restore.before_rename", "sqlite.restore.after_rename")
 
-_ROW_BYTES = 150
 _STATE_ENTRIES = 1_000
 """Entries of one commit of the state table."""
 
@@ -95,9 +94,7 @@ class SqliteTarget:
         return []
 
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
-        with self._cells.write(
-            sum(len(cell.body) for cell in cells) + _ROW_BYTES * len(cells)
-        ) as connection:
+        with self._cells.write() as connection:
             connection.executemany(INSERT_CELL, [row_of(shard, cell) for cell in cells])
             if erasures := sum(cell.column_name == ERASED_COLUMN for cell in cells):
                 connection.execute(

@@ -29,7 +29,7 @@ from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
-from cellfeed.store.engines.sqlite import files as sqlite_files
+from cellfeed.store.engines.sqlite import checkpoints
 from cellfeed.store.indexes.definition import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
@@ -60,8 +60,10 @@ def say(line: str) -> None:
 
 
 def store(directory: Path) -> None:
-    """Puts cells and saves entries, and moves the WAL into the file now and then."""
-    mock.patch.object(sqlite_files, "_CHECKPOINT_BYTES", 120_000).start()
+    """Puts cells and saves entries; the WAL is moved into the file beside commits and between
+    them."""
+    mock.patch.object(checkpoints, "CHECKPOINT_FRAMES", 30).start()
+    mock.patch.object(checkpoints, "STEP_FRAMES", 12).start()
     with Datastore.open_embedded(directory / "run", "trips", 4) as opened:
         for number in range(CELLS):
             [result] = opened.put_new_cells([ride(number)])
@@ -73,7 +75,7 @@ def store(directory: Path) -> None:
 
 def few(directory: Path) -> None:
     """A few cells in one shard, and the WAL is moved into the file between them."""
-    mock.patch.object(sqlite_files, "_CHECKPOINT_BYTES", 10_000).start()
+    mock.patch.object(checkpoints, "CHECKPOINT_FRAMES", 0).start()
     with Datastore.open_embedded(directory / "run", "trips", 1) as opened:
         for number in range(FEW_CELLS):
             [result] = opened.put_new_cells([ride(number)])

@@ -67,7 +67,7 @@ class SqliteDictionaries:
 
     def add(self, dictionary: Dictionary) -> None:
         failpoint("sqlite.dictionary.before_add")
-        with self._file.write(len(dictionary.content)) as connection:
+        with self._file.write() as connection:
             connection.execute(f"INSERT OR IGNORE {_INSERT}", _values(dictionary))
             [(content,)] = connection.execute(
                 "SELECT content FROM dictionary WHERE dictionary_id = ?",
@@ -131,7 +131,7 @@ class SqliteDictionaries:
         return with_turns(found, turns)
 
     def restore(self, dictionary: Dictionary) -> None:
-        with self._file.write(len(dictionary.content)) as connection:
+        with self._file.write() as connection:
             connection.execute(f"INSERT OR REPLACE {_INSERT}", _values(dictionary))
 
     def check(self) -> None:

@@ -110,9 +110,6 @@ _SCAN_STEP: Final = 500
 _BODY: Final = 5
 """Where the body stands in the row of a ``CELL``."""
 
-_ROW_BYTES: Final = 150
-"""What a cell takes beside its body, in the table and in the index of triples."""
-
 
 class SqliteEngine:
     """See the module. ``directory`` holds the files; they are made where the store is new
@@ -221,7 +218,7 @@ class SqliteEngine:
             for cell in cells
             if cell.column_name in dictionaries
         }
-        with self._file.write(sum(map(len, bodies)) + _ROW_BYTES * len(cells)) as connection:
+        with self._file.write() as connection:
             if taken and not are_in_use(connection, taken):
                 return None
             results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)
@@ -406,7 +403,7 @@ class SqliteEngine:
 
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
         check_shard(shard, self._shards)
-        with self._file.write(_ROW_BYTES * cells_max) as connection:
+        with self._file.write() as connection:
             start, end = counter_of(connection, shard, "log_start, next_added_id")
             check_trim(shard, below, end)
             sql = (
@@ -433,7 +430,7 @@ class SqliteEngine:
 
     def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
         shard = shard_of(row_key, self._shards)
-        with self._file.write(_ROW_BYTES * cells_max) as connection:
+        with self._file.write() as connection:
             step = erase_step(connection, row_key, shard, cells_max, self._clock_us())
             failpoint("sqlite.erase.before_commit")
         failpoint("sqlite.erase.after_commit")
@@ -458,7 +455,7 @@ class SqliteEngine:
 
     def replace_bodies(self, shard: int, cells: Sequence[tuple[StoredCell, bytes]]) -> int:
         """As the contract's; each body is read back."""
-        with self._file.write(sum(len(body) for _, body in cells)) as connection:
+        with self._file.write() as connection:
             if not are_in_use(connection, dictionaries_named(body for _, body in cells)):
                 raise replacement_retired(self._file.path, shard)
             return sum(replace_body(connection, shard, cell, body) for cell, body in cells)

@@ -5,12 +5,8 @@ fair waits for the one write lock.
 power cut takes back nothing that was read (E5). With NORMAL, ids that readers have seen could get
 other cells after a power cut.
 
-Checkpoints never run beside a commit, in any process. SQLite 3.7.0 to 3.51.2 has a race there ("the
-WAL-reset bug" in its documentation of WAL): a checkpoint may overlap a commit that starts the WAL
-again from its beginning. The checkpoint may skip that commit's pages later, so a committed
-transaction is lost. Python brings whatever SQLite it was built with, so no connection checkpoints
-by itself. A writer does it from time to time, on a second connection, while it holds the write
-lock.
+No connection checkpoints by itself: :mod:`.checkpoints` does it, safe from SQLite's WAL-reset bug
+and without long stalls.
 
 **Open files stay the same files** (:mod:`.same_files`). Every commit asks before and after. A
 difference before the commit means that nothing is written; one after it, that the outcome is
@@ -22,7 +18,6 @@ is logged, and is tried again after the next commit.
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import threading
@@ -34,24 +29,16 @@ from random import uniform
 from typing import Final
 
 from cellfeed.store import forks
+from cellfeed.store.engines.sqlite.checkpoints import Checkpoints
 from cellfeed.store.engines.sqlite.same_files import SameFiles
 from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("sqlite.file.before_commit", "sqlite.file.after_commit", "sqlite.checkpoint.inside")
-
-_log = logging.getLogger("cellfeed.sqlite")
+declare("sqlite.file.before_commit", "sqlite.file.after_commit")
 
 WRITE_LOCK_TIMEOUT_S: Final = 10.0
 """How long a writer waits for another process's transaction. Longer than any transaction of
 ``GROUP_CELLS_MAX`` cells takes on a busy disk."""
-
-_CHECKPOINT_BYTES: Final = 16 << 20
-"""What a process writes, about, before it checkpoints: rare under load, and the WAL stays small."""
-
-_COMMIT_BYTES: Final = 20 << 10
-"""What the smallest commit adds to the WAL: the pages of a row, of its indexes, and of a
-counter."""
 
 _READERS_KEPT_MAX: Final = 16
 """Idle reader connections kept open; each holds a few file handles and its page cache."""
@@ -242,13 +229,16 @@ class SqliteFile:
             self._writer.close()
             raise StorageUnavailable(f"{path} was replaced while it was opened: try again")
         self._writer_lock = threading.Lock()
-        self._written_bytes = 0
-        self._checkpointer: sqlite3.Connection | None = None
         self._readers: list[sqlite3.Connection] = []
         self._state = threading.Condition()
         self._in_use = 0
         self._closed = False
         self._generation = forks.generation
+        try:
+            self._checkpoints = Checkpoints(path, self.another, self._using)
+        except OSError as error:
+            self._writer.close()
+            raise StorageUnavailable(f"{path}: {error}") from error
 
     def another(self) -> sqlite3.Connection:
         """One more connection to the file that is open. Raises StorageUnavailable."""
@@ -261,38 +251,13 @@ class SqliteFile:
         return connection
 
     @contextmanager
-    def write(self, size_bytes: int = 0) -> Iterator[sqlite3.Connection]:
+    def write(self) -> Iterator[sqlite3.Connection]:
         """The writer connection inside a transaction; commits at the end (see
-        :func:`write_transaction`). ``size_bytes``: about what it writes."""
+        :func:`write_transaction`)."""
         with self._using(), self._writer_lock:
             with write_transaction(self._writer, self.path, self.check):
                 yield self._writer
-            self._written_bytes += size_bytes + _COMMIT_BYTES
-            if self._written_bytes > _CHECKPOINT_BYTES:
-                self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        """Moves the WAL into the file while nobody can commit; see the module. Raises nothing: the
-        caller's transaction is committed."""
-        try:
-            if self._checkpointer is None:
-                self._checkpointer = self.another()
-            self._writer.execute("BEGIN IMMEDIATE")
-        except Exception as error:
-            if (
-                getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY
-            ):  # another process writes just now
-                _log.warning("%s: no checkpoint just now: %s", self.path, error)
-            return
-        try:
-            failpoint("sqlite.checkpoint.inside")
-            self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            self._written_bytes = 0
-        except Exception as error:
-            _log.warning("%s: no checkpoint just now: %s", self.path, error)
-        finally:
-            with suppress(sqlite3.Error):  # tried again before the next transaction
-                self._writer.rollback()
+            self._checkpoints.after_commit(self._writer)
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -342,8 +307,7 @@ class SqliteFile:
             for connection in self._readers:
                 connection.close()
             self._readers.clear()
-            if self._checkpointer is not None:
-                self._checkpointer.close()
+            self._checkpoints.close()
             self._writer.close()
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, Final
 
@@ -44,9 +43,6 @@ from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.limits import ADDED_ID_MAX
 
 declare("sqlite.index.before_commit", "sqlite.index.after_commit")
-
-_ENTRY_BYTES: Final = 400
-"""What an entry takes, about, with its SQL indexes."""
 
 _ROWS_TOGETHER: Final = 500
 """Entries that one statement merges, or rows that one compares: each gives up the interpreter's
@@ -159,7 +155,7 @@ class SqliteIndexes:
             for entry in sorted(each, key=_place)
         ]
         whole = len(rows) - len(rows) % _ROWS_TOGETHER
-        with self._write(len(rows)) as connection:
+        with self._file.write() as connection:
             self._look_at(fences, connection)
             for start in range(0, whole, _ROWS_TOGETHER):
                 connection.execute(
@@ -177,7 +173,7 @@ class SqliteIndexes:
         fences: Mapping[int, int] = UNFENCED,
         terms: object = None,
     ) -> None:
-        with self._write(0) as connection:
+        with self._file.write() as connection:
             self._look_at(fences, connection)
             for shard, each in entries.items():
                 for entry in each:
@@ -321,9 +317,6 @@ class SqliteIndexes:
                     stored = stored_cell(shard, tuple(cell))
                     found.setdefault(stored.row_key, []).append(LocatedCell(shard, stored))
         return Current(found)
-
-    def _write(self, entries: int) -> AbstractContextManager[sqlite3.Connection]:
-        return self._file.write(entries * _ENTRY_BYTES)
 
 
 def _outdated_sql(rows: int, columns: int) -> str:

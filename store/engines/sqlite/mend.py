@@ -27,7 +27,7 @@ class SqliteMender:
         self._file = SqliteFile(directory / CELLS_FILE, create=False)
 
     def mend(self, shard: int, cells: Sequence[StoredCell]) -> None:
-        with self._file.write(sum(len(cell.body) for cell in cells)) as connection:
+        with self._file.write() as connection:
             start, end = counter_of(connection, shard, "log_start, next_added_id")
             if not all(start <= cell.added_id < end for cell in cells):
                 raise StorageUnavailable(f"the log of shard {shard} was trimmed meanwhile")

@@ -51,7 +51,7 @@ class SqliteState:
         self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
     ) -> int | None:
         check_state_write(write)
-        with self._file.write(sum(len(value or b"") for value in write.values())) as connection:
+        with self._file.write() as connection:
             for key, version in (expect or {}).items():
                 if _version(connection, key) != version:
                     return None

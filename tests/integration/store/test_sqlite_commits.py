@@ -14,6 +14,7 @@ import pytest
 
 import cellfeed.store.engines.sqlite.files as sqlite_files
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite import checkpoints
 from cellfeed.store.failpoints import watch_failpoint
 from tests.support.small_disk import NoSmallDisk, fill, make_room, small_disk
 
@@ -25,20 +26,21 @@ AT_THE_DESCRIPTOR_LIMIT = f"""
 import os, sys, resource
 from pathlib import Path
 from uuid import UUID
-import cellfeed.store.engines.sqlite.files as sqlite_files
+from cellfeed.store.engines.sqlite import checkpoints
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.engines.contract.indexes import Entry, IndexTable
 
-sqlite_files._CHECKPOINT_BYTES = 0
+checkpoints.CHECKPOINT_FRAMES = 0
 store = Datastore.open_embedded(Path(sys.argv[1]), shards={SHARDS})
 table = IndexTable("index_t", ((0,),), (None,))
 store.engine.indexes.create(table)
 store.put_cell(UUID(int=9), "BASE", 1, {{"n": 9}})
 for file in (store.engine._file, store.engine._state_file, store.engine._index_file):
-    if file._checkpointer is not None:
-        file._checkpointer.close()
-        file._checkpointer = None
+    kept = file._checkpoints
+    if kept._checkpointer is not None:
+        kept._checkpointer.close()
+        kept._checkpointer = None
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 taken = []
 try:
@@ -99,7 +101,7 @@ def test_whatever_fails_behind_the_commit_fails_no_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
     with Datastore.open_embedded(tmp_path, shards=SHARDS) as store:
-        monkeypatch.setattr(sqlite_files, "_CHECKPOINT_BYTES", 0)
+        monkeypatch.setattr(checkpoints, "CHECKPOINT_FRAMES", 0)
 
         def fail() -> None:
             raise MemoryError("no memory")

@@ -51,6 +51,5 @@ def test_every_connection_syncs_each_commit_and_checkpoints_nothing_by_itself(
 def test_the_connection_that_checkpoints_syncs_too(file: SqliteFile) -> None:
     with file.write() as connection:
         connection.execute("CREATE TABLE t (x)")
-    file._checkpoint()
-    assert file._checkpointer is not None
-    assert settings_of(file._checkpointer) == WANTED
+    opened = file._checkpoints._opened()
+    assert settings_of(opened) == WANTED

@@ -163,8 +163,9 @@ class Coordinator(Offsets, Protocol):
 
     def assign(self, session: Session, assignment: Mapping[int, str]) -> None: ...
 
-    def assignment(self, group: str) -> dict[int, str]:
-        """Partition to member, as the last leader wrote it; empty before the first."""
+    def assignment(self, group: str) -> Mapping[int, str]:
+        """Partition to member, as the last leader wrote it; empty before the first. The same object
+        as before where nothing has changed."""
         ...
 
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:

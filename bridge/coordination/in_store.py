@@ -8,7 +8,7 @@ Keys (names are percent-encoded, so a group may be called anything):
     groups/<group>/leases/<member>              {"epoch", "expires_at_us", "ttl_us"}
     groups/<group>/leader                       {"member", "epoch"}: leads as long as that session
                                                 lives
-    groups/<group>/assignment                   {partition: member}
+    groups/<group>/assignment                   {member: [partition]}, see ``assignment.py``
     groups/<group>/claims/<topic>/<partition>   {"member", "epoch"}; the entry's version is the
                                                 claim's token
     offsets/<group>/<topic>/<partition>         {"offset", "leader_epoch", "metadata",
@@ -23,7 +23,8 @@ process sees for the first time, see ``watched_leases.py``. So a wrong clock mak
 longer and ends none that somebody watches: one that steps, is an hour ahead, or is another master's
 after a promotion. Claims are safe without any clock: each save compares their version.
 
-Crash points: every change is one commit of the state table, so there is no half of one, except a
+Crash points: every change is one commit of the state table, so there is no half of one. Claims of
+thousands of partitions are several, and each partition's claim is whole. The other exception is a
 session's beginning, which is two: the member's entry (which ends an earlier session of that name),
 then its lease. Between them the member is as if it had died: a lease of the earlier session may
 stand until it runs out, but nobody can use it. A renewal that broke off there, or whose first
@@ -41,6 +42,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from cellfeed.bridge.coordination.assignment import ReadAssignments, encode_assignment
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
 from cellfeed.bridge.coordination.owners import Owner, is_live, is_owned_by, owner_of
 from cellfeed.bridge.coordination.store_keys import (
@@ -66,6 +68,9 @@ _FORGOTTEN_AFTER_S: Final = 3600.0
 """How long the lease of a dead member is kept after it ran out. Longer than any pause after which a
 process would be expected back."""
 
+_CLAIMS_IN_A_COMMIT: Final = 1_000
+"""A commit of so many takes some 20 ms, for which every renewal of a lease in the store waits."""
+
 _FEW_PARTITIONS: Final = 16
 """Up to so many offsets are looked up one by one; more are taken from one listing of the group."""
 
@@ -87,6 +92,7 @@ class StoreCoordinator:
         self._state = state
         self._clock = clock
         self._watched = WatchedLeases()
+        self._assignments = ReadAssignments()
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -180,11 +186,7 @@ class StoreCoordinator:
 
     def assign(self, session: Session, assignment: Mapping[int, str]) -> None:
         entry = self._state.get(leader_key(session.group))
-        write = {
-            assignment_key(session.group): _encode(
-                {str(partition): member for partition, member in assignment.items()}
-            )
-        }
+        write = {assignment_key(session.group): encode_assignment(assignment)}
         leads = entry is not None and is_owned_by(entry.value, session) and self._is_alive(session)
         # The next leader changes the leader's entry, so an assignment by the old leader
         # fails on its version.
@@ -198,20 +200,32 @@ class StoreCoordinator:
                 " refused"
             )
 
-    def assignment(self, group: str) -> dict[int, str]:
+    def assignment(self, group: str) -> Mapping[int, str]:
         entry = self._state.get(assignment_key(group))
-        return msgspec.json.decode(entry.value, type=dict[int, str]) if entry else {}
+        return self._assignments.decoded(group, entry.value) if entry else {}
 
     # --- claims -----------------------------------------------------------------------------------
 
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
+        entries, wanted = self._claims(session.group, topic), sorted(partitions)
+        return {
+            partition: claim
+            for first in range(0, len(wanted), _CLAIMS_IN_A_COMMIT)
+            for partition, claim in self._claim(
+                session, topic, wanted[first : first + _CLAIMS_IN_A_COMMIT], entries
+            ).items()
+        }
+
+    def _claim(
+        self,
+        session: Session,
+        topic: str,
+        partitions: Sequence[int],
+        entries: Mapping[int, StateEntry],
+    ) -> dict[int, Claim]:
         alive = self._alive(session.group)
         if not partitions or alive.get(session.member) != session.epoch:
             return {}
-        entries = {
-            int(last_part(entry.key)): entry
-            for entry in self._state.list(claims_prefix(session.group, topic))
-        }
         expect: dict[str, int | None] = {member_key(session.group, session.member): session.epoch}
         free = []
         for partition in partitions:
@@ -239,28 +253,38 @@ class StoreCoordinator:
             }
         if len(free) == 1:
             return {}
-        # Somebody took one of them between the look and the commit: the others are still to be had,
-        # one by one.
+        # Somebody took one of them between the look and the commit: the others are still to be had.
+        entries, half = self._claims(session.group, topic), len(free) // 2
+        return self._claim(session, topic, free[:half], entries) | self._claim(
+            session, topic, free[half:], entries
+        )
+
+    def _claims(self, group: str, topic: str) -> dict[int, StateEntry]:
         return {
-            partition: claim
-            for one in free
-            for partition, claim in self.claim(session, topic, [one]).items()
+            int(last_part(entry.key)): entry
+            for entry in self._state.list(claims_prefix(group, topic))
         }
 
     def release(self, claims: Collection[Claim]) -> None:
+        given_back = list(claims)
+        for first in range(0, len(given_back), _CLAIMS_IN_A_COMMIT):
+            self._release(given_back[first : first + _CLAIMS_IN_A_COMMIT])
+
+    def _release(self, claims: Sequence[Claim]) -> None:
         keys = {
             claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims
         }
         if keys and self._state.commit(dict.fromkeys(keys), expect=keys) is None and len(keys) > 1:
-            for claim in claims:
-                self.release([claim])
+            half = len(claims) // 2  # one of them is void; that keeps no other
+            self._release(claims[:half])
+            self._release(claims[half:])
 
     def owners(
         self, group: str, topic: str, partitions: Collection[int] | None = None
     ) -> dict[int, str]:
         held = {
-            int(last_part(entry.key)): owner_of(entry.value).member
-            for entry in self._state.list(claims_prefix(group, topic))
+            partition: owner_of(entry.value).member
+            for partition, entry in self._claims(group, topic).items()
         }
         return (
             held

@@ -95,6 +95,10 @@ class ExportGroup:
             for shard, progress in run.progress.items()
         }
 
+    def look_failed(self, error: CellfeedError) -> None:
+        """Has the reports say why :meth:`keep_place` failed, until it succeeds."""
+        self._member.look_failed(error)
+
     def hear(self, pokes: Collection[bytes]) -> None:
         """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
         self._member.hear(pokes)

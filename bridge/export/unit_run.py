@@ -42,7 +42,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
 from cellfeed.bridge.export.batches import Batch, BatchReader
 from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict, words
 from cellfeed.bridge.export.limits import (
@@ -58,6 +58,7 @@ from cellfeed.bridge.export.resume import metadata_of
 from cellfeed.bridge.export.taking_over import ExportContext, TakenOver, take_over
 from cellfeed.bridge.export.unit_producer import UnitProducer
 from cellfeed.bridge.groups.progress_records import Progress
+from cellfeed.bridge.triggers.offsets.gathered_saves import OFFSETS_IN_A_COMMIT_MAX
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter, Unavailable
@@ -230,10 +231,7 @@ class UnitRun:
 
     def _take_over(self) -> None:
         context, begun_s = self._context, time.monotonic()
-        with self._claiming:
-            context.coordinator.commit_offsets(
-                context.export.group, {}, claims=list(self.claims.values())
-            )  # whether the claims hold
+        self._commit_offsets({}, self.shards)  # whether the claims hold
         # Also after an error of one's own: the marks of the last commit may still be on their way,
         # and a reader of commits would see the end before it.
         self._give_producer_up()
@@ -368,6 +366,22 @@ class UnitRun:
 
     # --- the mirror -------------------------------------------------------------------------------
 
+    def _commit_offsets(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], shards: Sequence[int]
+    ) -> None:
+        """Under the claims of these shards, some at a time. Each offset is a mirror of its own
+        partition, so some may be saved where others are not."""
+        context = self._context
+        with self._claiming:
+            for first in range(0, len(shards), OFFSETS_IN_A_COMMIT_MAX):
+                some = shards[first : first + OFFSETS_IN_A_COMMIT_MAX]
+                keys = [(context.datastore.name, shard) for shard in some]
+                context.coordinator.commit_offsets(
+                    context.export.group,
+                    {key: offsets[key] for key in keys if key in offsets},
+                    claims=[self.claims[shard] for shard in some],
+                )
+
     def _try_to_save(self) -> None:
         try:
             self._save()
@@ -394,11 +408,6 @@ class UnitRun:
             for shard in moved
         }
         failpoint("export.before_save")
-        with self._claiming:
-            context.coordinator.commit_offsets(
-                context.export.group,
-                offsets,
-                claims=[self.claims[shard] for shard in moved],
-            )
+        self._commit_offsets(offsets, moved)
         failpoint("export.after_save")
         self._unsaved.clear()

@@ -75,6 +75,7 @@ def run_exporter(
                     except StaleWriter:
                         raise
                     except CellfeedError as error:
+                        group.look_failed(error)
                         _log.warning(
                             "%s keeps the units that it has: %s", group.export.group, error
                         )

@@ -15,7 +15,7 @@ a partition twice for any of it: that is what claims are for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from cellfeed.bridge.coordination.assignment import balance, is_awaited
 from cellfeed.bridge.coordination.contract import Coordinator
@@ -38,6 +38,8 @@ class Division:
         self._membership = membership
         self._topic = topic
         self._clock = clock
+        self._settled: tuple[object, Mapping[int, str]] | None = None
+        """What was asked when nothing was to be changed, and the assignment then."""
         self._epoch = membership.session.epoch
         self._seen_absent: dict[str, tuple[float, float]] = {}
         """In this session: when that was first, and for how long the leader had been in touch
@@ -50,10 +52,13 @@ class Division:
         session = self._membership.session
         present = [member for member in members if not member.startswith(OPERATOR)]
         current = self._coordinator.assignment(session.group)
-        wanted = balance(
-            partitions, present, current, self._awaited(set(current.values()) - set(present))
-        )
+        awaited = self._awaited(set(current.values()) - set(present))
+        question = partitions, present, awaited
+        if self._settled is not None and self._settled == (question, current):
+            return False
+        wanted = balance(partitions, present, current, awaited)
         if wanted == current:
+            self._settled = question, current
             return False
         self._coordinator.assign(session, wanted)
         return True

@@ -8,7 +8,7 @@ What is done with an assigned shard or unit is not here: that is the group's own
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import Final
 
@@ -18,7 +18,7 @@ from cellfeed.bridge.groups.division import Division
 from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import StaleWriter, Unavailable
+from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 
 LOOKS_IN_A_LEASE: Final = 4
 """The assignment is looked at so often in the length of a lease."""
@@ -65,7 +65,10 @@ class GroupMember:
         self._looked_at_s = float("-inf")
         self._epoch = -1
         self._announced = False
+        self._takes_nothing = ""
         self._to_give_back: list[Claim] = []
+        self._share: tuple[Mapping[int, str], Set[int]] | None = None
+        """The assignment that was last read, and what of it is this member's."""
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -106,12 +109,17 @@ class GroupMember:
         session = self.membership.session
         return session if now_s >= self._look_at_s or session.epoch != self._epoch else None
 
+    def look_failed(self, error: CellfeedError) -> None:
+        """Has the reports say why nothing is taken or given back, until another look begins."""
+        self._takes_nothing = str(error)
+
     def begin_look(self, session: Session, now_s: float) -> None:
         """Notes that the look of this session has begun: the next one is a part of a lease away."""
+        self._takes_nothing = ""
         self._epoch, self._looked_at_s = session.epoch, now_s
         self._look_at_s = now_s + session.ttl_s / LOOKS_IN_A_LEASE
 
-    def assigned(self, session: Session, partitions: int) -> set[int]:
+    def assigned(self, session: Session, partitions: int) -> Set[int]:
         """What is assigned to this member, of ``partitions`` shards or units. A member that leads
         divides them first. Raises Unavailable."""
         if self._coordinator.lead(session):
@@ -120,7 +128,10 @@ class GroupMember:
             tell_workers(self._state, self.group)
         self._announced = True
         assignment = self._coordinator.assignment(session.group)
-        return {each for each in range(partitions) if assignment.get(each) == session.member}
+        if self._share is None or self._share[0] is not assignment:
+            mine = {each for each, member in assignment.items() if member == session.member}
+            self._share = assignment, mine & set(range(partitions))
+        return self._share[1]
 
     def _divide(self, partitions: int) -> None:
         members = self._coordinator.members(self.group)
@@ -156,7 +167,7 @@ class GroupMember:
         it wait. Raises Unavailable."""
         if self._teller.is_due():
             held = str(self._pause) if self._pause is not None else None
-            self._teller.tell(held or because, progress)
+            self._teller.tell(held or because, progress, self._takes_nothing)
 
     def leave(self, is_idle: bool) -> bool:
         """Gives back what is left and ends the membership. False, to be called again, when

@@ -2,17 +2,23 @@
 it last got on, and why it is where it is.
 
 A hint for people, never the truth about offsets: lag is worked out from offsets and heads
-(``lag.py``). One entry of the state table per group and worker,
+(``lag.py``). Entries of the state table,
 
     triggers/<group>/about              {column, function, since_us}: what the trigger is, written
                                         when it is first run
-    triggers/<group>/workers/<member>   a :class:`WorkerRecord`: written when something changed, at
-                                        most about once a second; removed when the worker leaves
+    triggers/<group>/workers/<member>   a :class:`WorkerRecord` of its shards below
+                                        ``RECORD_SHARDS``: written when something changed, at most
+                                        about once a second; removed when the worker leaves
+    triggers/<group>/workers/<member>/<n>   the same of the shards from ``n * RECORD_SHARDS`` on,
+                                            with nothing about the worker as a whole
     triggers/<group>/left               who left last, and when: since when nobody has the shards of
                                         a group without workers
 
-A worker that died leaves its entry; a reader sees by the group's members that it is gone. It is
-removed by the group's leader a day later.
+Each entry is written by itself: a worker that dies between two leaves some older than others, all
+true of their moment.
+
+A worker that died leaves its entries; a reader sees by the group's members that it is gone. They
+are removed by the group's leader a day later.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -31,6 +37,15 @@ from cellfeed.store.engines.contract.values import StateEntry
 
 TELL_EVERY_S: Final = 1.0
 """Shortest time between two records of a worker with few shards."""
+
+RECORD_SHARDS: Final = 4_096
+"""Shards of one entry: some 50 kB, and with ``REASONS_MAX`` reasons far below 1 MiB."""
+
+REASONS_MAX: Final = 500
+"""Different reasons in one entry. The log has them all."""
+
+TELL_PART: Final = 0.01
+"""The part of a worker's time that goes into putting its records together, at most."""
 
 TELL_BYTES_PER_S: Final = 64 << 10
 """A longer record waits longer: 4,096 shards of one worker are some 50 kB, so it tells once a
@@ -44,6 +59,8 @@ FORGOTTEN_AFTER_S: Final = 86_400.0
 """How long the record of a worker that died is kept."""
 
 _FORGET_EVERY_S: Final = 3_600.0
+_ONE_OF_MANY: Final = f"one of more than {REASONS_MAX} different reasons: the worker's log has it"
+
 _REASON_CHARACTERS_MAX: Final = 300
 """Of a reason in a record: there may be one for each shard."""
 
@@ -77,12 +94,31 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
 
 class WorkerRecord(msgspec.Struct, frozen=True, array_like=True):
     """``stands_still``: why all of the group's work waits here. ``reasons``: each once; index -1 of
-    a place is "came to" the id before its location."""
+    a place is "came to" the id before its location. ``takes_nothing``: why this worker cannot take
+    shards, or give some back; the ones that it has are worked on."""
 
     at_us: int
     stands_still: str
     reasons: list[str]
     shards: dict[int, ShardRecord]
+    takes_nothing: str = ""
+
+    def joined(self, other: WorkerRecord) -> WorkerRecord:
+        """Of the shards of both."""
+        first = len(self.reasons)
+        shards = {
+            shard: ShardRecord(place.location, place.progress_s, place.reason + first)
+            if place.reason >= 0
+            else place
+            for shard, place in other.shards.items()
+        }
+        return WorkerRecord(
+            max(self.at_us, other.at_us),
+            self.stands_still or other.stands_still,
+            [*self.reasons, *other.reasons],
+            {**self.shards, **shards},
+            self.takes_nothing or other.takes_nothing,
+        )
 
     def reason(self, shard: int) -> str:
         place = self.shards[shard]
@@ -102,6 +138,24 @@ class Left(msgspec.Struct, frozen=True):
     at_us: int
 
 
+class _Piece:
+    """The shards of one entry, and their reasons with their numbers."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, int] = {}
+        self.places: dict[int, ShardRecord] = {}
+
+    def add(self, shard: int, progress: Progress, because: str | None) -> None:
+        """``because``: None when it is the usual reason, how far the shard has come."""
+        number = -1
+        if because is not None:
+            because = because[:_REASON_CHARACTERS_MAX]
+            if because not in self.reasons and len(self.reasons) >= REASONS_MAX:
+                because = _ONE_OF_MANY
+            number = self.reasons.setdefault(because, len(self.reasons))
+        self.places[shard] = ShardRecord(progress.location, int(progress.last_progress_s), number)
+
+
 class ProgressTeller:
     """One worker's record in one group. Used by one thread."""
 
@@ -114,7 +168,8 @@ class ProgressTeller:
         self._prefix = group_prefix(group)
         self._member = member
         self._key = f"{self._prefix}workers/{quote(member, safe='')}"
-        self._last_record: tuple[str, list[str], dict[int, ShardRecord]] | None = None
+        self._last: Mapping[int, tuple[object, ...]] = {}
+        """What was last written, by the number of the entry."""
         self._due_s = 0.0
         self._again_s = 0.0
         self._forget_at_s = 0.0
@@ -125,32 +180,56 @@ class ProgressTeller:
     def is_due(self) -> bool:
         return time.monotonic() >= self._due_s
 
-    def tell(self, stands_still: str | None, shards: Mapping[int, Progress]) -> None:
-        """Writes the record if something changed or it is old. Raises Unavailable."""
+    def tell(
+        self, stands_still: str | None, shards: Mapping[int, Progress], takes_nothing: str = ""
+    ) -> None:
+        """Writes, in one commit, the records in which something changed, and the first when it is
+        old. ``takes_nothing``: as in :class:`WorkerRecord`. Raises Unavailable."""
         now_s = time.monotonic()
-        self._due_s = now_s + TELL_EVERY_S
         if not self._introduced:
             self._introduce()
-        numbers: dict[str, int] = {}
-        places: dict[int, ShardRecord] = {}
+        pieces = {0: _Piece()}
         still = self._still_running(shards)
         for shard, each in shards.items():
-            reason = -1
-            came_to = each.because == f"came to {each.location - 1}"
+            because: str | None = each.because
+            came_to = because == f"came to {each.location - 1}"
             if shard in still:
                 because = still[shard] if came_to else f"{each.because}; {still[shard]}"
-                reason = numbers.setdefault(because[:_REASON_CHARACTERS_MAX], len(numbers))
-            elif not came_to:
-                reason = numbers.setdefault(each.because[:_REASON_CHARACTERS_MAX], len(numbers))
-            places[shard] = ShardRecord(each.location, int(each.last_progress_s), reason)
-        record = ((stands_still or "")[:_REASON_CHARACTERS_MAX], list(numbers), places)
-        if record == self._last_record and now_s < self._again_s:
-            return
-        value = msgspec.msgpack.encode(WorkerRecord(self._state.now_us(), *record))
-        self._state.commit({self._key: value})
-        self._last_record = record
-        self._due_s = now_s + max(TELL_EVERY_S, len(value) / TELL_BYTES_PER_S)
-        self._again_s = now_s + TELL_AGAIN_S
+            elif came_to:
+                because = None
+            number = shard // RECORD_SHARDS
+            if number not in pieces:
+                pieces[number] = _Piece()
+            pieces[number].add(shard, each, because)
+        whole = [each[:_REASON_CHARACTERS_MAX] for each in (stands_still or "", takes_nothing)]
+        records = {
+            number: (whole[0], list(piece.reasons), piece.places, whole[1])
+            if number == 0
+            else ("", list(piece.reasons), piece.places, "")
+            for number, piece in pieces.items()
+        }
+        changed = {number for number in records if records[number] != self._last.get(number)}
+        if now_s >= self._again_s:
+            changed.add(0)
+        write: dict[str, bytes | None] = dict.fromkeys(
+            self._key_of(number) for number in self._last.keys() - records.keys()
+        )
+        now_us = self._state.now_us()
+        for number in changed:
+            record = WorkerRecord(now_us, *records[number])
+            write[self._key_of(number)] = msgspec.msgpack.encode(record)
+        if write:
+            self._state.commit(write)
+            self._last, self._again_s = records, now_s + TELL_AGAIN_S
+        write_bytes = sum(len(value or b"") for value in write.values())
+        self._due_s = now_s + max(
+            TELL_EVERY_S,
+            write_bytes / TELL_BYTES_PER_S,
+            (time.monotonic() - now_s) / TELL_PART,
+        )
+
+    def _key_of(self, number: int) -> str:
+        return f"{self._key}/{number}" if number else self._key
 
     def _still_running(self, shards: Mapping[int, Progress]) -> dict[int, str]:
         """Of shards that are in the same cell as at the look before: in which, and since when."""
@@ -169,10 +248,10 @@ class ProgressTeller:
         return still
 
     def leave(self) -> None:
-        """Takes the record away. Raises Unavailable."""
+        """Takes the records away. Raises Unavailable."""
         self._state.commit(
             {
-                self._key: None,
+                **dict.fromkeys(self._key_of(number) for number in {0, *self._last}),
                 f"{self._prefix}left": msgspec.json.encode(
                     Left(self._member, self._state.now_us())
                 ),
@@ -186,13 +265,20 @@ class ProgressTeller:
             return
         self._forget_at_s = time.monotonic() + _FORGET_EVERY_S
         long_ago_us = self._state.now_us() - int(FORGOTTEN_AFTER_S * 1e6)
-        keys = {f"{self._prefix}workers/{quote(member, safe='')}" for member in members}
         for found in self._state.list(f"{self._prefix}workers/"):
-            if found.key not in keys and worker_record(found).at_us < long_ago_us:
+            if (
+                member_of(found.key.removeprefix(self._prefix)) not in members
+                and worker_record(found).at_us < long_ago_us
+            ):
                 self._state.commit({found.key: None}, expect={found.key: found.version})
 
     def _introduce(self) -> None:
-        """Says what the trigger is, unless that is known."""
+        """Says what the trigger is, unless that is known. Learns of records that an earlier process
+        of this name left, which the first record replaces."""
+        self._last = {
+            int(entry.key.removeprefix(f"{self._key}/")): ()
+            for entry in self._state.list(f"{self._key}/")
+        }
         key = f"{self._prefix}about"
         found = self._state.get(key)
         known = msgspec.json.decode(found.value, type=About) if found else None
@@ -205,3 +291,18 @@ class ProgressTeller:
 
 def worker_record(entry: StateEntry) -> WorkerRecord:
     return msgspec.msgpack.decode(entry.value, type=WorkerRecord)
+
+
+def worker_records(entries: Mapping[str, StateEntry]) -> dict[str, WorkerRecord]:
+    """By member, of a group's entries by their keys behind :func:`group_prefix`."""
+    found: dict[str, WorkerRecord] = {}
+    for key, entry in sorted(entries.items()):
+        if key.startswith("workers/"):
+            member, record = member_of(key), worker_record(entry)
+            found[member] = found[member].joined(record) if member in found else record
+    return found
+
+
+def member_of(key: str) -> str:
+    """The member whose record has this key, behind :func:`group_prefix`."""
+    return unquote(key.split("/")[1])

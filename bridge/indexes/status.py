@@ -65,7 +65,7 @@ def version_status(
         unfit=unfit.count,
         unfit_last=unfit.last,
         workers=lag.workers,
-        waits_because=lag.waits_because,
+        waits_because=lag.waits_because or lag.takes_nothing,
         positions={each.shard: each.offset or 0 for each in lag.shards},
     )
 

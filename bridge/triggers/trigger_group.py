@@ -155,6 +155,10 @@ class TriggerGroup:
             self._member.look_again(self._claim_again_s)
         self._look_at_parked()
 
+    def look_failed(self, error: CellfeedError) -> None:
+        """Has the reports say why :meth:`keep_place` failed, until it succeeds."""
+        self._member.look_failed(error)
+
     def hear(self, pokes: Collection[bytes]) -> None:
         """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
         self._member.hear(pokes)

@@ -99,6 +99,7 @@ def run_trigger_worker(
                     except (StaleWriter, GroupTaken):
                         raise
                     except CellfeedError as error:
+                        group.look_failed(error)
                         _log.warning(
                             "%s keeps the shards that it has: %s",
                             group.membership.session.group,

@@ -227,6 +227,7 @@ def _summary(found: GroupLag) -> dict[str, object]:
             "workers",
             "shards_without_worker",
             "waits_because",
+            "takes_nothing",
             "away_because",
         )
     }

@@ -75,6 +75,7 @@ def summary(lag: GroupLag) -> dict[str, Any]:
         "workers": lag.workers,
         "shards_without_worker": lag.without_worker,
         "waits_because": lag.waits_because or None,
+        "takes_nothing": lag.takes_nothing or None,
         "away_because": lag.away_because or None,
     }
 
@@ -85,10 +86,11 @@ def lag_cells(lag: GroupLag) -> tuple[str, str, str, str, Text]:
     reason = (
         lag.waits_because
         or away(lag)
-        or ("no worker" if lag.without_worker == len(lag.shards) else "")
+        or ("no worker" if lag.without_worker and not lag.workers else "")
     )
     if not reason and lag.without_worker:
         reason = f"{lag.without_worker} shards without a worker"
+        reason += f": {lag.takes_nothing}" if lag.takes_nothing else ""
     return (
         str(len(lag.workers)),
         str(lag.cells),

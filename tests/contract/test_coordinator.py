@@ -25,6 +25,7 @@ from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
+from cellfeed.store.limits import SHARDS_MAX
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 
 
@@ -344,6 +345,31 @@ def test_c3_only_the_leader_assigns(coordinator: Coordinator, time: Time) -> Non
     with pytest.raises(StaleWriter):
         coordinator.assign(a, {0: "a"})
     assert coordinator.assignment("g") == {0: "a", 1: "b"}
+
+
+def test_c3_an_assignment_may_have_every_shard_that_a_datastore_can_have(
+    coordinator: Coordinator,
+) -> None:
+    a = coordinator.join("g", "a", 10)
+    assert coordinator.lead(a)
+    assignment = {shard: f"member-{shard % 3}" for shard in range(SHARDS_MAX)}
+    coordinator.assign(a, assignment)
+    assert coordinator.assignment("g") == assignment
+    assert coordinator.assignment("g") is coordinator.assignment("g")
+
+
+def test_c4_of_thousands_of_partitions_all_are_claimed_that_are_free(
+    coordinator: Coordinator, time: Time
+) -> None:
+    a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
+    taken = coordinator.claim(b, "t", [0, 999, 1_000, 1_100])
+    claims = coordinator.claim(a, "t", range(1_101))
+    assert set(claims) == set(range(1_101)) - set(taken)
+    coordinator.release([*claims.values(), *taken.values()])
+    assert not coordinator.owners("g", "t")
+    assert len(coordinator.claim(a, "t", range(1_101))) == 1_101
+    coordinator.release(claims.values())
+    assert len(coordinator.owners("g", "t")) == 1_101, "void claims release nothing"
 
 
 def test_c4_a_claim_is_one_members_until_released_or_its_session_has_ended(

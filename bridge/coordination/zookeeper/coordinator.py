@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Final
 
 import msgspec
 from kazoo.protocol.states import ZnodeStat
 
+from cellfeed.bridge.coordination.assignment import ReadAssignments, encode_assignment
 from cellfeed.bridge.coordination.contract import Claim, Session
 from cellfeed.bridge.coordination.owners import Owner, is_live, is_owned_by, owner_of
 from cellfeed.bridge.coordination.zookeeper.client import (
@@ -45,6 +47,10 @@ _CLAIMS_IN_A_TRANSACTION: Final = 500
 class ZooKeeperCoordinator(ZooKeeperSessions):
     """:class:`cellfeed.bridge.coordination.contract.Coordinator` over ZooKeeper. ``clock`` is this
     process's, in seconds, and measures leases only against itself."""
+
+    @cached_property
+    def _assignments(self) -> ReadAssignments:
+        return ReadAssignments()
 
     # --- lead and assignment ----------------------------------------------------------------------
 
@@ -86,11 +92,8 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
             if birth == self._births.birth(session.group)
             else None
         )
-        shares: dict[str, list[int]] = {}
-        for partition, member in sorted(assignment.items()):
-            shares.setdefault(member, []).append(partition)
         if leader is not None and is_owned_by(leader[0], session):
-            write = Set(self._paths.assignment(session.group, birth), _encode(shares))
+            write = Set(self._paths.assignment(session.group, birth), encode_assignment(assignment))
             try:
                 # The next leader sets the leader's znode, so an assignment by the old
                 # leader fails on its version.
@@ -105,15 +108,10 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
             f"{session.member} does not lead group {session.group!r}; its assignment was refused"
         )
 
-    def assignment(self, group: str) -> dict[int, str]:
+    def assignment(self, group: str) -> Mapping[int, str]:
         birth = self._births.birth(group)
         found = self._base.get(self._paths.assignment(group, birth)) if birth is not None else None
-        if found is None or not found[0]:
-            return {}
-        shares = msgspec.json.decode(found[0], type=dict[str, list[int]])
-        return {
-            partition: member for member, partitions in shares.items() for partition in partitions
-        }
+        return self._assignments.decoded(group, found[0]) if found is not None else {}
 
     # --- claims -----------------------------------------------------------------------------------
 

@@ -28,8 +28,7 @@ from cellfeed.bridge.groups.progress_records import (
     TELL_AGAIN_S,
     About,
     Left,
-    WorkerRecord,
-    worker_record,
+    worker_records,
 )
 from cellfeed.bridge.groups.start import recorded_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
@@ -37,6 +36,7 @@ from cellfeed.bridge.triggers.operate.reasons import (
     NOBODY,
     GroupSnapshot,
     reason,
+    takes_nothing,
     waits_because,
     workers,
 )
@@ -82,6 +82,8 @@ class GroupLag(msgspec.Struct, frozen=True):
     waits_because: str
     shards: list[ShardLag]
     about: About | None = None
+    takes_nothing: str = ""
+    """Why a worker cannot take shards or assign them, while some have no worker."""
     away_because: str = ""
     """Why the coordination could not be asked: then cells behind are at most so many, by what the
     datastore and the workers know."""
@@ -187,6 +189,11 @@ class LagReader:
             snapshot.waits_because,
             shards,
             about,
+            (
+                takes_nothing(snapshot.members, snapshot)
+                if any(not each.owner for each in shards)
+                else ""
+            ),
             snapshot.away_because,
         )
 
@@ -219,7 +226,7 @@ class LagReader:
                 state.now_us(),
                 pause,
                 reason,
-                _records(entries),
+                worker_records(entries),
                 _left(entries),
                 members,
                 owners,
@@ -234,7 +241,7 @@ class LagReader:
         """The same as far as the datastore knows: by what is kept there, and what its workers say,
         that have reported lately."""
         state = self._datastore.state
-        now_us, pause, records = state.now_us(), _pause(entries), _records(entries)
+        now_us, pause, records = state.now_us(), _pause(entries), worker_records(entries)
         snapshot = {
             member: each
             for member, each in records.items()
@@ -311,14 +318,6 @@ def _run_command(group: str) -> str:
 def _pause(entries: Mapping[str, StateEntry]) -> Pause | None:
     found = entries.get("paused") or entries.get("reset")
     return msgspec.json.decode(found.value, type=Pause) if found else None
-
-
-def _records(entries: Mapping[str, StateEntry]) -> dict[str, WorkerRecord]:
-    return {
-        unquote(key.removeprefix("workers/")): worker_record(each)
-        for key, each in entries.items()
-        if key.startswith("workers/")
-    }
 
 
 def _left(entries: Mapping[str, StateEntry]) -> Left | None:

@@ -3,7 +3,7 @@ Pure functions, and words for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -113,12 +113,29 @@ def _no_worker(shard: int, owner: str, record: WorkerRecord | None, snapshot: Gr
         )
     present = workers(snapshot)
     if (assigned := snapshot.assigned.get(shard, NOBODY)) in present:
-        return f"no worker has it just now: {assigned} is to take it"
+        found = f"no worker has it just now: {assigned} is to take it"
+        return _and(found, takes_nothing([assigned], snapshot))
     if present:
-        return f"no worker has it just now: it is being assigned to one of {', '.join(present[:5])}"
+        found = (
+            f"no worker has it just now: it is being assigned to one of {', '.join(present[:5])}"
+        )
+        return _and(found, takes_nothing(present, snapshot))
     if snapshot.left is not None:
         return (
             f"no worker has it since {when(snapshot.left.at_us)}, when {snapshot.left.member} left"
             f" as the last one: start one with {snapshot.start_with}"
         )
     return f"no worker has ever had it: start one with {snapshot.start_with}"
+
+
+def takes_nothing(members: Sequence[str], snapshot: GroupSnapshot) -> str:
+    """Of these members the first that reports why it cannot take shards, or assign them."""
+    for member in members:
+        record = snapshot.records.get(member)
+        if record is not None and record.takes_nothing:
+            return f"{member} takes and assigns no shards: {record.takes_nothing}"
+    return ""
+
+
+def _and(one: str, other: str) -> str:
+    return f"{one}; {other}" if other else one

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.bridge.coordination.assignment import balance
+from cellfeed.bridge.coordination.assignment import ReadAssignments, balance, encode_assignment
+from cellfeed.store.limits import SHARDS_MAX, STATE_VALUE_BYTES_MAX
 
 MEMBERS = st.sets(st.sampled_from("abcdefgh"), min_size=1)
 
@@ -102,3 +104,22 @@ def test_each_joining_and_leaving_moves_no_more_than_one_share() -> None:
             "only what it had moves"
         )
         current = divided
+
+
+def test_an_assignment_of_every_shard_fits_an_entry_and_is_read_as_it_was_written() -> None:
+    members = [f"triggers-of-a-host-with-a-long-name-{number}.example.com" for number in range(500)]
+    assignment = {shard: members[shard * 7 % 500] for shard in range(SHARDS_MAX)}
+    value = encode_assignment(assignment)
+    assert len(value) < STATE_VALUE_BYTES_MAX / 2
+    read = ReadAssignments()
+    assert read.decoded("g", value) == assignment
+    assert read.decoded("g", bytes(value)) is read.decoded("g", value), "decoded once"
+    assert read.decoded("g", encode_assignment({0: "a"})) == {0: "a"}
+    assert read.decoded("g", b"") == {}
+
+
+@given(st.dictionaries(st.integers(0, 200), st.sampled_from(["a", "b", "7"])))
+def test_the_older_form_is_read(assignment: dict[int, str]) -> None:
+    older = msgspec.json.encode({str(shard): member for shard, member in assignment.items()})
+    assert ReadAssignments().decoded("g", older) == assignment
+    assert ReadAssignments().decoded("g", encode_assignment(assignment)) == assignment

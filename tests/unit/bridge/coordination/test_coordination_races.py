@@ -8,10 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.contract import CommittedOffset, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.store_keys import assignment_key, leader_key
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.sqlite.state import SqliteState
@@ -159,3 +161,56 @@ def test_a_cell_that_is_skipped_while_it_fails_does_not_come_back(
     worker.failed_again(CELL, "no again", also={"tries/noted": b"1"})
     assert by_hand.all("g") == []
     assert state.get("tries/noted") is not None
+
+
+def test_thousands_are_claimed_but_for_one_that_somebody_takes_between_the_look_and_the_commit(
+    state: SqliteState, slow: Interrupted
+) -> None:
+    first, second = coordinator(slow), coordinator(state)
+    a, b = first.join("g", "a", TTL_S), second.join("g", "b", TTL_S)
+    taken: dict[int, object] = {}
+    slow.before_commit = lambda: taken.update(second.claim(b, "t", [700]))
+    claims = first.claim(a, "t", range(1_500))
+    assert set(taken) == {700}
+    assert set(claims) == set(range(1_500)) - {700}
+    first.commit_offsets("g", {}, claims=list(claims.values()))
+
+
+class OlderVersion(StoreCoordinator):
+    """Names the member again for each partition, and reads nothing else."""
+
+    def assign(self, session: Session, assignment: Mapping[int, str]) -> None:
+        entry = self._state.get(leader_key(session.group))
+        assert entry is not None
+        older = {str(partition): member for partition, member in assignment.items()}
+        self._state.commit(
+            {assignment_key(session.group): msgspec.json.encode(older)},
+            expect={entry.key: entry.version},
+        )
+
+    def assignment(self, group: str) -> dict[int, str]:
+        entry = self._state.get(assignment_key(group))
+        return msgspec.json.decode(entry.value, type=dict[int, str]) if entry else {}
+
+
+def test_beside_a_process_of_the_older_version_each_partition_has_one_owner(
+    state: SqliteState,
+) -> None:
+    older, newer = OlderVersion(cast("StateTable", state)), coordinator(state)
+    a, b = older.join("g", "older", TTL_S), newer.join("g", "newer", TTL_S)
+    assert older.lead(a)
+    older.assign(a, {0: "older", 1: "newer"})
+    assert newer.assignment("g") == {0: "older", 1: "newer"}, "the newer one does as it is told"
+    held = older.claim(a, "t", [0])
+    assert set(newer.claim(b, "t", [0, 1])) == {1}
+    state.commit({leader_key("g"): None})  # the lead changes hands, both live
+    assert newer.lead(b)
+    newer.assign(b, {0: "newer", 1: "newer"})
+    with pytest.raises(msgspec.ValidationError):  # the older process ends here
+        older.assignment("g")
+    assert newer.claim(b, "t", [0]) == {}, "its claim is its own until its lease has run out"
+    older.commit_offsets("g", {("t", 0): CommittedOffset(1)}, claims=list(held.values()))
+    older.leave(a)  # as its lease
+    assert set(newer.claim(b, "t", [0])) == {0}
+    with pytest.raises(StaleWriter):
+        older.commit_offsets("g", {("t", 0): CommittedOffset(2)}, claims=list(held.values()))

@@ -3,7 +3,7 @@ clear that they do not come back with it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -81,7 +81,7 @@ class Fleet:
         assert self.coordination.lead(self.leader.session)
         return self.division.divide(PARTITIONS, self.coordination.members(GROUP))
 
-    def assignment(self) -> dict[int, str]:
+    def assignment(self) -> Mapping[int, str]:
         return self.coordination.assignment(GROUP)
 
     def shares(self, names: Sequence[str]) -> list[int]:

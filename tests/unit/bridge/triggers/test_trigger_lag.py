@@ -17,12 +17,20 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.control import Control
 from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.groups.membership import Membership
-from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller, worker_record
+from cellfeed.bridge.groups.progress_records import (
+    RECORD_SHARDS,
+    Progress,
+    ProgressTeller,
+    worker_record,
+    worker_records,
+)
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import InvalidRequest
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.trigger_workers import (
     COORDINATIONS,
@@ -380,6 +388,58 @@ def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(
     assert version() > second, "one that has nothing new says so now and then"
     teller.leave()
     assert datastore.state.get(key) is None
+
+
+def group_entries(datastore: Datastore) -> dict[str, StateEntry]:
+    prefix = f"triggers/{GROUP}/"
+    return {entry.key.removeprefix(prefix): entry for entry in datastore.state.list(prefix)}
+
+
+def test_of_thousands_of_shards_with_a_reason_each_the_records_fit_and_are_read_as_one(
+    datastore: Datastore,
+) -> None:
+    shards = {
+        shard: Progress(shard, because=f"cell {shard} failed: {'x' * 400}")
+        for shard in range(2 * RECORD_SHARDS + 10)
+    }
+    shards[5] = Progress(7, because="came to 6")
+    first = ProgressTeller(datastore.state, GROUP, "w/1", "BASE", "record")
+    first.tell(None, shards, "the assignment cannot be read")
+    assert len(group_entries(datastore)) == 4, "three records and what the trigger is"
+    [(member, record)] = worker_records(group_entries(datastore)).items()
+    assert member == "w/1"
+    assert record.shards.keys() == shards.keys()
+    assert record.takes_nothing == "the assignment cannot be read"
+    assert record.reason(5) == "came to 6"
+    for shard in (0, 499, RECORD_SHARDS, 2 * RECORD_SHARDS + 9):
+        assert record.reason(shard).startswith(f"cell {shard} failed: xxx")
+    assert record.reason(RECORD_SHARDS - 1) == (
+        "one of more than 500 different reasons: the worker's log has it"
+    )
+    again = ProgressTeller(datastore.state, GROUP, "w/1", "BASE", "record")
+    again.tell(None, {3: Progress(1)})
+    [record] = worker_records(group_entries(datastore)).values()
+    assert record.shards.keys() == {3}, "nothing is left of the process before"
+    first.leave()
+    assert not worker_records(group_entries(datastore))
+
+
+def test_while_nobody_can_assign_shards_their_reason_says_why(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = StoreCoordinator(datastore.state)
+
+    def refuse(*_: object) -> None:
+        raise InvalidRequest("the value of state key 'groups/x' has 2000000 bytes")
+
+    monkeypatch.setattr(coordinator, "assign", refuse)
+    with working(datastore, coordinator, Recorder()):
+        wait_until(lambda: read(datastore, coordinator).takes_nothing != "", "it has reported")
+        lag = read(datastore, coordinator)
+    why = "w takes and assigns no shards: the value of state key 'groups/x' has 2000000 bytes"
+    assert lag.takes_nothing == why
+    assert reasons(lag) == {f"no worker has it just now: it is being assigned to one of w; {why}"}
+    assert read(datastore, coordinator).takes_nothing == "", "the worker has left"
 
 
 @pytest.mark.parametrize("shards", [4, 4096])

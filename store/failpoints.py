@@ -28,9 +28,13 @@ FAILPOINTS: Final[set[str]] = set()
 forgotten."""
 
 
-class FailpointReached(BaseException):
-    """Raised by the ``raise`` action. Not an :class:`Exception`, so that no handler takes it for an
-    ordinary failure."""
+class ProcessEnds(BaseException):
+    """Stands for the end of the process where tests have several in one. No handler takes it for
+    an error, also where every other one of a function is caught."""
+
+
+class FailpointReached(ProcessEnds):
+    """Raised by the ``raise`` action."""
 
 
 class _Plan:

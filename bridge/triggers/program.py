@@ -48,6 +48,10 @@ BATCH_CELLS_MAX: Final = 10_000
 """Cells of one batch: what a worker holds of one shard at a time, and what runs again after a crash
 in it."""
 
+PAUSE_ROWS: Final = 5
+"""Fewer than a worker has threads, each of which may wait with one cell; more than the bad cells
+that usually lie side by side."""
+
 _MARK: Final = "__cellfeed_trigger__"
 
 
@@ -60,13 +64,17 @@ class Trigger:
     function: Callable[..., Any]
     column: str
     group: str
-    retry: Retry = DEFAULT_RETRY
+    retry: Retry = field(default_factory=lambda: DEFAULT_RETRY)
     parked_max: int = 100
     """Parked cells at which the trigger stops and says so. Cells that only wait behind a parked one
     of their row key do not count."""
 
     parked_retry_s: float = 60.0
     """How often parked cells are tried again."""
+
+    pause_rows: int | None = PAUSE_ROWS
+    """Rows whose cells fail alike, and none runs between them, at which a worker pauses the trigger
+    and probes by itself; None: it never does. See ``circuit.py``."""
 
     start: Start = EARLIEST
     """Where a new group begins, see ``start.py``."""
@@ -172,6 +180,7 @@ def trigger(
     order_by_row_key: bool = False,
     parked_max: int = 100,
     parked_retry_s: float = 60.0,
+    pause_rows: int | None = PAUSE_ROWS,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Marks a function to be called with the row key (UUID) of every new cell of ``column``: at
     least once, in log order within a shard.
@@ -186,7 +195,9 @@ def trigger(
     ``batch`` cells of one shard in log order; one that is not full waits ``batch_wait_s`` seconds
     for more. ``timeout_s``: seconds after which the process ends itself and the call counts as
     failed. ``order_by_row_key``: while a cell is parked, later ones of its row key wait parked
-    behind it. Raises InvalidRequest for what cannot be meant.
+    behind it. When cells of ``pause_rows`` rows fail alike and none runs between them, the worker
+    pauses the trigger and probes until one runs; None: never. Raises InvalidRequest for what cannot
+    be meant.
     """
     check_column_name(column)
     if batch is not None and (type(batch) is not int or not 1 <= batch <= BATCH_CELLS_MAX):
@@ -202,6 +213,8 @@ def trigger(
             f"group={group!r}: a name that is not empty, and not that of an export (export/NAME),"
             " an index (index.NAME.vN) or the gateways (__gateways)"
         )
+    if pause_rows is not None and (type(pause_rows) is not int or pause_rows < 1):
+        raise InvalidRequest(f"pause_rows={pause_rows!r}: 1 row or more, or None")
     checked_retry, checked_start = check_retry(retry), check_start(start)
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,6 +231,7 @@ def trigger(
             checked_retry,
             parked_max,
             parked_retry_s,
+            pause_rows,
             checked_start,
             batch,
             batch_wait_s,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest, Unavailable
 
 _DOUBLINGS_MAX: Final = 40
 """Beyond it every wait is the longest one: a store may be away for a million tries."""
@@ -25,14 +25,15 @@ class ProcessEnded(Exception):
 @dataclass(frozen=True)
 class RetryPolicy:
     """How often a failing cell is tried before it is parked, and how long between the tries:
-    doubling from ``first_wait_s`` to ``longest_wait_s``.
+    doubling from ``first_wait_s`` to ``longest_wait_s``. The defaults last three minutes: they
+    survive a provider that is started again.
 
     Raises InvalidRequest for less than one try or a negative wait.
     """
 
-    attempts: int = 5
+    attempts: int = 20
     first_wait_s: float = 0.1
-    longest_wait_s: float = 5.0
+    longest_wait_s: float = 15.0
 
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
@@ -52,8 +53,14 @@ Retry = RetryPolicy | Mapping[type[BaseException], RetryPolicy]
 """One policy for all errors, or one for each kind. The nearest kind counts: of an error's classes
 in the order of its MRO the first that has a policy."""
 
-DEFAULT_RETRY: Final = RetryPolicy()
-"""Also for kinds of errors that a mapping has no policy for."""
+DEFAULT_RETRY: Final[Mapping[type[BaseException], RetryPolicy]] = {
+    BaseException: RetryPolicy(),
+    ProcessEnded: RetryPolicy(attempts=5),
+    TimedOut: RetryPolicy(attempts=5),
+    Unavailable: RetryPolicy(longest_wait_s=5.0),
+}
+"""Also for kinds of errors that a mapping has no policy for. A cell that ends its process takes the
+others there with it, so it has fewer tries. A store that is away costs no tries, only waits."""
 
 
 def check_retry(retry: object) -> Retry:
@@ -82,4 +89,9 @@ def policy_for(retry: Retry, kind: type[BaseException]) -> RetryPolicy:
     last error says whether there is another one."""
     if isinstance(retry, RetryPolicy):
         return retry
-    return next((retry[each] for each in kind.__mro__ if each in retry), DEFAULT_RETRY)
+    return next(
+        policies[each]
+        for policies in (retry, DEFAULT_RETRY)
+        for each in kind.__mro__
+        if each in policies
+    )

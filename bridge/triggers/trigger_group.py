@@ -34,6 +34,7 @@ from cellfeed.bridge.groups.definition import check_definition
 from cellfeed.bridge.groups.member import CLAIM_AGAIN_S, GroupMember
 from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.groups.work_threads import WorkThreads
+from cellfeed.bridge.triggers.circuit import Circuit
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
     changed_lineage,
     choices,
@@ -102,8 +103,11 @@ class TriggerGroup:
         """Shards whose parked cells are to be tried again: all of them, or (False) only those asked
         for by hand."""
         self._stopped_because: str | None = None
+        self._circuit = Circuit(trigger.group, trigger.pause_rows)
+        self._probed_last = -1
+        """The shard that had the last probe of a pause."""
         self._take_over = TakeOver(
-            trigger, datastore, coordinator, self._parked, self.membership, deadlines
+            trigger, datastore, coordinator, self._parked, self.membership, deadlines, self._circuit
         )
         self._lost_because: str | None = None
         """Why nobody knows where the work continues, when the group's offsets were lost."""
@@ -169,7 +173,8 @@ class TriggerGroup:
         if not self._member.report_is_due():
             return
         lost = f"stands still: {self._lost_because}" if self._lost_because is not None else None
-        self._member.report(lost or self._stopped_because, self.progress())
+        because = lost or self._stopped_because or self._circuit.paused_because
+        self._member.report(because, self.progress())
 
     def hear_heads(self, changed: Mapping[int, Head]) -> None:
         """Has the shards whose heads changed visited by the next :meth:`start_work`."""
@@ -193,7 +198,9 @@ class TriggerGroup:
         self._release_stopped()
         with suppress(Unavailable):
             self._member.give_back()
-        if self._stopped_because is None:
+        if self._stopped_because is None and self._circuit.paused_because is not None:
+            self._probe(pool, heads)
+        elif self._stopped_because is None:
             live: dict[int, ShardRun] = {}
             any_live_has_work = False
             for shard in sorted(self._to_visit):
@@ -218,6 +225,29 @@ class TriggerGroup:
                 self.sweeping = sweeper.submit(partial(self._sweep.run, list(live.values())))
                 self._working |= dict.fromkeys(live, self.sweeping)
         return bool(self._working)
+
+    def _probe(self, pool: WorkThreads, heads: Mapping[int, Head]) -> None:
+        """While the trigger pauses: hands the next shard that has cells to a thread when a probe is
+        due. Shards take turns, so that one whose cell is bad by itself ends no hope."""
+        if not self._circuit.probe_is_due:
+            return
+        waiting = sorted(
+            shard
+            for shard, run in self._runs.items()
+            if run.has_work(heads[shard].watermark) and not run.stop.is_set()
+        )
+        if not waiting and not self._working:
+            self._circuit.nothing_waits()
+        free = [
+            shard
+            for shard in waiting
+            if shard not in self._working and not self._backoff.has_to_wait(shard)
+        ]
+        if not free:
+            return
+        shard = next((each for each in free if each > self._probed_last), free[0])
+        self._probed_last = shard
+        self._working[shard] = pool.submit(partial(self._work, self._runs[shard], None))
 
     def drain(self) -> bool:
         """Asks every run to end and gives back those that have. True when all are given back and

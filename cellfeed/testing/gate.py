@@ -26,14 +26,15 @@ from cellfeed.store.engines.contract.values import (
     Replica,
 )
 from cellfeed.store.errors import Unavailable
+from cellfeed.store.failpoints import ProcessEnds
 from cellfeed.store.histories import History
 from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from cellfeed.testing.checked_state import CheckedState
 
 
-class WorkerKilled(BaseException):
-    """Ends the threads of a worker that was killed. Not an :class:`Exception`: nothing in the
-    worker or in a trigger function is to handle it."""
+class WorkerKilled(ProcessEnds):
+    """Ends the threads of a worker that was killed: nothing in the worker or in a trigger function
+    is to handle it."""
 
 
 class Gate:

@@ -41,7 +41,9 @@ class WatchedTrigger(Trigger):
     @classmethod
     def of(cls, trigger: Trigger, gate: Gate, watch: Watch) -> WatchedTrigger:
         values = {each.name: getattr(trigger, each.name) for each in fields(Trigger)}
-        return cls(**{**values, "retry": without_waits(trigger.retry)}, gate=gate, watch=watch)
+        # A run of the kit has few rows and many faults: it would pause for them.
+        changed = {"retry": without_waits(trigger.retry), "pause_rows": None}
+        return cls(**{**values, **changed}, gate=gate, watch=watch)
 
     def caller(self, store: CellStore, shard: int) -> Callable[[Sequence[StoredCell]], object]:
         call = super().caller(store, shard)

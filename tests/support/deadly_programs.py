@@ -3,8 +3,10 @@ and one when it ends, so that every one is seen."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +32,10 @@ def exit_soon() -> None:
     os._exit(9)
 
 
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
 _DEEDS: Final[Mapping[str, Callable[[], object]]] = {
     "exit": lambda: os._exit(9),
     "crash": lambda: ctypes.string_at(0),
@@ -38,6 +44,10 @@ _DEEDS: Final[Mapping[str, Callable[[], object]]] = {
     "slow": lambda: time.sleep(1.0),
     "nap": lambda: time.sleep(0.5),
     "exit soon": exit_soon,
+    "interrupt": lambda: raise_it(KeyboardInterrupt()),
+    "cancel": lambda: raise_it(asyncio.CancelledError()),
+    "close": lambda: raise_it(GeneratorExit()),
+    "leave": lambda: sys.exit(3),
 }
 """What a cell's body may ask for, under ``do``."""
 
@@ -66,7 +76,7 @@ def deadly(settings: Mapping[str, Any]) -> list[Trigger]:
         "retry": {
             TimedOut: RetryPolicy(TIMED_OUT_TRIES),
             ProcessEnded: RetryPolicy(ENDED_TRIES),
-            Exception: RetryPolicy(1),
+            BaseException: RetryPolicy(1),
         },
         "timeout_s": settings.get("timeout_s"),
         "parked_retry_s": float(settings.get("parked_retry_s", 60)),

@@ -43,11 +43,16 @@ class Recorder:
     """A trigger that notes every cell that it runs. ``before`` is called in each run, and may wait
     or raise."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry: RetryPolicy | None = None, pause_rows: int | None = None) -> None:
         self.cells: list[tuple[int, int]] = []
         self.before: Callable[[Cell], object] = lambda _: None
 
-        @trigger(column="BASE", group=GROUP, retry=RetryPolicy(2, 0.01, 0.01))
+        @trigger(
+            column="BASE",
+            group=GROUP,
+            retry=retry or RetryPolicy(2, 0.01, 0.01),
+            pause_rows=pause_rows,
+        )
         def record(row_key: UUID, *, cell: Cell) -> None:
             del row_key
             self.before(cell)

@@ -35,6 +35,7 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known,
 from cellfeed.bridge.triggers.operate.reasons import (
     NOBODY,
     GroupSnapshot,
+    pauses,
     reason,
     takes_nothing,
     waits_because,
@@ -70,7 +71,8 @@ class ShardLag(msgspec.Struct, frozen=True):
 
 
 class GroupLag(msgspec.Struct, frozen=True):
-    """A trigger. ``waits_because``: why all of it stands still; empty when nothing keeps it.
+    """A trigger. ``waits_because``: why all of it stands still, or which workers pause because many
+    cells fail alike; empty when nothing keeps it.
     ``about``: as its workers last said."""
 
     group: str
@@ -186,7 +188,7 @@ class LagReader:
             seconds,
             self._parked.count(group),
             workers(snapshot),
-            snapshot.waits_because,
+            snapshot.waits_because or pauses(snapshot),
             shards,
             about,
             (

@@ -52,7 +52,8 @@ _OF_A_GROUP: Final[Sequence[tuple[str, str, Callable[[GroupLag], float]]]] = (
     ("shards_without_worker", "Shards that no live worker has.", lambda each: each.without_worker),
     (
         "stands_still",
-        "1 while nothing of it runs: paused, stopped, or its offsets were lost.",
+        "1 while nothing of it runs: paused, stopped, or its offsets were lost; or while a worker"
+        " pauses because many cells fail alike.",
         lambda each: bool(each.waits_because),
     ),
 )

@@ -16,6 +16,7 @@ from cellfeed.bridge.groups.progress_records import (
     Left,
     WorkerRecord,
 )
+from cellfeed.bridge.triggers.circuit import PAUSES
 from cellfeed.bridge.triggers.offsets.kept_offsets import choices
 
 NOBODY: Final = ""
@@ -49,6 +50,16 @@ def waits_because(group: str, pause: Pause | None, lost: str | None, stopped: st
     if lost is not None:
         return f"stands still: {lost}; {choices(group)}"
     return f"stopped: {stopped}; resume it: cellfeed parked resume {group}" if stopped else ""
+
+
+def pauses(snapshot: GroupSnapshot) -> str:
+    """Which live workers pause because many cells fail alike, and why; empty where none does."""
+    said = {
+        member: record.stands_still
+        for member in workers(snapshot)
+        if (record := snapshot.records.get(member)) and record.stands_still.startswith(PAUSES)
+    }
+    return "; ".join(f"{member} {because}" for member, because in sorted(said.items()))
 
 
 def workers(snapshot: GroupSnapshot) -> list[str]:

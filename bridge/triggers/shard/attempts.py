@@ -1,9 +1,13 @@
 """Running a trigger's function until it succeeds, its tries are used up, or it is time to stop.
 
-A store that is away is no fault of a cell: it takes none of its tries, and the shard waits. Crash
-points: see ``recorded_attempts.py`` (tries that are counted across processes) and ``deadlines.py``
-(time-outs); otherwise a call that did not come to its end leaves the offset before its cells, so
-they run again.
+Whatever a function raises is its cell's failure, ``KeyboardInterrupt`` and ``CancelledError`` too:
+a signal reaches the main thread of a process, never one that runs a function. A store that is away
+is no fault of a cell: it takes none of its tries, and the shard waits. While the trigger pauses
+(``circuit.py``), a cell makes way and keeps its tries.
+
+Crash points: see ``recorded_attempts.py`` (tries that are counted across processes) and
+``deadlines.py`` (time-outs); otherwise a call that did not come to its end leaves the offset before
+its cells, so they run again.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from cellfeed.bridge.triggers.shard.context import ShardContext
 from cellfeed.bridge.triggers.shard.position import Position
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import Unavailable
-from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.failpoints import ProcessEnds, declare, failpoint
 
 declare("trigger.before_run", "trigger.after_run")
 
@@ -49,7 +53,7 @@ STOPPED: Final = Stopped()
 class _Raised:
     """What one try came to, when not well."""
 
-    error: Exception | SystemExit
+    error: BaseException
     text: str
 
 
@@ -65,6 +69,10 @@ class Attempts:
         self._progress = context.progress
         self._stop = context.stop
         self._deadlines = context.of_trigger.deadlines
+        self._circuit = context.of_trigger.circuit
+        self._failures = context.of_trigger.failures
+        self._made_way: tuple[int, int] | None = None
+        """The cell, or first of a batch, that made way for a pause, and its tries."""
         self.overdue = False
         """Whether a call has timed out: it may be at it still."""
 
@@ -75,15 +83,17 @@ class Attempts:
         on_record: bool = False,
         suspect: bool = False,
         attempts_max: int | None = None,
+        is_parked: bool = False,
     ) -> Result:
         """Runs the function for cells: several of a batch, or one. ``on_record``: counted
         beforehand, see ``recorded_attempts.py``; for one cell.
 
         ``suspect``: it has ended a process before, as any with a try on record may have.
-        ``attempts_max``: at most so many tries, whatever the policy allows.
+        ``attempts_max``: at most so many tries, whatever the policy allows. ``is_parked``: it is
+        tried again, and says nothing about the trigger when it fails.
         """
         if not on_record:
-            return self._run(cells, 0, attempts_max, counted=True)
+            return self._run(cells, 0, attempts_max, counted=True, is_parked=is_parked)
         left = self._recorded.of(cells[0].added_id)
         ended = left.attempts if left else 0
         if left and ended >= (attempts_max or self._trigger.policy_for(left.kind).attempts):
@@ -96,16 +106,27 @@ class Attempts:
             if not may_run:
                 return STOPPED
             self._position.make_sure()
-            result = self._run(cells, ended, attempts_max, counted=False)
+            result = self._run(cells, ended, attempts_max, counted=False, is_parked=is_parked)
             if suspect and isinstance(result, Done):
                 self._recorded.end()  # at once: it must not count for what the next suspect does
         return result
 
     def _run(
-        self, cells: Sequence[StoredCell], ended: int, attempts_max: int | None, *, counted: bool
+        self,
+        cells: Sequence[StoredCell],
+        ended: int,
+        attempts_max: int | None,
+        *,
+        counted: bool,
+        is_parked: bool,
     ) -> Result:
-        attempts, times_away, first = ended, 0, cells[0].added_id
+        times_away, first = 0, cells[0].added_id
+        attempts = ended
+        if not is_parked:
+            attempts, self._made_way = max(ended, self._tries_before(first)), None
         while True:
+            if not self._circuit.may_try():
+                return STOPPED if is_parked else self._make_way(first, attempts)
             try:
                 if not counted:
                     self._recorded.begin(first)
@@ -119,13 +140,20 @@ class Attempts:
                 self._position.make_sure()
                 continue
             if raised is None:
+                self._circuit.succeeded()
                 return DONE
             if isinstance(raised, Stopped):
                 return STOPPED
             attempts += 1
+            what = f"{_named(cells)} of shard {self._shard}"
+            self._failures.failed(what, attempts, raised.error, raised.text)
+            if not is_parked:
+                self._circuit.failed(cells[0].row_key, raised.error)
             policy = self._trigger.policy_for(type(raised.error))
             if attempts >= (attempts_max or policy.attempts):
-                return Failed(raised.text, attempts, ended)
+                if is_parked or len(cells) > 1 or self._circuit.may_park():
+                    return Failed(raised.text, attempts, ended)
+                return self._make_way(first, attempts)
             # its text may quote a body
             self._progress.because = (
                 f"{_named(cells)} failed {attempts} times: {type(raised.error).__name__}"
@@ -133,6 +161,15 @@ class Attempts:
             if self._stop.wait(policy.wait_s(attempts)):
                 return STOPPED
             self._position.make_sure()
+
+    def _tries_before(self, first: int) -> int:
+        """Tries of a cell that made way for a pause, in this run of its shard."""
+        return self._made_way[1] if self._made_way and self._made_way[0] == first else 0
+
+    def _make_way(self, first: int, attempts: int) -> Stopped:
+        self._made_way = first, attempts
+        self._progress.because = f"cell {first} waits: the trigger {self._circuit.paused_because}"
+        return STOPPED
 
     def _try(self, cells: Sequence[StoredCell]) -> _Raised | Stopped | None:
         failpoint("trigger.before_run")
@@ -146,9 +183,9 @@ class Attempts:
                 # its cells run again.
                 self._stop.set()
                 return STOPPED
-        except Unavailable:
+        except (Unavailable, ProcessEnds):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             return _Raised(error, traceback.format_exc(limit=-8))
         finally:
             self._progress.running = None
@@ -164,14 +201,14 @@ class Attempts:
             lambda error: self._note_time_out(cells, error),
         )
         self._deadlines.begin(call)
-        failed: Exception | SystemExit | None = None
+        failed: BaseException | None = None
         try:
             self._call(cells)
-        except (Exception, SystemExit) as error:
-            failed = error
-        except BaseException:
+        except ProcessEnds:
             self._deadlines.end(call)
             raise
+        except BaseException as error:
+            failed = error
         if not self._deadlines.end(call):
             return False
         if failed is not None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from cellfeed.bridge.coordination.contract import Claim
 from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import Progress
+from cellfeed.bridge.triggers.circuit import Circuit
+from cellfeed.bridge.triggers.failure_log import FailureLog
 from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
 from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
@@ -29,6 +31,8 @@ class TriggerContext:
     parked: ParkedCells
     membership: Membership
     deadlines: Deadlines
+    circuit: Circuit
+    failures: FailureLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ class ParkedRetry:
             on_record=True,
             suspect=cell.ended > 0,
             attempts_max=None if cell.held else _ONE_TRY,
+            is_parked=True,
         )
 
     def _stored(self, cell: ParkedCell) -> StoredCell | None:

@@ -34,7 +34,7 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.errors import CellfeedError, Unavailable
-from cellfeed.store.failpoints import failpoint
+from cellfeed.store.failpoints import ProcessEnds, failpoint
 from cellfeed.store.limits import SCAN_BYTES_MAX
 
 _log = logging.getLogger("cellfeed.triggers")
@@ -63,7 +63,9 @@ class Sweep:
         try:
             self._run_cells(runs)
             self._save(runs)
-        except (Exception, SystemExit) as error:
+        except ProcessEnds:
+            raise
+        except BaseException as error:
             _log.debug("%s: each shard continues by itself: %s", self._trigger.group, error)
             for run in runs:
                 run.leave_sweep()

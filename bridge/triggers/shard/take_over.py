@@ -25,6 +25,8 @@ from collections.abc import Mapping, Sequence
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.start import StartOfGroup
+from cellfeed.bridge.triggers.circuit import Circuit
+from cellfeed.bridge.triggers.failure_log import FailureLog
 from cellfeed.bridge.triggers.offsets.gathered_saves import (
     OFFSETS_IN_A_COMMIT_MAX,
     GatheredSaves,
@@ -56,6 +58,7 @@ class TakeOver:
         parked: ParkedCells,
         membership: Membership,
         deadlines: Deadlines | None = None,
+        circuit: Circuit | None = None,
     ) -> None:
         self._trigger = trigger
         self._datastore = datastore
@@ -64,7 +67,14 @@ class TakeOver:
             GatheredSaves(coordinator, trigger.group) if trigger.saves_lazily else coordinator
         )
         self._context = TriggerContext(
-            trigger, datastore, saves, parked, membership, deadlines or Deadlines()
+            trigger,
+            datastore,
+            saves,
+            parked,
+            membership,
+            deadlines or Deadlines(),
+            circuit or Circuit(trigger.group, trigger.pause_rows),
+            FailureLog(trigger.group),
         )
         self._start = StartOfGroup(datastore, coordinator, trigger.group, trigger.start)
         self._recorded = GroupAttempts(datastore.state, trigger.group, datastore.name)

@@ -3,6 +3,7 @@ reported."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid5
@@ -13,7 +14,7 @@ from cellfeed.bridge.triggers.program import RetryPolicy, trigger
 from cellfeed.store.cells.cell import Cell, Outcome
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
-from cellfeed.store.failpoints import FAILPOINTS
+from cellfeed.store.failpoints import FAILPOINTS, ProcessEnds
 from cellfeed.testing import FaultNeverHappened, Kit, NotIdle, RunOutcome, TriggerStopped
 
 NAMESPACE = UUID("0b6dbf6c-6f0f-5d5b-a26f-2e3b0f3f6f4a")
@@ -123,7 +124,7 @@ def test_what_is_not_a_trigger_is_refused(kit: Kit) -> None:
 
 
 def test_a_defect_that_ends_a_worker_is_raised(kit: Kit) -> None:
-    class Defect(BaseException):
+    class Defect(ProcessEnds):
         """Nothing that a trigger function may raise."""
 
     put(kit, KEYS[:1])
@@ -145,6 +146,20 @@ def test_a_poisoned_cell_is_tried_as_often_as_the_policy_says_then_parked_with_i
     assert (parked.row_key, parked.attempts) == (str(KEYS[3]), 3)
     assert "no such card" in parked.error
     assert [kit.runs(key) for key in KEYS] == [3 if key == KEYS[3] else 1 for key in KEYS]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1)],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_function_raises_is_its_cells_failure(kit: Kit, error: BaseException) -> None:
+    put(kit)
+    kit.poison(KEYS[3], error=error)
+    kit.run_until_idle(follow)
+    [parked] = kit.parked(follow)
+    assert (parked.row_key, parked.attempts) == (str(KEYS[3]), 3)
+    assert type(error).__name__ in parked.error
 
 
 def test_a_cell_that_fails_fewer_times_than_it_is_tried_runs(kit: Kit) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,12 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 GROUP = "deadly"
+RAISED = {
+    "interrupt": "KeyboardInterrupt",
+    "cancel": "CancelledError",
+    "close": "GeneratorExit",
+    "leave": "SystemExit",
+}
 SHARDS = 4
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
@@ -158,6 +165,29 @@ def assert_run_or_parked(store: Datastore, worker: Supervised) -> None:
     assert check_run_or_parked(
         cells, done, [cell.cell_id for cell in ParkedCells(store.state).all()]
     ) == {"I14": []}
+
+
+def test_what_a_function_raises_ends_no_process_and_is_in_its_log_and_a_signal_still_ends_it(
+    store: Datastore, store_worker: Supervised
+) -> None:
+    coordinator = StoreCoordinator(store.state)
+    put(store, 0, range(30))
+    bad = {deed: put(store, 1, range(n, n + 1), do=deed)[0] for n, deed in enumerate(RAISED)}
+    put(store, 1, range(100, 130))
+    store_worker.run_until(lambda: caught_up(store, coordinator), "everything is run or parked")
+    assert store_worker.exit_codes == []
+    errors = {
+        (cell.partition, cell.added_id): cell.error for cell in ParkedCells(store.state).all()
+    }
+    assert set(errors) == set(bad.values())
+    log = (store_worker.tmp_path / "log").read_text()
+    for deed, error in RAISED.items():
+        assert error in errors[bad[deed]]
+        assert re.search(rf"trigger deadly: cell \d+ of shard 1 failed(.|\n)+{error}", log)
+    assert_run_or_parked(store, store_worker)
+    assert store_worker.process is not None
+    store_worker.process.terminate()
+    assert store_worker.process.wait(30) == 0
 
 
 @pytest.mark.parametrize("deed", ["exit", "crash", "kill"])

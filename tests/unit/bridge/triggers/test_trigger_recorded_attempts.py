@@ -15,11 +15,17 @@ from cellfeed.bridge.triggers.shard.run import CHUNK_CELLS
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StaleWriter
-from cellfeed.store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
+from cellfeed.store.failpoints import (
+    FailpointReached,
+    ProcessEnds,
+    clear_failpoints,
+    passes,
+    set_failpoint,
+)
 from tests.support.trigger_steps import GROUP, Worker, row
 
 
-class Died(BaseException):
+class Died(ProcessEnds):
     """Stands for the end of the process: nothing of the product catches it."""
 
 

@@ -42,7 +42,7 @@ ONCE, TWICE, SIX = RetryPolicy(1), RetryPolicy(2), RetryPolicy(6)
         (KeyError, SIX),
         (TimedOut, RetryPolicy(3)),
         (ProcessEnded, SIX),
-        (SystemExit, DEFAULT_RETRY),
+        (SystemExit, RetryPolicy()),
     ],
 )
 def test_the_policy_of_the_nearest_class_counts(
@@ -56,6 +56,14 @@ def test_the_policy_of_the_nearest_class_counts(
     }
     assert policy_for(retry, kind) == policy
     assert policy_for(TWICE, kind) == TWICE
+
+
+def test_the_default_policy_lasts_minutes_and_spares_processes() -> None:
+    policy = policy_for(DEFAULT_RETRY, ConnectionError)
+    assert 120 <= sum(policy.wait_s(each) for each in range(1, policy.attempts)) <= 300
+    assert policy_for({ValueError: ONCE}, ConnectionError) == policy
+    for kind in (ProcessEnded, TimedOut):
+        assert policy_for(DEFAULT_RETRY, kind).attempts == 5
 
 
 def test_a_cell_is_tried_as_often_as_the_policy_for_its_error_says(datastore: Datastore) -> None:

@@ -42,7 +42,7 @@ class MySqlCounters:
         self._server = server
         self._meta = meta
         self._state = state
-        counters = f"{self._meta}.shard_counter"
+        self.table = counters = f"{self._meta}.shard_counter"
         # One value for all counters: taking thousands of rows apart costs the driver ten times as
         # much as splitting a text.
         fields = (
@@ -113,12 +113,14 @@ class MySqlCounters:
 
     def fields_of(self, connection: Connection[Any], shard: int, fields: str) -> Sequence[Any]:
         """Raises ShardMoving when the counter is not there."""
-        rows = query(
-            connection, f"SELECT {fields} FROM {self._meta}.shard_counter WHERE shard = {shard}"
-        )
+        rows = query(connection, f"SELECT {fields} FROM {self.table} WHERE shard = {shard}")
         if not rows:
-            raise ShardMoving(f"{self._server} does not hold shard {shard}")
+            raise self.moved(shard)
         return rows[0]
+
+    def moved(self, shard: int) -> ShardMoving:
+        """The error where a shard has no counter."""
+        return ShardMoving(f"{self._server} does not hold shard {shard}")
 
 
 def _weighted(shard: int, head: Head) -> int:

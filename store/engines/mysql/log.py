@@ -45,6 +45,23 @@ _SCAN_STEP: Final = 2_000
 ones are fetched row by row."""
 
 
+_SEARCH: Final = """
+    WITH RECURSIVE search (low, high, middle) AS (
+        SELECT log_start, next_added_id, (log_start + next_added_id) DIV 2
+        FROM {0} WHERE shard = {2}
+        UNION ALL
+        SELECT
+            IF(cell.created_at < {3}, middle + 1, low),
+            IF(cell.created_at < {3}, high, middle),
+            IF(cell.created_at < {3}, (middle + 1 + high) DIV 2, (low + middle) DIV 2)
+        FROM search JOIN {1} AS cell ON cell.added_id = search.middle WHERE low < high
+    )
+    SELECT MAX(low), MIN(high) FROM search"""
+"""A binary search by id on the server, in one snapshot: created_at never goes back within a shard
+(E4), so it needs no index on it. Of a table of counters, a table of cells, a shard and a moment.
+Its end is where both bounds are equal, or an id that has no cell."""
+
+
 class MySqlLog:
     """Of the shards of one server. Raises DataDamaged for a cell that is not the one that was
     written, and for a gap; Trimmed; ShardMoving."""
@@ -122,23 +139,27 @@ class MySqlLog:
 
     def locate(self, shard: int, created_at_us: int) -> int:
         """As the contract's."""
+        cell_table, wanted = self._table(shard), sql_moment(created_at_us)
         with self._server.connection() as connection:
-            low, high = map(
-                int, self._counters.fields_of(connection, shard, "log_start, next_added_id")
+            [(low, high)] = query(
+                connection, _SEARCH.format(self._counters.table, cell_table, shard, wanted)
             )
-            # created_at never goes back within a shard (E4): a binary search by id needs no index
-            # on it.
+            if low is None:
+                raise self._counters.moved(shard)
+            # The server stopped at an id that a restore left out (E23): the next one counts there.
+            low, high = int(low), int(high)
             while low < high:
                 middle = (low + high) // 2
-                sql = f"SELECT added_id, created_at >= {sql_moment(created_at_us)} FROM {self._database(shard)}.cell WHERE added_id >= {middle} AND added_id < {high} ORDER BY added_id LIMIT 1"  # noqa: E501
+                sql = (
+                    f"SELECT added_id, created_at >= {wanted} FROM {cell_table} WHERE added_id >="
+                    f" {middle} AND added_id < {high} ORDER BY added_id LIMIT 1"
+                )
                 rows = query(connection, sql)
                 if not rows or int(rows[0][1]):
                     high = middle
                 else:
                     low = int(rows[0][0]) + 1
-            # What was trimmed away during the search was below the place looked for, or was it:
-            # then the log begins behind it now.
-            return max(low, self._counters.log_start(connection, shard))
+        return low
 
     def _scan_together(
         self, ranges: Sequence[LogRange], indexes: Sequence[int]

@@ -22,7 +22,14 @@ from cellfeed.assembly.clusters import (
 )
 from cellfeed.assembly.datastore import open_datastore
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
-from cellfeed.cli.output import JsonOption, cluster_line, console, print_json, progress_bar
+from cellfeed.cli.output import (
+    JsonOption,
+    cluster_line,
+    console,
+    node_advice,
+    print_json,
+    progress_bar,
+)
 from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
@@ -63,6 +70,7 @@ def init(
             "minions": done.minions,
             "was_there": done.was_there,
             "semi_sync": done.semi_sync,
+            "advice": done.advice,
         }
         mode = "semi-synchronously" if done.semi_sync else "asynchronously"
         minions = f", {' and '.join(done.minions)} follow {mode}" if done.minions else ", no minion"
@@ -70,7 +78,8 @@ def init(
             as_json,
             fields,
             f"{done.cluster}: {done.master} is"
-            f" master{minions}{' (as before)' if done.was_there else ''}",
+            f" master{minions}{' (as before)' if done.was_there else ''}"
+            + "".join(f"\n  {name}: {advice}" for name, advice in done.advice.items()),
         )
 
 
@@ -131,6 +140,8 @@ def status(
             )
         if cluster["error"]:
             console.print(f"  {cluster['error']}", highlight=False)
+        for advice in node_advice(cluster):
+            console.print(advice, highlight=False)
         table = Table("node", "role", "state", "breaker", "cells", "behind", "", box=None)
         for node in cluster["nodes"]:
             state = "up" if node["up"] else Text("down", "red")

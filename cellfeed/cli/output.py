@@ -131,6 +131,11 @@ def cluster_line(cluster: Mapping[str, Any]) -> str:
     )
 
 
+def node_advice(cluster: Mapping[str, Any]) -> list[str]:
+    """What the operator of each node should know, a line each."""
+    return [f"  {node['name']}: {node['advice']}" for node in cluster["nodes"] if node["advice"]]
+
+
 def fail(error: CellfeedError, as_json: bool = False) -> typer.Exit:
     """Prints an error; what to raise then."""
     if as_json:

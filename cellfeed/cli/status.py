@@ -14,7 +14,7 @@ from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.cli.group_control import lag_cells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.instance_status import InstanceStatus, read_status
-from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
+from cellfeed.cli.output import JsonOption, cluster_line, console, node_advice, print_json
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.cells.cell import moment
@@ -97,6 +97,8 @@ def _print_storage(found: InstanceStatus, datastore: str) -> None:
         )
     for cluster in found.clusters:
         console.print(cluster_line(cluster), highlight=False)
+        for advice in node_advice(cluster):
+            console.print(advice, highlight=False)
     for erasure in found.erasures:
         asked = moment(erasure.asked_at_us).isoformat(timespec="seconds")
         reason = f": {erasure.error}" if erasure.error else ""

@@ -17,6 +17,7 @@ from cellfeed.run_dir import RunDir
 from cellfeed.servers.kafka import KafkaServer
 from cellfeed.servers.life import LocalServer
 from cellfeed.servers.mariadb import Account, MariaDbServer
+from cellfeed.servers.memory import memory_bytes, pool_bytes
 from cellfeed.servers.zookeeper import ZooKeeperServer
 from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.errors import NotFound
@@ -44,6 +45,7 @@ def configured_server(directory: RunDir, config: Config, name: str) -> LocalServ
                     server.server_id,
                     _settings(directory, server.settings, "mariadb.cnf"),
                     accounts,
+                    () if server.settings else (_pool_option(config),),
                 )
             case ZooKeeperServerConfig():
                 return ZooKeeperServer(
@@ -79,6 +81,11 @@ def own_clusters(config: Config) -> list[str]:
         for cluster in config.datastore.clusters
         if local.issuperset(node.name for node in cluster.nodes)
     ]
+
+
+def _pool_option(config: Config) -> str:
+    servers = sum(isinstance(server, MariaDbServerConfig) for server in config.servers)
+    return f"--innodb-buffer-pool-size={pool_bytes(servers, memory_bytes())}"
 
 
 def _settings(directory: RunDir, given: str | None, shipped: str) -> Path:

@@ -17,6 +17,7 @@ configuration's.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +30,7 @@ from cellfeed.store.clusters.operating.replication_mode import follow_configurat
 from cellfeed.store.engines.mysql.checks import check_server, refuse
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.memory import memory_advice
 from cellfeed.store.engines.mysql.replication import (
     check_mariadb,
     follow,
@@ -54,13 +56,15 @@ _OF_THE_SERVER: Final = frozenset({"mysql", "information_schema", "performance_s
 @dataclass(frozen=True)
 class Initialised:
     """What ``init_cluster`` did. ``was_there``: the cluster had been made before. ``semi_sync``:
-    the mode of replication that it has."""
+    the mode of replication that it has. ``advice``: by server, what its operator should know of its
+    memory."""
 
     cluster: str
     master: str
     minions: list[str]
     was_there: bool
     semi_sync: bool
+    advice: dict[str, str]
 
 
 def init_cluster(
@@ -128,7 +132,19 @@ def init_cluster(
 
 
 def _initialised(cluster: ClusterServers, role: Role, *, was_there: bool) -> Initialised:
-    return Initialised(cluster.name, role.master, role.minions, was_there, role.semi_sync)
+    return Initialised(
+        cluster.name, role.master, role.minions, was_there, role.semi_sync, _memory_advice(cluster)
+    )
+
+
+def _memory_advice(cluster: ClusterServers) -> dict[str, str]:
+    """Of the servers that answer."""
+    found = {}
+    for name, server in cluster.servers.items():
+        with suppress(CellfeedError), server.connection() as connection:
+            if (advice := memory_advice(connection)) is not None:
+                found[name] = advice
+    return found
 
 
 def _in_wanted_mode(cluster: ClusterServers, role: Role) -> Role:

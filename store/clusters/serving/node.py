@@ -92,6 +92,10 @@ class NodeEngine(RewritableEngine, Protocol):
         terms: WriteTerms | None = None,
     ) -> int: ...
 
+    def memory_advice(self) -> str | None:
+        """What the node's operator should know of its memory, in a sentence; None when nothing."""
+        ...
+
     def kept_shards(self) -> list[int]:
         """Shards that have left the node's cluster, or are about to, and whose rows it still
         has."""

@@ -31,7 +31,8 @@ class NodeRole(StrEnum):
 class NodeStatus:
     """``up``: it answered when it was last looked at; ``error`` says why not, or which damage a
     read met in its tables. ``breaker``: ``open`` while it is left alone. ``cells``: what it held
-    when it last reported; ``behind``: how many fewer than the node that held most."""
+    when it last reported; ``behind``: how many fewer than the node that held most. ``advice``: what
+    its operator should know of its memory."""
 
     name: str
     role: NodeRole
@@ -40,6 +41,7 @@ class NodeStatus:
     cells: int
     behind: int
     error: str | None
+    advice: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +150,19 @@ def _nodes(cluster: Cluster, role: Role | None) -> list[NodeStatus]:
             ends[name] - trimmed[name],
             most - ends[name],
             node.why_not or node.damaged,
+            _advice(node),
         )
         for name, node in cluster.nodes.items()
     ]
+
+
+def _advice(node: StorageNode) -> str | None:
+    if node.why_not is not None:
+        return None
+    try:
+        return node.call(lambda engine: engine.memory_advice())
+    except CellfeedError:
+        return None
 
 
 def _role_of(node: StorageNode, role: Role | None) -> NodeRole:

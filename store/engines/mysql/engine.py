@@ -41,6 +41,7 @@ from cellfeed.store.engines.mysql.key_reads import MySqlKeyReads
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.locked_counters import CounterLocks
 from cellfeed.store.engines.mysql.log import MySqlLog
+from cellfeed.store.engines.mysql.memory import memory_advice
 from cellfeed.store.engines.mysql.migrations import check_schema, migrate
 from cellfeed.store.engines.mysql.promises import promised_database, read_promise
 from cellfeed.store.engines.mysql.put import Encoding, PutStatements
@@ -256,6 +257,11 @@ class MySqlEngine:
         """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is
         the shard's own."""
         return self._erase.run(row_key, shard_of(row_key, self._shards), cells_max, terms)
+
+    def memory_advice(self) -> str | None:
+        """See :mod:`cellfeed.store.engines.mysql.memory`."""
+        with self._server.connection() as connection:
+            return memory_advice(connection)
 
     def kept_shards(self) -> list[int]:
         """Shards that have left this server's cluster, or are about to, and whose rows it still

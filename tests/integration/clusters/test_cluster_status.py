@@ -179,6 +179,10 @@ def test_status_tells_the_same_to_people_and_machines(
             r" the oldest for \d+\.\d s",
             text,
         ), text
+        # The servers of the tests have 64 MiB.
+        advice = "innodb_buffer_pool_size is 64 MiB: a store that grows beyond it waits"
+        assert [node["advice"].startswith(advice) for node in told["nodes"]] == [True] * 3
+        assert " ".join(text.split()).count(advice) == 3
     replication(cluster, "START")
 
 

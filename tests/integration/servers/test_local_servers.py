@@ -29,6 +29,7 @@ from cellfeed.servers.kafka import KafkaServer
 from cellfeed.servers.kafka_jars import JarsUnavailable, kafka_class_path
 from cellfeed.servers.life import start_server
 from cellfeed.servers.mariadb import Account, MariaDbServer
+from cellfeed.servers.memory import memory_bytes, pool_bytes
 from cellfeed.servers.zookeeper import JARS, ZooKeeperServer
 from cellfeed.store.errors import Unavailable
 from tests.support import local_mariadb
@@ -660,3 +661,14 @@ def test_a_configured_server_has_the_nodes_account_and_the_shipped_settings(plac
         place / "run" / "servers" / "c1-a",
         SETTINGS / "mariadb.cnf",
     )
+    share = pool_bytes(1, memory_bytes())
+    assert server.options == (f"--innodb-buffer-pool-size={share}",)
+
+
+def test_settings_of_ones_own_are_not_overridden(place: Path) -> None:
+    config = one_node(3399)
+    config["servers"][0]["settings"] = "own.cnf"
+    server = configured_server(RunDir(place / "run"), load_config(written(place, config)), "c1-a")
+    assert isinstance(server, MariaDbServer)
+    assert server.settings == place / "run" / "own.cnf"
+    assert server.options == ()

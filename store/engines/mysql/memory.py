@@ -42,8 +42,8 @@ def memory_advice(connection: Connection[Any]) -> str | None:
 
 
 def advice(pool_bytes: int, used: float, missed: float) -> str | None:
-    """See :func:`memory_advice`: of a pool of so many bytes, the part of it that is in use, and of
-    the pages looked for the part that was read from disk (0 to 1)."""
+    """See :func:`memory_advice`. ``used``: the part of the pool's pages in use; ``missed``: of the
+    pages looked for, the part that was read from disk (both 0 to 1)."""
     size = f"innodb_buffer_pool_size is {pool_bytes >> 20} MiB"
     wanted = "give it half of the host's memory or more"
     if pool_bytes < POOL_BYTES_MIN:

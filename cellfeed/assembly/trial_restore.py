@@ -28,10 +28,12 @@ from typing import BinaryIO, Final, NamedTuple
 
 from cellfeed.bridge.backups.kept_state import restored
 from cellfeed.signals import raise_if_asked, uninterrupted
+from cellfeed.store.backups.binlogs.archive import archives_in
+from cellfeed.store.backups.binlogs.tailed_folder import with_tails
 from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import Identities
 from cellfeed.store.backups.erasures import recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import OnProgress, restore
@@ -59,11 +61,13 @@ _EMPTY_BYTES: Final = 1 << 20
 
 
 class Trial(NamedTuple):
-    """What was restored: ids of all logs, rows that were erased again, entries of the state."""
+    """What was restored: ids of all logs, rows that were erased again, entries of the state.
+    ``behind_gap``: logs whose archived binlogs have ids behind a gap, which a restore refuses."""
 
     ids: int
     erased: int
     state_entries: int
+    behind_gap: int = 0
 
 
 def try_restore(
@@ -72,12 +76,43 @@ def try_restore(
     tmp_dir: Path,
     on_progress: OnProgress = lambda *_: None,
     identities: Identities | None = None,
+    *,
+    is_tailed: bool = False,
 ) -> Trial:
     """Does it, in a folder inside ``tmp_dir``. ``chain``: a full backup and its increments, in
-    order, decrypted with ``identities`` where they are encrypted. Raises DataDamaged where the
-    backup cannot be restored, InvalidRequest without that directory, StorageUnavailable where it
-    has too little room or fails."""
+    order, decrypted with ``identities`` where they are encrypted; ``is_tailed``: with what archived
+    binlogs hold beyond it. Raises DataDamaged where the backup cannot be restored, InvalidRequest
+    without that directory, StorageUnavailable where it has too little room or fails."""
     manifest = chain[-1].manifest
+    archived = sum(each.size_bytes() for each in archives_in(folder.place, manifest.datastore))
+    needed = bytes_needed(sum(each.manifest.bytes for each in chain) + archived)
+    with (
+        _temporary(tmp_dir, needed) as place,
+        with_tails(
+            folder, manifest.datastore, identities, place.with_name("binlogs.restoring")
+        ) as tailed,
+    ):
+        if is_tailed:
+            found = tailed.chain(tailed.get(None, manifest.datastore))
+            chain = with_identities(found, identities)
+        planned = _planned(tailed, chain, identities)
+
+        def report(done: int, total: int) -> None:
+            raise_if_asked()
+            on_progress(done, total)
+
+        with SqliteTarget(place, manifest.datastore, manifest.shards) as target:
+            restore(planned, target, report)
+        _compare_opened(planned, place)
+        return Trial(
+            sum(log.end - log.log_start for log in planned.logs.values()),
+            len(planned.erased),
+            len(planned.state),
+            len(tailed.beyond),
+        )
+
+
+def _planned(folder: BackupFolder, chain: list[Backup], identities: Identities | None) -> Plan:
     register = Register(folder.place, identities=identities)
     erasures = recorded_in(register, chain[-1], folder.later(chain[-1]))
     now_us = time.time_ns() // 1000
@@ -85,21 +120,7 @@ def try_restore(
     with dictionaries_known(chain):
         erased = to_erase(chain, entries, erasures)
     back = restored(entries, now_us, [row_key for keys in erased.values() for row_key in keys])
-    planned = plan(chain, back, [], {}, now_us, "a trial restore", erased)
-
-    def report(done: int, total: int) -> None:
-        raise_if_asked()
-        on_progress(done, total)
-
-    with _temporary(tmp_dir, bytes_needed(sum(each.manifest.bytes for each in chain))) as place:
-        with SqliteTarget(place, manifest.datastore, manifest.shards) as target:
-            restore(planned, target, report)
-        _compare_opened(planned, place)
-    return Trial(
-        sum(log.end - log.log_start for log in planned.logs.values()),
-        len(planned.erased),
-        len(planned.state),
-    )
+    return plan(chain, back, [], {}, now_us, "a trial restore", erased)
 
 
 def bytes_needed(backup_bytes: int) -> int:

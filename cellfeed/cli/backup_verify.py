@@ -35,7 +35,8 @@ def verify_backup(
             "--restore",
             help=(
                 "When it is whole, restore it into a temporary embedded store, too, compare that"
-                " with the backup, and remove it."
+                " with the backup, and remove it; the newest one with what archived binlogs hold"
+                " beyond it."
             ),
         ),
     ] = False,
@@ -96,7 +97,8 @@ def verify_backup(
     tried: Trial | None = None
     if trial and not wrong:
         try:
-            tried = _tried(folder, chain, tmp_dir or Path(tempfile.gettempdir()), identities)
+            place = tmp_dir or Path(tempfile.gettempdir())
+            tried = _tried(folder, chain, place, identities, is_tailed=backup is None)
         except DataDamaged as error:
             wrong.append(str(error))
     if as_json:
@@ -133,10 +135,22 @@ def verify_backup(
             f" entries of the state; {tried.erased} rows erased again",
             highlight=False,
         )
+        if tried.behind_gap:
+            console.print(
+                f"archived binlogs of {tried.behind_gap} logs have ids behind a gap: a restore is"
+                " refused without --readers-ahead raise-epoch",
+                style="red",
+                highlight=False,
+            )
 
 
 def _tried(
-    folder: BackupFolder, chain: list[Backup], tmp_dir: Path, identities: Identities | None
+    folder: BackupFolder,
+    chain: list[Backup],
+    tmp_dir: Path,
+    identities: Identities | None,
+    *,
+    is_tailed: bool,
 ) -> Trial:
     with ending_at_signals(), progress_bar() as bar:
         task = bar.add_task("restoring on trial (cells)", total=None)
@@ -146,4 +160,5 @@ def _tried(
             tmp_dir,
             lambda done, total: bar.update(task, completed=done, total=total),
             identities,
+            is_tailed=is_tailed,
         )

@@ -168,7 +168,7 @@ def _backups(directory: RunDir, config: Config) -> list[dict[str, Any]]:
                 "binlogs": {
                     name: {
                         "age_s": None if at.at_us is None else max(0.0, (now_us - at.at_us) / 1e6),
-                        "gap": at.gap or None,
+                        "gap": report.open_gap(name) or None,
                         "error": at.error or None,
                     }
                     for name, at in report.binlogs.items()

@@ -107,6 +107,14 @@ class Report(msgspec.Struct, frozen=True):
         ]
         return max(begun_us, min(reached)) if len(reached) == len(self.binlogs) else begun_us
 
+    def open_gap(self, cluster: str) -> str:
+        """Why the archive of a cluster has a gap that no whole backup has closed yet; empty where
+        it has none."""
+        archived = self.binlogs[cluster]
+        if self.begun_at_us is None or archived.since_us is None:
+            return archived.gap
+        return archived.gap if archived.since_us > self.begun_at_us else ""
+
     def age_s(self, now_us: int) -> float | None:
         """Seconds since the recovery point; None where there is none."""
         return (

@@ -193,6 +193,10 @@ class BinlogArchive:
         self._remove(MARKER)
         self.place.remove_if_empty()
 
+    def size_bytes(self) -> int:
+        """Of its pieces, as far as the place says."""
+        return sum(self.place.size(_piece_name(number)) or 0 for number in self.numbers())
+
     def _by_pieces(self) -> Reached:
         numbers = self.numbers()
         if not numbers:

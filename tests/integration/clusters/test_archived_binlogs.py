@@ -5,73 +5,41 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.binlogs.archive import BinlogArchive, archives_in
+from cellfeed.store.backups.binlogs.archive import archives_in
 from cellfeed.store.backups.binlogs.archiver import ArchivedCluster, BinlogArchiver
 from cellfeed.store.backups.binlogs.covered import remove_superfluous, superfluous
-from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.due import Archived, Report
 from cellfeed.store.backups.encryption import Recipients
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.cells.body_codec import ERASED_BODY
-from cellfeed.store.cells.cell import NewCell, StoredCell, moment
+from cellfeed.store.cells.cell import moment
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import DataDamaged, ProtectData
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
+from tests.support.archived_binlogs import (
+    archive_of,
+    archiving,
+    back_up,
+    configured,
+    engine_of,
+    log_of,
+    put,
+    restored,
+    target,
+)
 from tests.support.cli_commands import done, refused
-from tests.support.cluster_steps import put_until_stored
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-
-
-@dataclass
-class Archiving:
-    """An archiver that runs, and what it has reported."""
-
-    reports: list[Archived] = field(default_factory=list)
-
-    def await_now(self) -> None:
-        """Returns when all that is acknowledged by now is archived."""
-        now_us = time.time_ns() // 1000
-        wait_until(
-            lambda: bool(self.reports) and (self.reports[-1].at_us or 0) > now_us,
-            "the binlog is archived",
-            timeout_s=60,
-        )
-
-
-@contextmanager
-def archiving(
-    cluster: TestCluster,
-    folder: BackupFolder,
-    engine: ClusteredEngine,
-    to: Recipients | None = None,
-) -> Iterator[Archiving]:
-    told, stop = Archiving(), threading.Event()
-    archived = ArchivedCluster(cluster.admin, engine.history, folder.place, to)
-    archiver = BinlogArchiver(archived, lambda _, each: told.reports.append(each), flush_s=0.1)
-    thread = threading.Thread(target=archiver.run, args=(stop,))
-    thread.start()
-    try:
-        told.await_now()
-        yield told
-    finally:
-        stop.set()
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -83,53 +51,6 @@ def folder(tmp_path: Path) -> BackupFolder:
 def store(cluster: TestCluster) -> Iterator[Datastore]:
     with Datastore(ClusteredEngine(DATASTORE, SHARDS, {"c1": cluster.openers()})) as opened:
         yield opened
-
-
-def put(store: Datastore, cells: Sequence[NewCell]) -> None:
-    put_until_stored(engine_of(store), list(cells))
-
-
-def engine_of(store: Datastore) -> ClusteredEngine:
-    assert isinstance(store.engine, ClusteredEngine)
-    return store.engine
-
-
-def back_up(
-    store: Datastore, folder: BackupFolder, onto: Backup | None = None, to: Recipients | None = None
-) -> Backup:
-    return create(folder, Source(engine_of(store), belongs), onto=onto, recipients=to)
-
-
-def archive_of(folder: BackupFolder) -> BinlogArchive:
-    [archive] = archives_in(folder.place)
-    return archive
-
-
-def log_of(store: Datastore, shard: int, count: int) -> list[StoredCell]:
-    """So many cells, once readers see them."""
-    wait_until(lambda: store.heads()[shard].watermark == count, "the cells are shown")
-    return store.engine.scan(shard, 0, 5_000)
-
-
-def restored(folder: BackupFolder, tmp_path: Path, *options: str) -> dict[int, list[StoredCell]]:
-    """The logs of an embedded store that the folder was restored into."""
-    into = target(tmp_path)
-    done("restore", folder.path, "--into", into, "--config", configured(tmp_path), *options)
-    engine = SqliteEngine(into / "data" / DATASTORE, DATASTORE, SHARDS)
-    try:
-        return {shard: engine.scan(shard, 0, 5_000) for shard in range(SHARDS)}
-    finally:
-        engine.close()
-
-
-def target(tmp_path: Path) -> Path:
-    return tmp_path / f"restored-{len(list(tmp_path.glob('restored-*')))}"
-
-
-def configured(tmp_path: Path) -> Path:
-    path = tmp_path / "restored.yaml"
-    path.write_text(f"datastore: {{name: {DATASTORE}, shards: {SHARDS}, directory: data}}\n")
-    return path
 
 
 def test_acknowledged_cells_that_no_increment_holds_survive_the_loss_of_the_whole_cluster(

@@ -231,6 +231,14 @@ def test_the_recovery_point_is_as_old_as_the_archive_that_is_furthest_behind() -
     assert Report(binlogs=both).recovery_us is None
 
 
+def test_a_gap_is_reported_until_a_whole_backup_has_begun_behind_it() -> None:
+    archived = {"c1": Archived(5_000_000, 9_000_000, "purged"), "c2": Archived(1, 9_000_000)}
+    assert Report("x", 4_999_999, binlogs=archived).open_gap("c1") == "purged"
+    assert Report("x", 5_000_000, binlogs=archived).open_gap("c1") == ""
+    assert Report(binlogs=archived).open_gap("c1") == "purged"
+    assert Report("x", 4_999_999, binlogs=archived).open_gap("c2") == ""
+
+
 def test_an_embedded_datastore_has_no_binlogs() -> None:
     with pytest.raises(InvalidRequest, match="an embedded datastore has none"):
         check_config(Config(backups=[BackupsConfig("backups", binlogs=True)]))

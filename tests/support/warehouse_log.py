@@ -19,7 +19,9 @@ SHARD = 7
 class Log:
     """A shard's log: one cell per id, holes where ``ids`` has none."""
 
-    def __init__(self, ids: Sequence[int], event_format: EventFormat | None = None) -> None:
+    def __init__(
+        self, ids: Sequence[int], event_format: EventFormat | None = None, shard: int = SHARD
+    ) -> None:
         event_format = event_format or AvroFormat(1)
         self.records: list[tuple[int, bytes]] = []
         self.cells: list[tuple[int, bytes, str, int, bytes]] = []
@@ -35,7 +37,7 @@ class Log:
                 b"",
             )
             self.records.append(
-                (added_id, event_format.encode(SHARD, cell, row_key_text(key), body))
+                (added_id, event_format.encode(shard, cell, row_key_text(key), body))
             )
             self.cells.append((added_id, key, cell.column_name, cell.ref_key, body))
 

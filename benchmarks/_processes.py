@@ -87,8 +87,8 @@ class Process:
 class Worker(Process):
     """A worker over the datastore in ``directory``; ``url`` once entered."""
 
-    def __init__(self, directory: str | Path) -> None:
-        super().__init__(_serve_http, directory=str(directory))
+    def __init__(self, directory: str | Path, shards: int = 16) -> None:
+        super().__init__(_serve_http, directory=str(directory), shards=shards)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -124,7 +124,9 @@ def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -
     from cellfeed.store.datastore import Datastore
     from cellfeed.store.http.server.worker import run_worker
 
-    with Datastore.open_embedded(Path(settings["directory"])) as datastore:
+    with Datastore.open_embedded(
+        Path(settings["directory"]), shards=settings["shards"]
+    ) as datastore:
         run_worker(datastore, stop=stop, on_started=connection.send)
 
 

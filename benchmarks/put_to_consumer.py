@@ -111,7 +111,9 @@ def run_embedded(seconds: float) -> list[Passage]:
     )
 
 
-def put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, float]]:
+def put_evenly(
+    client: Client, cells: list[Put], puts_per_s: int = PUTS_PER_S
+) -> dict[str, tuple[float, float]]:
     """When each put started and when it was acknowledged, by row key."""
     sent: dict[str, tuple[float, float]] = {}
     failures: list[BaseException] = []
@@ -126,7 +128,7 @@ def put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, float
                     number = next(numbers, None)
                 if number is None:
                     return
-                time.sleep(max(0.0, begun + number / PUTS_PER_S - time.monotonic()))
+                time.sleep(max(0.0, begun + number / puts_per_s - time.monotonic()))
                 started = time.monotonic()
                 client.put_cell(*cells[number])
                 sent[str(cells[number][0])] = started, time.monotonic()

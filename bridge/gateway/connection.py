@@ -36,12 +36,12 @@ from cellfeed.bridge.gateway.limits import (
     LARGE_FRAME_BYTES,
     REFUSALS_TOLD_MAX,
     REFUSALS_TOLD_S,
-    REPEATED_FETCH_BYTES_MAX,
     SEND_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.users import ANONYMOUS
+from cellfeed.bridge.gateway.wire.fetch_request import read_fetch
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
 from cellfeed.bridge.gateway.wire.protocol import (
@@ -100,10 +100,6 @@ class Connection:
         self._requests = RequestQueue[_Request]()
         self._answering = False
         self._is_deaf = False
-        self._last_fetch: tuple[bytes, bytes, object] = (b"", b"", None)
-        """The last Fetch: the bytes before its correlation id, the bytes behind it, and the parsed
-        request. A consumer that waits for new records sends the very same one twice a second.
-        Parsing it again would be most of its cost."""
 
     async def serve(self) -> None:
         """Ends when the connection does; errors of the peer are logged, not raised."""
@@ -132,6 +128,7 @@ class Connection:
             for half in halves:
                 half.cancel()
             await asyncio.gather(*halves, return_exceptions=True)
+            self._context.kept_fetches.left(self._number)
             await self._close()
 
     async def _close(self) -> None:
@@ -232,14 +229,10 @@ class Connection:
                 f"version {head.version} of API {head.api_key} is not spoken here;"
                 f" {api.versions[0]} to {api.versions[1]} are"
             )
+        if head.api_key == api_01_fetch.KEY:
+            return _Request(head, read_fetch(frame, head))
         if len(frame) > LARGE_FRAME_BYTES:
             return _Request(head, await self._context.in_thread(read_request, frame, head))
-        if head.api_key == api_01_fetch.KEY and len(frame) <= REPEATED_FETCH_BYTES_MAX:
-            before, behind, last = self._last_fetch
-            if frame[8:] != behind or frame[:4] != before:
-                last = read_request(frame, head)
-                self._last_fetch = (frame[:4], frame[8:], last)
-            return _Request(head, last)
         return _Request(head, read_request(frame, head))
 
     # --- out --------------------------------------------------------------------------------------

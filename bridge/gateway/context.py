@@ -12,6 +12,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.coordination.contract import Offsets
+from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
 from cellfeed.bridge.gateway.groups.active_groups import ActiveGroups
 from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
@@ -38,6 +39,7 @@ class GatewayContext:
     heads: LogHeads
     blocks: Blocks
     newest: Newest
+    kept_fetches: KeptFetches
     groups: GroupTable
     cluster: GatewayCluster
     active_groups: ActiveGroups

@@ -20,10 +20,6 @@ LARGE_FRAMES_BYTES_MAX: Final = 64 << 20
 """Large requests that are read or parsed at the same time, all connections together, each with at
 most twice what has come of it; the next one waits in its sender's socket."""
 
-REPEATED_FETCH_BYTES_MAX: Final = 4 << 10
-"""A Fetch up to this is kept with its connection, taken to pieces, until the next one: some 100
-partitions, and ten times as much memory."""
-
 REQUEST_ELEMENTS_MAX: Final = 150_000
 """Array elements in one request, nested ones too: every partition of a topic with SHARDS_MAX
 shards, twice. Bounds the objects made of a frame."""
@@ -60,6 +56,17 @@ FETCH_WAIT_MAX_S: Final = 60.0
 FETCH_BYTES_MAX: Final = 32 << 20
 """Record bytes in one Fetch answer, whatever the request says; one batch is always sent, so a
 consumer never stands still."""
+
+FETCH_PARTITIONS_KEPT_MAX: Final = 500_000
+"""Partitions that are kept of fetches, all connections together, some 600 bytes each: 120 consumers
+of 4,096 partitions, or 4,000 of 125. Who gets no room is answered in full each time."""
+
+FETCH_SESSION_PARTITIONS_MAX: Final = 150_000
+"""Partitions of one fetch session: as many as one request may name."""
+
+FETCH_KEPT_S: Final = 120.0
+"""What is kept of a fetch makes room for others when it was not used for so long; one that is older
+makes room for a larger one. Kafka's ``min.incremental.fetch.session.eviction.ms``."""
 
 FETCH_WORK_S: Final = 0.5
 """After this a Fetch answers with what it has: it may pass over any number of cells that a view

@@ -29,6 +29,7 @@ from cellfeed.bridge.events.registry import SchemaRegistry, envelope_schema_id
 from cellfeed.bridge.events.registry_http import registry_app
 from cellfeed.bridge.gateway.connection import Connection
 from cellfeed.bridge.gateway.context import GatewayContext
+from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
 from cellfeed.bridge.gateway.groups.active_groups import ActiveGroups
 from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
@@ -186,6 +187,7 @@ class Gateway:
             heads=heads,
             blocks=blocks,
             newest=Newest(engine, self._executor),
+            kept_fetches=KeptFetches(heads),
             groups=self._groups,
             cluster=self._cluster,
             active_groups=ActiveGroups(
@@ -347,7 +349,10 @@ class Gateway:
         while True:
             await asyncio.sleep(SECURITY_LOOK_S)
             try:
-                context.security = await context.in_thread(read_security, self._datastore.state)
+                security = await context.in_thread(read_security, self._datastore.state)
+                if security != context.security:
+                    context.security = security
+                    context.kept_fetches.wake()
             except CellfeedError as error:
                 _log.warning(
                     "users and ACLs cannot be read just now, and stay as they were: %s", error

@@ -21,6 +21,7 @@ import pytest
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.security.users import (
@@ -32,6 +33,7 @@ from cellfeed.bridge.gateway.security.users import (
     put_user,
 )
 from cellfeed.bridge.gateway.server import Gateway, GatewayConfig
+from cellfeed.bridge.gateway.wire.fetch_request import read_fetch
 from cellfeed.bridge.gateway.wire.protocol import read_head, read_request, write_response
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
@@ -854,7 +856,8 @@ class Running(NamedTuple):
         frame = head_bytes(key, version) + encoded(key, version, values)
         head = read_head(frame, FLEXIBLE_FROM)
         peer = Peer(head.client_id, "127.0.0.1", version, "default", principal, 1, monotonic())
-        result = await APIS[key].handle(self.context, read_request(frame, head), head, peer)
+        read = read_fetch if key == api_01_fetch.KEY else read_request
+        result = await APIS[key].handle(self.context, read(frame, head), head, peer)
         answer = b"".join(result) if isinstance(result, list) else write_response(head, result)
         assert struct.unpack(">i", answer[:4]) == (len(answer) - 4,)
         return answer[4:]

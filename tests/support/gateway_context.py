@@ -12,9 +12,13 @@ from typing import Any, cast
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
+from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
 from cellfeed.bridge.gateway.security.users import Security
+from cellfeed.bridge.gateway.wire.fetch_request import fetch_of
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.engines.contract.values import Head
 
 CLAIM = Claim("__gateways", "__consumer_offsets", 5, "gateway-1", 77)
@@ -36,8 +40,32 @@ class Heads(dict[int, Head]):
     def is_read(self) -> None:
         """Nobody needs to know."""
 
-    async def wait_for_more(self, seen: Mapping[int, int], timeout_s: float) -> None:
-        self.waited_s.append(timeout_s)
+    def watch(self) -> Watch:
+        return Watch(self.waited_s)
+
+
+class Watch:
+    """Of heads that never change while somebody waits."""
+
+    def __init__(self, waited_s: list[float]) -> None:
+        self._waited_s = waited_s
+        self.changed: set[int] = set()
+
+    def follow(self, _shard: int) -> None:
+        """Has nothing to follow."""
+
+    unfollow = follow
+
+    def close(self) -> None:
+        """Has nothing to end."""
+
+    wake = close
+
+    def take(self) -> set[int]:
+        return set()
+
+    async def wait(self, timeout_s: float) -> None:
+        self._waited_s.append(timeout_s)
         await asyncio.sleep(min(timeout_s, 1.0))
 
 
@@ -96,6 +124,7 @@ class KnownHeads:
             heads=cast("Any", self.heads),
             blocks=cast("Any", self.blocks),
             newest=cast("Any", SimpleNamespace(reads=SimpleNamespace(goes_on=lambda *_: True))),
+            kept_fetches=KeptFetches(cast("Any", self.heads)),
             groups=self.groups,
             cluster=cast(
                 "Any",
@@ -116,11 +145,13 @@ class KnownHeads:
 
     def ask(self, handler: Any, version: int = 0, **fields: Any) -> Any:
         """What a handler answers to a request with these fields."""
-        request = SimpleNamespace(**fields)
-        head = SimpleNamespace(version=version)
+        request: Any = SimpleNamespace(**fields)
+        if handler is api_01_fetch:
+            request = fetch_of(request, version)
+        head = RequestHead(handler.KEY, version, 0, "", 0)
 
         async def asked() -> Any:
-            return await handler.handle(self.context, request, cast("Any", head), PEER)
+            return await handler.handle(self.context, request, head, PEER)
 
         return self.run(asked())
 

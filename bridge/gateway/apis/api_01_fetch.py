@@ -5,48 +5,51 @@ Long poll: answers when ``min_bytes`` are there, when a partition has an error, 
 skip). At the end of the log it waits. Beyond it, or before its start (trimmed cells, also while
 they were being read), the partition's answer is OFFSET_OUT_OF_RANGE. A topic with zstd is
 UNSUPPORTED_COMPRESSION_TYPE before version 10, as at a broker. At least one batch is sent however
-small ``max_bytes`` is. The session id in the answer is always 0 ("no session"), which every client
-accepts; incremental fetch sessions are left out because a full request for a few dozen partitions
-costs less than keeping them. A request that continues a session (another broker's, at this address
-before) is answered that there is none, and the client sends a full one. From version 13 on topics
-are named by id.
+small ``max_bytes`` is. From version 13 on topics are named by id.
+
+Fetch sessions (KIP-227) are kept for a connection
+(:mod:`cellfeed.bridge.gateway.fetch.kept_fetches`). A fetch looks at the partitions that may have
+something to say, not at all of them (:mod:`cellfeed.bridge.gateway.fetch.partitions`); a full fetch
+that repeats the one before it as well. Of those the longest unserved come first.
 
 After ``FETCH_WORK_S`` of reading it answers with the records so far: a view may leave out any
 number of cells. A read that begins in a topic ``@latest`` is shown the newest cells up to now, then
 every cell (:mod:`cellfeed.bridge.gateway.log.newest`).
-
-The response is written by hand: record bytes never pass through the schema library.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.fetch.kept_fetches import FULL_EPOCH, NO_SESSION, NO_SESSION_EPOCH
+from cellfeed.bridge.gateway.fetch.partitions import (
+    AskedPartition,
+    Partitions,
+    Run,
+    Terms,
+    by_topic,
+)
 from cellfeed.bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S, FETCH_WORK_S
 from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.bridge.gateway.log.newest import Reader
 from cellfeed.bridge.gateway.topics.topics import LATEST, Topic
-from cellfeed.bridge.gateway.wire.arrays import count, uvarint
-from cellfeed.bridge.gateway.wire.protocol import RequestHead, frame_parts
+from cellfeed.bridge.gateway.wire.fetch_answer import write_fetch, write_partition
+from cellfeed.bridge.gateway.wire.fetch_request import FIRST_WITH_TOPIC_IDS, FetchRequest
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import Trimmed, Unavailable
 
 _log = logging.getLogger("cellfeed.gateway")
 KEY: Final = 1
 VERSIONS: Final = (4, 17)
-_FIRST_WITH_TOPIC_IDS: Final = 13
-_FIRST_FLEXIBLE: Final = 12
-_WHOLE: Final = (0, -1)
-"""Session epochs of requests that name all that they want."""
-_COMMITTED: Final = 1
 _UNAUTHORIZED: Final = ErrorCode.topic_authorization_failed
 
 
@@ -58,6 +61,8 @@ class _Wanted(NamedTuple):
     bytes_max: int
     refused: ErrorCode
     """``none``, or why this topic is not for this client."""
+    absent: ErrorCode = ErrorCode.unknown_topic_or_partition
+    """What is said of a topic that is not there."""
 
 
 class _Answer(NamedTuple):
@@ -69,93 +74,141 @@ class _Answer(NamedTuple):
 
 @api(KEY, VERSIONS)
 async def handle(
-    context: GatewayContext, request: Any, head: RequestHead, peer: Peer
+    context: GatewayContext, request: FetchRequest, head: RequestHead, peer: Peer
 ) -> list[bytes]:
-    if getattr(request, "session_epoch", _WHOLE[0]) not in _WHOLE:
-        return _response(head, request, (), (), ErrorCode.fetch_session_id_not_found)
-    if head.version >= _FIRST_WITH_TOPIC_IDS:
-        topics = await context.topics_identified(topic.topic_id for topic in request.topics)
-        topics = [
-            None if context.topic_refused(peer, topic, "describe") else topic for topic in topics
-        ]
-        refused = {
-            topic.name: _UNAUTHORIZED
-            for topic in topics
-            if topic is not None and context.topic_refused(peer, topic, "read")
-        }
+    kept_fetches, connection = context.kept_fetches, peer.connection
+    runs: list[Run] | None = None
+    session_id = NO_SESSION
+    partitions: Partitions
+    if request.session_epoch == NO_SESSION_EPOCH:
+        partitions = repeated = kept_fetches.repeated(connection)
+        runs = repeated.follow(request)
+        is_kept = kept_fetches.keep(connection)
+    elif request.session_epoch == FULL_EPOCH:
+        partitions = session = kept_fetches.open(connection, request)
+        runs = session.runs()
+        is_kept = kept_fetches.keep(connection)
+        session_id = session.session_id if is_kept else NO_SESSION
     else:
-        topics = await context.topics_named(topic.topic for topic in request.topics)
-        refused = {
-            topic.name: ErrorCode.unsupported_compression_type
-            for topic in topics
-            if topic is not None and not _can_decompress(head, topic)
-        }
-        refused |= {
-            topic.topic: _UNAUTHORIZED
-            for topic in request.topics
-            if not context.may(peer, "topic", topic.topic, "read")
-        }
-    deadline_s = monotonic() + min(request.max_wait.total_seconds(), FETCH_WAIT_MAX_S)
-    shards = {
-        each.partition
-        for asked in request.topics
-        for each in asked.partitions
-        if 0 <= each.partition < context.engine.shards
-    }
-    all_wanted = _wanted(request, topics, refused)
+        continued = kept_fetches.continued(connection, request)
+        if isinstance(continued, ErrorCode):
+            return write_fetch(head, (), continued)
+        partitions, is_kept, session_id = continued, True, continued.session_id
+        if not len(partitions):
+            kept_fetches.left(connection)
+            session_id = NO_SESSION
+    try:
+        answers = await _answers(context, request, partitions, peer)
+    finally:
+        if not is_kept:
+            partitions.close()
+    return _response(head, request, answers, runs, session_id)
+
+
+async def _answers(
+    context: GatewayContext, request: FetchRequest, partitions: Partitions, peer: Peer
+) -> dict[AskedPartition, _Answer]:
+    """Of all partitions that may have something to say, when there is enough or the time is up."""
+    deadline_s = monotonic() + min(request.max_wait_ms / 1_000, FETCH_WAIT_MAX_S)
     context.heads.is_read()
-    if any(
-        wanted.offset > context.heads[wanted.partition].watermark
-        for wanted in all_wanted
-        if wanted.partition in shards
-    ):
-        # Another gateway may have shown more than this one has looked at yet; no client gets
-        # "out of range" by a watermark of a moment ago.
-        await context.heads.refresh()
-    live_starts = await _live_from(context, all_wanted, peer)
+    found: dict[AskedPartition, _Answer] = {}
     while True:
+        due = partitions.take_due(Terms(context.security, request.version))
+        all_wanted = await _wanted(context, request.version, due, peer)
+        shards = {each.partition for each in due if 0 <= each.partition < context.engine.shards}
+        if any(
+            wanted.offset > context.heads[wanted.partition].watermark
+            for wanted in all_wanted
+            if wanted.partition in shards
+        ):
+            # Another gateway may have shown more than this one has looked at yet; no client gets
+            # "out of range" by a watermark of a moment ago.
+            await context.heads.refresh()
+        live_starts = await _live_from(context, all_wanted, peer)
         seen = {shard: context.heads[shard] for shard in shards}
         answers, found_bytes, failed = await _read(
             context, all_wanted, seen, request.max_bytes, live_starts
         )
+        found.update(zip(due, answers, strict=True))
+        partitions.put_back(_with_more_to_say(due, answers))
         remaining_s = deadline_s - monotonic()
-        if not (
-            found_bytes >= max(request.min_bytes, 1) or failed or remaining_s <= 0 or not shards
+        if (
+            found_bytes >= max(request.min_bytes, 1)
+            or failed
+            or remaining_s <= 0
+            or not len(partitions)
+            or partitions.is_closed
         ):
-            await context.heads.wait_for_more(
-                {shard: known.watermark for shard, known in seen.items()}, remaining_s
-            )
-            if monotonic() < deadline_s or any(
-                context.heads[shard] is not known for shard, known in seen.items()
-            ):
-                continue
+            break
+        await partitions.wait(remaining_s)
+        if monotonic() >= deadline_s and not partitions.has_changed(
+            Terms(context.security, request.version)
+        ):
             # The time is up, and no head is another one than when it was read: so this is still the
             # answer.
-        _note_answered(context, all_wanted, answers, peer)
-        return _response(head, request, topics, answers)
+            break
+    _note_answered(context, all_wanted, answers, peer)
+    return found
 
 
-def _can_decompress(head: RequestHead, topic: Topic) -> bool:
-    return topic.compression is None or head.version >= topic.compression.fetch_version_min
+def _with_more_to_say(
+    due: Sequence[AskedPartition], answers: Sequence[_Answer]
+) -> list[AskedPartition]:
+    """Those that were given records last: they have their next turn behind the others."""
+    more: list[AskedPartition] = []
+    served: list[AskedPartition] = []
+    for each, answer in zip(due, answers, strict=True):
+        if answer.batches:
+            served.append(each)
+        elif answer.error is not ErrorCode.none or each.asked.offset < answer.watermark:
+            more.append(each)
+    return more + served
 
 
-def _wanted(
-    request: Any, topics: Sequence[Topic | None], refused: Mapping[str, ErrorCode]
+async def _wanted(
+    context: GatewayContext, version: int, due: Sequence[AskedPartition], peer: Peer
 ) -> list[_Wanted]:
-    # Leader epochs came with version 9.
+    """What is asked, with the topic and the rights as they are now."""
+    keys = list(dict.fromkeys(each.topic for each in due))
+    if version >= FIRST_WITH_TOPIC_IDS:
+        topics = await context.topics_identified(key for key in keys if isinstance(key, UUID))
+        topics = [
+            None if context.topic_refused(peer, topic, "describe") else topic for topic in topics
+        ]
+        refused = {
+            key: _UNAUTHORIZED
+            for key, topic in zip(keys, topics, strict=True)
+            if topic is not None and context.topic_refused(peer, topic, "read")
+        }
+    else:
+        topics = await context.topics_named(str(key) for key in keys)
+        refused = {
+            key: ErrorCode.unsupported_compression_type
+            for key, topic in zip(keys, topics, strict=True)
+            if topic is not None and not _can_decompress(version, topic)
+        }
+        refused |= {
+            key: _UNAUTHORIZED for key in keys if not context.may(peer, "topic", str(key), "read")
+        }
+    named = dict(zip(keys, topics, strict=True))
+    by_id = version >= FIRST_WITH_TOPIC_IDS
+    absent = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
     return [
         _Wanted(
-            topic,
+            named[each.topic],
             each.partition,
-            each.fetch_offset,
-            getattr(each, "current_leader_epoch", -1),
-            each.partition_max_bytes,
-            refused.get(name, ErrorCode.none),
+            each.asked.offset,
+            each.asked.current_leader_epoch,
+            each.asked.bytes_max,
+            refused.get(each.topic, ErrorCode.none),
+            absent,
         )
-        for topic, asked in zip(topics, request.topics, strict=True)
-        for name in [topic.name if topic is not None else getattr(asked, "topic", "")]
-        for each in asked.partitions
+        for each in due
     ]
+
+
+def _can_decompress(version: int, topic: Topic) -> bool:
+    return topic.compression is None or version >= topic.compression.fetch_version_min
 
 
 async def _live_from(
@@ -296,6 +349,8 @@ async def _batches(
 def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:
     if wanted.refused is not ErrorCode.none:
         return wanted.refused
+    if wanted.topic is None:
+        return wanted.absent
     error = context.partition_error(wanted.topic, wanted.partition)
     if error is ErrorCode.none and wanted.current_leader_epoch >= 0:
         error = context.epoch_error(wanted.partition, wanted.current_leader_epoch)
@@ -313,71 +368,55 @@ def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:
 
 def _response(
     head: RequestHead,
-    request: Any,
-    topics: Sequence[Topic | None],
-    answers: Sequence[_Answer],
-    error: ErrorCode = ErrorCode.none,
+    request: FetchRequest,
+    answers: Mapping[AskedPartition, _Answer],
+    runs: Sequence[Run] | None,
+    session_id: int,
 ) -> list[bytes]:
-    flexible = head.version >= _FIRST_FLEXIBLE
-    parts: list[bytes] = [struct.pack(">i", 0)]
-    if head.version >= 7:
-        parts.append(struct.pack(">hi", error, 0))
-    parts.append(count(len(topics), flexible))
-    remaining = iter(answers)
-    for asked, topic in zip(request.topics[: len(topics)], topics, strict=True):
-        parts.append(_topic_name(asked, head.version, topic))
-        parts.append(count(len(asked.partitions), flexible))
-        for each in asked.partitions:
-            parts += _partition(
-                each.partition,
-                next(remaining),
-                head.version,
-                request.isolation_level == _COMMITTED,
-                topic,
-            )
-        if flexible:
-            parts.append(b"\x00")
-    if flexible:
-        parts.append(b"\x00")
-    return frame_parts(head, parts)
+    """``runs``: the partitions of a full fetch, which are all answered. Of a session that continues
+    those are that have records, an error, or another watermark or log start than the client was
+    given."""
+    pieces = {
+        each: _partition(each, answer, request)
+        for each, answer in answers.items()
+        if runs is not None or answer.batches or each.told != _ends(answer)
+    }
+    for each, piece in pieces.items():
+        answer = answers[each]
+        each.told = None if answer.error is not ErrorCode.none else _ends(answer)
+        each.piece = b"".join(piece) if not answer.batches else None
+    if runs is None:
+        runs = by_topic(pieces)
+    topics = [(topic, len(run), _joined(run, pieces)) for topic, run in runs]
+    return write_fetch(head, topics, session_id=session_id)
 
 
-def _topic_name(asked: Any, version: int, topic: Topic | None) -> bytes:
-    if version >= _FIRST_WITH_TOPIC_IDS:
-        topic_id = topic.topic_id if topic else asked.topic_id
-        return bytes(topic_id.bytes) if topic_id else b"\x00" * 16
-    name: bytes = asked.topic.encode()
-    return (
-        uvarint(len(name) + 1) + name
-        if version >= _FIRST_FLEXIBLE
-        else struct.pack(">h", len(name)) + name
-    )
+def _ends(answer: _Answer) -> tuple[int, int]:
+    return answer.watermark, answer.log_start
 
 
-def _partition(
-    partition: int, answer: _Answer, version: int, committed: bool, topic: Topic | None
+def _joined(
+    run: Sequence[AskedPartition], pieces: Mapping[AskedPartition, Sequence[bytes]]
 ) -> list[bytes]:
-    flexible = version >= _FIRST_FLEXIBLE
-    error = answer.error
-    if (
-        topic is None
-        and error is ErrorCode.unknown_topic_or_partition
-        and version >= _FIRST_WITH_TOPIC_IDS
-    ):
-        error = ErrorCode.unknown_topic_id
-    # The last stable offset is the watermark: there are no transactions in the log, so both
-    # isolation levels read the same.
-    out = struct.pack(">ihqq", partition, error, answer.watermark, answer.watermark)
-    if version >= 5:
-        out += struct.pack(">q", answer.log_start)
-    # No transaction was aborted. Readers of uncommitted records get no list of them. For a topic
-    # that is not there brokers say "none" to everybody.
-    out += count(
-        0 if committed or answer.error is ErrorCode.unknown_topic_or_partition else -1, flexible
+    """Answers without records in few pieces, however many there are."""
+    kept = [each.piece for each in run]
+    parts: list[bytes] = []
+    start = 0
+    for at in [at for at, piece in enumerate(kept) if piece is None]:
+        parts.append(b"".join(kept[start:at]))  # type: ignore[arg-type]
+        parts += pieces[run[at]]
+        start = at + 1
+    parts.append(b"".join(kept[start:]))  # type: ignore[arg-type]
+    return parts
+
+
+def _partition(asked: AskedPartition, answer: _Answer, request: FetchRequest) -> list[bytes]:
+    return write_partition(
+        request.version,
+        asked.partition,
+        answer.error,
+        answer.watermark,
+        answer.log_start,
+        [batch.data for batch in answer.batches],
+        is_committed=request.is_committed,
     )
-    if version >= 11:
-        out += struct.pack(">i", -1)
-    records = [batch.data for batch in answer.batches]
-    size = sum(map(len, records))
-    out += uvarint(size + 1) if flexible else struct.pack(">i", size)
-    return [out, *records, b"\x00"] if flexible else [out, *records]

@@ -1,23 +1,28 @@
-"""What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and the fetches
-that wait for them to move.
+"""What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and who waits
+for them to move. A look costs what has changed since the last one, and so does waking the waiting.
 
 A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every
 ``POLL_INTERVAL_S``. Where cells are shown only once a minion has them, a wake-up comes a
 millisecond or two too early: the counters are looked at again, in small steps, until what is
 committed is shown. Wake-ups that come meanwhile are met by the next of these looks: a look asks
 every node of every cluster, so under load they are most of what a new cell costs.
+
+Every difference between two looks reaches everybody who follows the shard: the store says what has
+changed since a mark (E28). The mark moves only when those changes were taken here. A look that
+fails, or whose callers are gone, loses none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 
 from cellfeed.bridge.gateway.limits import FOLLOW_UP_S, WATCHED_S
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.engines.contract.values import Head, HeadChanges
 from cellfeed.store.limits import ADDED_ID_MAX
 
 
@@ -39,14 +44,14 @@ class LogHeads:
         self._executor = executor
         self._on_trim = on_trim
         self._heads: dict[int, Head] = {}
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {
-            shard: set() for shard in range(engine.shards)
-        }
-        self._reading: asyncio.Future[dict[int, Head]] | None = None
+        self._unshown: set[int] = set()
+        """Shards with cells that are committed, and not shown yet."""
+        self._watches: dict[int, set[HeadWatch]] = {}
+        self._mark: object | None = None
+        """Of the last look whose changes are known here."""
+        self._reading: asyncio.Future[HeadChanges] | None = None
         self._begun_s = float("-inf")
         """When the last look began."""
-        self._taken: asyncio.Future[dict[int, Head]] | None = None
-        """The last look whose result is known here."""
         self.epoch_changes = 0
         """How often a leader epoch has become another one."""
         self._woken = self._following = False
@@ -64,13 +69,9 @@ class LogHeads:
         """Reads the counters. What was committed before this call is seen when it returns; with
         ``asked_s``, what was before that moment of ``time.monotonic``: requests that were read
         together share a look, and some clients send one for each partition."""
-        reading = await self._look(asked_s)
-        heads = await asyncio.shield(reading)
-        if self._taken is not reading:
-            self._taken = reading
-            self._take(heads)
+        await asyncio.shield(await self._look(asked_s))
 
-    async def _look(self, asked_s: float | None) -> asyncio.Future[dict[int, Head]]:
+    async def _look(self, asked_s: float | None) -> asyncio.Future[HeadChanges]:
         """A look that began late enough, ended or not."""
         if self._reading is not None:
             if asked_s is not None and self._begun_s >= asked_s and not _has_failed(self._reading):
@@ -80,9 +81,16 @@ class LogHeads:
         if self._reading is None or self._reading.done():
             self._begun_s = time.monotonic()
             self._reading = asyncio.get_running_loop().run_in_executor(
-                self._executor, self._engine.heads
+                self._executor, self._engine.heads_since, self._mark
             )
+            self._reading.add_done_callback(self._looked)  # before anybody's who waits for it
         return self._reading
+
+    def _looked(self, reading: asyncio.Future[HeadChanges]) -> None:
+        if not _has_failed(reading):
+            changes = reading.result()
+            self._take(changes.heads)
+            self._mark = changes.mark
 
     def refresh_soon(self, on_error: Callable[[BaseException], None]) -> None:
         """Reads the counters in the background until all that was committed before this call is
@@ -128,33 +136,36 @@ class LogHeads:
                 self._woken = False
                 pauses_s = iter(FOLLOW_UP_S)
             await self.refresh()
-            if not self._all_shown() and (wait_s := next(pauses_s, None)) is not None:
+            if self._unshown and (wait_s := next(pauses_s, None)) is not None:
                 await asyncio.sleep(wait_s)
             elif not self._woken:
                 return
 
-    def _all_shown(self) -> bool:
-        return all(
-            head.watermark >= head.next_added_id or head.next_added_id == ADDED_ID_MAX
-            for head in self._heads.values()
-        )
+    def watch(self, shards: Iterable[int] = ()) -> HeadWatch:
+        """For somebody who waits for these shards' heads to change."""
+        watch = HeadWatch(self)
+        for shard in shards:
+            watch.follow(shard)
+        return watch
 
-    async def wait_for_more(self, seen: Mapping[int, int], timeout_s: float) -> None:
-        """Returns when the watermark of one of the shards differs from the one that was seen, or
-        after ``timeout_s``."""
-        if any(self._heads[shard].watermark != watermark for shard, watermark in seen.items()):
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for shard in seen:
-            self._waiting[shard].add(future)
+    @contextmanager
+    def somebody_waits(self) -> Iterator[None]:
+        """Wake-ups are followed until the end of the block, and for a while behind it."""
         self._waiters += 1
         try:
-            await asyncio.wait([future], timeout=timeout_s)
+            yield
         finally:
             self._waiters -= 1
             self._read_s = time.monotonic()
-            for shard in seen:
-                self._waiting[shard].discard(future)
+
+    def add_watch(self, shard: int, watch: HeadWatch) -> None:
+        self._watches.setdefault(shard, set()).add(watch)
+
+    def remove_watch(self, shard: int, watch: HeadWatch) -> None:
+        watches = self._watches[shard]
+        watches.discard(watch)
+        if not watches:
+            del self._watches[shard]
 
     def _take(self, heads: dict[int, Head]) -> None:
         for shard, head in heads.items():
@@ -168,18 +179,74 @@ class LogHeads:
                 self._on_erasure(shard)
             if head.log_start > (known.log_start if known is not None else 0):
                 self._on_trim(shard, head.log_start)
-            if (
+            if head.watermark < head.next_added_id < ADDED_ID_MAX:
+                self._unshown.add(shard)
+            else:
+                self._unshown.discard(shard)
+            wakes = (
                 known is None
                 or head.watermark > known.watermark
                 or head.log_start > known.log_start
                 or head.leader_epoch > known.leader_epoch
-            ):
-                for future in self._waiting[shard]:
-                    if not future.done():
-                        future.set_result(None)
+            )
+            for watch in self._watches.get(shard, ()):
+                watch.note(shard, wakes=wakes)
 
 
-def _has_failed(reading: asyncio.Future[dict[int, Head]]) -> bool:
+class HeadWatch:
+    """Shards whose heads somebody follows. ``changed``: those with another head since the last
+    :meth:`take`."""
+
+    def __init__(self, heads: LogHeads) -> None:
+        self._heads = heads
+        self._shards: set[int] = set()
+        self._woken = False
+        self._waiting: asyncio.Future[None] | None = None
+        self.changed: set[int] = set()
+
+    def follow(self, shard: int) -> None:
+        if shard not in self._shards:
+            self._shards.add(shard)
+            self._heads.add_watch(shard, self)
+
+    def unfollow(self, shard: int) -> None:
+        if shard in self._shards:
+            self._shards.discard(shard)
+            self._heads.remove_watch(shard, self)
+
+    def close(self) -> None:
+        """Follows nothing any more. Who waits is woken."""
+        for shard in list(self._shards):
+            self.unfollow(shard)
+        self.wake()
+
+    def take(self) -> set[int]:
+        """The shards that have changed. From here on :meth:`wait` waits for another change."""
+        changed, self.changed, self._woken = self.changed, set(), False
+        return changed
+
+    def note(self, shard: int, *, wakes: bool) -> None:
+        """The shard has another head. ``wakes``: there may be more to read."""
+        self.changed.add(shard)
+        if wakes:
+            self.wake()
+
+    def wake(self) -> None:
+        self._woken = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns when it was woken since the last :meth:`take`, or after ``timeout_s``. One task
+        waits at a time."""
+        if self._woken:
+            return
+        self._waiting = asyncio.get_running_loop().create_future()
+        with self._heads.somebody_waits():
+            await asyncio.wait([self._waiting], timeout=timeout_s)
+
+
+def _has_failed(reading: asyncio.Future[HeadChanges]) -> bool:
     return reading.done() and (reading.cancelled() or reading.exception() is not None)
 
 

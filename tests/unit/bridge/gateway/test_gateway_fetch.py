@@ -19,7 +19,6 @@ from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.limits import NEWEST_CELLS
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
-from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LogRange
@@ -119,13 +118,14 @@ def test_an_answer_whose_time_is_used_up_has_one_batch_and_every_partition_still
     """Without any time every answer is cut: of views in which nothing matches as well, below "now"
     and behind it."""
     given: list[int] = []
-    respond = api_01_fetch._response
+    read = api_01_fetch._read
 
-    def noted(head: RequestHead, request: Any, topics: Any, answers: Sequence[Any]) -> list[bytes]:
+    async def noted(*about: Any) -> tuple[list[Any], int, bool]:
+        answers, found_bytes, failed = await read(*about)
         given.append(sum(len(answer.batches) for answer in answers))
-        return respond(head, request, topics, answers)
+        return answers, found_bytes, failed
 
-    monkeypatch.setattr(api_01_fetch, "_response", noted)
+    monkeypatch.setattr(api_01_fetch, "_read", noted)
     monkeypatch.setattr(api_01_fetch, "FETCH_WORK_S", 0.0)
     with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as datastore:
         for start in range(0, 6_000, 1_000):

@@ -14,29 +14,22 @@ from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import StorageUnavailable
+from tests.support.fetched import fetched
 from tests.support.gateway_context import KnownHeads, topics_of
 
 BATCH_BYTES = 100
 
 
 class Fetches:
-    """Asks and keeps the answers before they become bytes. Every partition has one batch of
-    ``BATCH_BYTES`` from the offset that is asked for on."""
+    """Asks and keeps the answers. Every partition has one batch of ``BATCH_BYTES`` from the offset
+    that is asked for on."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.told = KnownHeads({0: Head(2, 9, 9, 3, 0), 1: Head(2, 9, 9, 3, 0)})
         self.raises: Exception | None = None
         self.answers: list[Any] = []
         self.error = ErrorCode.none
         self.told.blocks.read = self._read
-
-        def respond(
-            _head: Any, _request: Any, _topics: Any, answers: Any, error: Any = ErrorCode.none
-        ) -> list[bytes]:
-            self.answers, self.error = list(answers), error
-            return []
-
-        monkeypatch.setattr(api_01_fetch, "_response", respond)
 
     async def _read(self, _topic: Any, _partition: int, offset: int, *_: Any) -> list[Batch]:
         if self.raises is not None:
@@ -53,20 +46,29 @@ class Fetches:
             }
             for partition, offset in enumerate(offsets)
         ]
-        given = {"session_epoch": -1, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
-        self.told.ask(
+        given = {
+            "session_epoch": -1,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "isolation_level": 0,
+            **fields,
+        }
+        answer = self.told.ask(
             api_01_fetch,
             12,
             topics=topics_of(*partitions),
             max_wait=timedelta(seconds=wait_s),
             **given,
         )
-        return [each.error for each in self.answers]
+        response = fetched(answer, 12)
+        self.error = response.error_code
+        self.answers = [each for topic in response.responses for each in topic.partitions]
+        return [each.error_code for each in self.answers]
 
 
 @pytest.fixture
-def fetches(monkeypatch: pytest.MonkeyPatch) -> Fetches:
-    return Fetches(monkeypatch)
+def fetches() -> Fetches:
+    return Fetches()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_what_was_trimmed_while_it_was_read_is_out_of_range(
 
     monkeypatch.setattr(fetches.told.blocks, "read", trimming)
     assert fetches.ask(2) == [ErrorCode.offset_out_of_range]
-    assert fetches.answers[0].batches == ()
+    assert not fetches.answers[0].records
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,13 @@ def test_one_batch_is_sent_however_small_the_answer_and_none_when_it_is_full(
     fetches: Fetches, max_bytes: int, sent: list[int]
 ) -> None:
     fetches.ask(2, 2, max_bytes=max_bytes)
-    assert [len(each.batches) for each in fetches.answers] == sent
+    assert [len(each.records or b"") // BATCH_BYTES for each in fetches.answers] == sent
+
+
+def test_who_was_given_records_has_the_next_turn_behind_the_others(fetches: Fetches) -> None:
+    for sent in ([1, 0], [0, 1], [1, 0]):
+        fetches.ask(2, 2, max_bytes=1)
+        assert [len(each.records or b"") // BATCH_BYTES for each in fetches.answers] == sent
 
 
 def test_nobody_waits_for_longer_than_the_limit(

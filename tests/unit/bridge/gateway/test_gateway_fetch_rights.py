@@ -13,10 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
 from cellfeed.bridge.gateway.security.users import Acl, Security
+from cellfeed.bridge.gateway.wire.fetch_request import fetch_of
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.engines.contract.values import Head
 from tests.support.awaiting import awaited
+from tests.support.gateway_context import Heads
 
 TOPIC = SimpleNamespace(name="trips", latest=False, compression=None)
 TOPIC_ID = UUID(int=7)
@@ -27,20 +30,13 @@ RULES = [
 ]
 
 
-class Heads:
-    def is_read(self) -> None:
-        """Knows all it has to."""
-
-    def __getitem__(self, shard: int) -> Head:
-        return Head(0, 10, 10, 0, 0)
-
-
 class Gateway:
     """What Fetch asks of its context before it reads."""
 
     def __init__(self) -> None:
         self.engine = SimpleNamespace(shards=4)
-        self.heads = Heads()
+        self.heads = Heads({shard: Head(0, 10, 10, 0, 0) for shard in range(4)})
+        self.kept_fetches = KeptFetches(cast("Any", self.heads))
         self.newest = SimpleNamespace(reads=None)
         self.security = Security({}, frozenset(RULES), b"")
 
@@ -85,12 +81,13 @@ def test_a_topic_is_read_by_its_id_with_the_right_to_read_alone(
         min_bytes=1,
         max_bytes=1 << 20,
         session_epoch=-1,
+        isolation_level=0,
     )
     peer = Peer("client", "127.0.0.1", 13, "default", principal, 1, 0.0)
     awaited(
         api_01_fetch.handle(
             cast("GatewayContext", Gateway()),
-            request,
+            fetch_of(request, 13),
             cast("RequestHead", SimpleNamespace(version=13)),
             peer,
         )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cellfeed.bridge.gateway.log.heads import LogHeads
-from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.engines.contract.values import Head, HeadChanges, changed_since
 from cellfeed.store.errors import StorageUnavailable
 
 LONG_S = 60.0
@@ -37,7 +37,7 @@ class Counters:
         self.hold: threading.Event | None = None
         self.looked = threading.Event()
 
-    def heads(self) -> dict[int, Head]:
+    def heads_since(self, mark: dict[int, Head] | None) -> HeadChanges:
         self.reads += 1
         if self.error is not None:
             raise self.error
@@ -51,7 +51,7 @@ class Counters:
         self.looked.set()
         if self.hold is not None:
             assert self.hold.wait(10)
-        return seen
+        return HeadChanges(changed_since(mark or {}, seen), seen)
 
 
 def run(use: Callable[[Counters, LogHeads], Coroutine[Any, Any, None]]) -> None:
@@ -105,11 +105,9 @@ def test_a_change_of_a_leader_epoch_is_counted_and_nothing_else_is() -> None:
     run(use)
 
 
-async def begun(
-    heads: LogHeads, seen: dict[int, int], timeout_s: float = LONG_S
-) -> asyncio.Task[None]:
+async def begun(heads: LogHeads, *shards: int, timeout_s: float = LONG_S) -> asyncio.Task[None]:
     """Somebody who waits already."""
-    waiting = asyncio.create_task(heads.wait_for_more(seen, timeout_s))
+    waiting = asyncio.create_task(heads.watch(shards).wait(timeout_s))
     await asyncio.sleep(0.01)
     return waiting
 
@@ -207,9 +205,9 @@ def test_a_log_start_that_moves_up_is_seen() -> None:
 def test_who_waits_is_woken_by_its_own_shards_only() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         first, second, both = (
-            await begun(heads, {0: 0}),
-            await begun(heads, {1: 0}),
-            await begun(heads, {0: 0, 1: 0}),
+            await begun(heads, 0),
+            await begun(heads, 1),
+            await begun(heads, 0, 1),
         )
         counters.watermarks[0] = 1
         await heads.refresh()
@@ -224,21 +222,33 @@ def test_who_waits_is_woken_by_its_own_shards_only() -> None:
 
 def test_nobody_waits_for_a_watermark_that_has_moved_already() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
+        watch = heads.watch([0, 1])
         counters.watermarks[0] = 7
         await heads.refresh()
-        await asyncio.wait_for(heads.wait_for_more({0: 6, 1: 0}, LONG_S), 10)
+        await asyncio.wait_for(watch.wait(LONG_S), 10)
+        assert watch.take() == {0}
+        waiting = asyncio.create_task(watch.wait(LONG_S))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        counters.watermarks[1] = 7
+        await heads.refresh()
+        await asyncio.wait_for(waiting, 10)
+        assert watch.take() == {1}
 
     run(use)
 
 
 def test_a_wait_ends_with_its_time_and_leaves_nothing_behind() -> None:
     async def use(_counters: Counters, heads: LogHeads) -> None:
-        await heads.wait_for_more({0: 0, 1: 0}, 0.01)
-        given_up = await begun(heads, {0: 0})
+        watch = heads.watch([0, 1])
+        await watch.wait(0.01)
+        watch.close()
+        assert heads._watches == {}
+        given_up = await begun(heads, 0)
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):
             await given_up
-        assert heads._waiting == {0: set(), 1: set()}
+        assert heads._waiters == 0
 
     run(use)
 
@@ -261,7 +271,7 @@ def test_a_read_in_the_background_tells_its_error_and_the_next_one_works() -> No
         assert [str(error) for error in told] == ["the store is away"]
         counters.error = None
         counters.watermarks[1] = 2
-        waiting = await begun(heads, {1: 0})
+        waiting = await begun(heads, 1)
         heads.refresh_soon(tell)
         await asyncio.wait_for(waiting, 10)
         assert len(told) == 1
@@ -285,7 +295,7 @@ def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(
             heads.refresh_soon(_fail)
         assert heads._put_off is not None
         assert (counters.reads, heads[0].watermark) == (before, 0)
-        waiting = asyncio.create_task(heads.wait_for_more({0: 0}, LONG_S))
+        waiting = asyncio.create_task(heads.watch([0]).wait(LONG_S))
         await asyncio.sleep(0)
         heads.is_read()
         await asyncio.wait_for(waiting, 10)
@@ -300,7 +310,7 @@ def test_who_waits_is_woken_however_long_ago_the_last_read_was(
     monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.WATCHED_S", -1.0)
 
     async def use(counters: Counters, heads: LogHeads) -> None:
-        waiting = asyncio.create_task(heads.wait_for_more({0: 0}, LONG_S))
+        waiting = asyncio.create_task(heads.watch([0]).wait(LONG_S))
         await asyncio.sleep(0)
         counters.watermarks[0] = 1
         heads.refresh_soon(_fail)
@@ -332,7 +342,7 @@ def test_what_a_minion_has_after_a_pause_is_shown_without_another_wake_up() -> N
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.waiting_for_a_minion = 1
         before = counters.reads
-        waiting = await begun(heads, {1: 0})
+        waiting = await begun(heads, 1)
         heads.refresh_soon(_fail)
         await until(lambda: counters.reads - before >= 2)
         counters.watermarks[1] = 1
@@ -354,7 +364,7 @@ def test_cells_that_no_minion_has_for_long_are_not_looked_for_without_end_and_th
         assert counters.reads - before == 3, "a look at once, and one after each pause"
         counters.waiting_for_a_minion = 0
         counters.watermarks[1] = 1
-        waiting = await begun(heads, {1: 0})
+        waiting = await begun(heads, 1)
         heads.refresh_soon(_fail)
         await asyncio.wait_for(waiting, 10)
 
@@ -367,7 +377,7 @@ def test_a_wake_up_during_a_look_that_shows_everything_is_followed_by_another_lo
         counters.looked.clear()
         heads.refresh_soon(_fail)
         await asyncio.to_thread(counters.looked.wait, 10)
-        waiting = await begun(heads, {0: 0})
+        waiting = await begun(heads, 0)
         counters.watermarks[0] = 1  # committed after the look that is under way
         heads.refresh_soon(_fail)
         counters.hold.set()

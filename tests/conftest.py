@@ -58,7 +58,7 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
-pytest_plugins = ("pytester", "tests.skip_policy", "tests.run_summary")
+pytest_plugins = ("pytester", "tests.skip_policy", "tests.run_summary", "tests.turns")
 
 
 @pytest.hookimpl(trylast=True)
@@ -73,25 +73,6 @@ def pytest_sessionfinish(exitstatus: int) -> None:
     """The files of a run in which a test failed stay for a while."""
     if exitstatus == pytest.ExitCode.OK:
         atexit.register(in_memory.remove_own)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests run first, in random order among themselves, so that workers end together. Groups
-    come before all others, since one worker runs each of them from its first test to its last."""
-    items.sort(key=_turn)
-
-
-def _turn(item: pytest.Item) -> int:
-    marks = {mark.name for mark in item.iter_markers()}
-    return next(
-        (
-            turn
-            for turn, mark in enumerate(("xdist_group", "slow", "faults", "integration"))
-            if mark in marks
-        ),
-        4,
-    )
 
 
 @pytest.fixture(autouse=True)

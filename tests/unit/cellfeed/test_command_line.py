@@ -81,6 +81,14 @@ def test_verbs_that_speak_to_processes_import_no_store() -> None:
 
 
 @pytest.mark.integration
+def test_status_opens_a_store_without_clients_of_kafka_or_tables() -> None:
+    loaded = loaded_by("from cellfeed.cli.main import verb_alone; verb_alone('status')")
+    assert {"cellfeed.cli.status", "cellfeed.store.datastore"} <= loaded
+    heavy = {*OF_OTHERS, "kazoo", "numpy", "uvloop"} - {"cellfeed.cli.status"}
+    assert not loaded & heavy
+
+
+@pytest.mark.integration
 def test_the_list_of_verbs_imports_none_of_them() -> None:
     loaded = loaded_by(
         "from contextlib import suppress\n"

@@ -1,0 +1,54 @@
+"""A pytest plugin: the turn of each test, and which tests one worker runs.
+
+Slow tests run first, in random order among themselves, so that workers end together. Groups come
+before all others, the largest first: one worker runs each of them from its first test to its last.
+Tests of one file are a group where servers are started once for the file: else each worker would
+start them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    for item in items:
+        _group_with_module(item)
+    yield
+    sizes = Counter(_group(item) for item in items)
+    items.sort(key=lambda item: (_turn(item), -sizes[_group(item)]))
+
+
+def _group_with_module(item: pytest.Item) -> None:
+    """One worker runs all tests of a file whose servers are started once for the file. Else each
+    worker would start them."""
+    if not isinstance(item, pytest.Function) or _group(item):
+        return
+    shared = any(
+        fixture.scope in ("module", "package") and not name.startswith("_")
+        for name, fixtures in item._fixtureinfo.name2fixturedefs.items()
+        for fixture in fixtures
+    )
+    if shared and item.get_closest_marker("integration"):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else ""
+
+
+def _turn(item: pytest.Item) -> int:
+    marks = {mark.name for mark in item.iter_markers()}
+    return next(
+        (
+            turn
+            for turn, mark in enumerate(("xdist_group", "slow", "faults", "integration"))
+            if mark in marks
+        ),
+        4,
+    )

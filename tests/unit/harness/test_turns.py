@@ -1,0 +1,97 @@
+"""Tests that share servers run on one worker, and what takes longest begins first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+OPTIONS = (
+    *("-p", "no:cellfeed", "-p", "no:randomly", "-p", "no:schemathesis", "-p", "no:faker"),
+    *("-p", "tests.turns", "--collect-only", "-q"),
+)
+MARKERS = "[pytest]\nmarkers =\n    integration\n    slow\n    faults\n"
+
+
+@pytest.fixture
+def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeini(MARKERS)
+    pytester.makeconftest(
+        """
+        import pytest
+        @pytest.fixture(scope="module")
+        def servers(): return []
+        @pytest.fixture(scope="module", autouse=True)
+        def _of_every_file(): return []
+        """
+    )
+    return pytester
+
+
+def collected(files: pytest.Pytester, *options: str) -> list[str]:
+    lines = files.runpytest_inprocess(*OPTIONS, *options).outlines
+    return [line.partition("::")[2] for line in lines if "::" in line]
+
+
+def test_groups_begin_first_and_the_largest_of_them_then_slow_tests(
+    files: pytest.Pytester,
+) -> None:
+    files.makepyfile(
+        """
+        import pytest
+        def test_pure(): pass
+        @pytest.mark.integration
+        def test_server(): pass
+        @pytest.mark.faults
+        def test_kill(): pass
+        @pytest.mark.slow
+        @pytest.mark.integration
+        def test_slow(): pass
+        @pytest.mark.xdist_group("small")
+        def test_alone(): pass
+        @pytest.mark.xdist_group("large")
+        def test_first(): pass
+        @pytest.mark.xdist_group("large")
+        def test_second(): pass
+        """
+    )
+    assert collected(files) == [
+        *("test_first", "test_second", "test_alone"),
+        *("test_slow", "test_kill", "test_server", "test_pure"),
+    ]
+
+
+def test_one_worker_runs_all_of_a_file_that_starts_its_servers_once(
+    files: pytest.Pytester,
+) -> None:
+    files.makepyfile(
+        test_shared="""
+        import pytest
+        @pytest.mark.integration
+        def test_with(servers): pass
+        @pytest.mark.integration
+        def test_without(): pass
+        @pytest.mark.integration
+        @pytest.mark.xdist_group("own")
+        def test_of_a_group(servers): pass
+        def test_pure(servers): pass
+        """
+    )
+    files.makeconftest(
+        (files.path / "conftest.py").read_text()
+        + """
+def pytest_collection_finish(session):
+    for item in session.items:
+        mark = item.get_closest_marker("xdist_group")
+        print("::" + item.name, mark and mark.args[0])
+"""
+    )
+    found = [line for line in collected(files, "-s") if " " in line]
+    assert sorted(found) == [
+        "test_of_a_group own",
+        "test_pure None",
+        "test_with test_shared",
+        "test_without None",
+    ]

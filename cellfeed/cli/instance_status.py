@@ -19,7 +19,8 @@ from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import load_program
 from cellfeed.cli.group_control import summary
-from cellfeed.config.model import ChecksConfig, Config, TriggersConfig
+from cellfeed.cli.records_behind import records_behind, view_of
+from cellfeed.config.model import ChecksConfig, Config, DatastoreConfig, TriggersConfig
 from cellfeed.kinds.known import process_names
 from cellfeed.kinds.triggers import trigger_settings
 from cellfeed.run_dir import RunDir
@@ -32,13 +33,14 @@ from cellfeed.store.errors import CellfeedError, Unavailable
 
 @dataclass
 class GroupLag:
-    """How far a group is behind in a topic, in cells."""
+    """How far a group is behind in a topic, in records; ``at_most``: there may be fewer."""
 
     group: str
     topic: str
     behind: int
     parked: int
     stopped_because: str | None
+    at_most: bool = False
 
 
 @dataclass
@@ -146,7 +148,7 @@ def _learn_groups(
             if found.gateways or any(kind == "gateway" for kind, _ in process_names(config))
             else None
         )
-        found.groups = _lags(coordinator, datastore, triggers, found.heads)
+        found.groups = _lags(coordinator, datastore, config.datastore, triggers, found.heads)
     except Unavailable as error:
         found.groups, found.coordination_away = [], str(error)
 
@@ -228,7 +230,11 @@ def _gateways(datastore: Datastore, coordinator: Coordinator) -> list[GatewayAmo
 
 
 def _lags(
-    coordinator: Offsets, datastore: Datastore, triggers: set[str], heads: dict[int, Head]
+    coordinator: Offsets,
+    datastore: Datastore,
+    config: DatastoreConfig,
+    triggers: set[str],
+    heads: dict[int, Head],
 ) -> list[GroupLag]:
     lags = []
     parked = ParkedCells(datastore.state)
@@ -240,14 +246,15 @@ def _lags(
                 for (name, partition), offset in offsets.items()
                 if name == topic
             }
-            behind = sum(
-                max(0, head.watermark - max(committed.get(shard, 0), head.log_start))
+            ids = {
+                shard: range(max(committed.get(shard, 0), head.log_start), head.watermark)
                 for shard, head in heads.items()
-            )
+            }
+            behind, at_most = records_behind(datastore, view_of(config, topic), ids)
             stopped = parked.stopped_because(group)
             if group in triggers and (
                 lost := lost_offsets(datastore.state, coordinator, group, topic)
             ):
                 stopped = f"{lost}; {choices(group)}"
-            lags.append(GroupLag(group, topic, behind, parked.count(group), stopped))
+            lags.append(GroupLag(group, topic, behind, parked.count(group), stopped, at_most))
     return lags

@@ -210,12 +210,12 @@ def _print_groups(found: InstanceStatus, datastore: str) -> None:
         lag for lag in found.groups if lag.group not in triggers or lag.topic != datastore
     ]:
         console.print()
-        table = Table("group", "topic", "cells behind", "parked", "", box=None)
+        table = Table("group", "topic", "records behind", "parked", "", box=None)
         for lag in consumers:
             table.add_row(
                 lag.group,
                 lag.topic,
-                str(lag.behind),
+                f"at most {lag.behind}" if lag.at_most else str(lag.behind),
                 str(lag.parked),
                 Text(f"stopped: {lag.stopped_because}" if lag.stopped_because else "", "red"),
             )

@@ -423,6 +423,7 @@ def test_status_tells_processes_logs_and_lag(run: Run, run_dir: RunDir, opened: 
             "behind": 10 - ends[0],
             "parked": 0,
             "stopped_because": None,
+            "at_most": False,
         }
     ]
     text = run("status").out

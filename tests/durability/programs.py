@@ -12,6 +12,8 @@ from typing import Any, Final
 from unittest import mock
 from uuid import UUID
 
+import pyrage
+
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.zookeeper.client import Operation
@@ -25,6 +27,7 @@ from cellfeed.bridge.gateway.topics.topics import make_topic
 from cellfeed.consumers.warehouse.shard_loader import ShardLoader
 from cellfeed.consumers.warehouse.table import make_table
 from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.datastore import Datastore
@@ -93,7 +96,7 @@ def warehouse(directory: Path) -> None:
             say(f"committed {loader.committed.next_id}")
 
 
-def backup(directory: Path) -> None:
+def backup(directory: Path, recipients: Recipients | None = None) -> None:
     """Takes a full backup and an increment of a store that lies elsewhere, each behind an
     erasure."""
     source = directory.with_name("source")
@@ -101,11 +104,24 @@ def backup(directory: Path) -> None:
     with Datastore.open_embedded(source, "trips", 4) as opened:
         opened.put_new_cells(rides(0, 40))
         opened.erase_row(ERASED_ROWS[0])
-        full = create(folder, Source(opened.engine, belongs))
+        full = create(folder, Source(opened.engine, belongs), recipients=recipients)
         say(f"backup {full.name}")
         opened.put_new_cells(rides(40, 60))
         opened.erase_row(ERASED_ROWS[1])
-        say(f"backup {create(folder, Source(opened.engine, belongs), onto=full).name}")
+        second = create(folder, Source(opened.engine, belongs), onto=full, recipients=recipients)
+        say(f"backup {second.name}")
+
+
+def encrypted_backup(directory: Path) -> None:
+    """The same, encrypted to an identity that lies beside the folder."""
+    identity = pyrage.x25519.Identity.generate()
+    key_beside(directory).write_text(f"{identity}\n")
+    backup(directory, Recipients([str(identity.to_public())]))
+
+
+def key_beside(directory: Path) -> Path:
+    """Where :func:`encrypted_backup` leaves what decrypts its backups."""
+    return directory.with_name("identity.txt")
 
 
 def blocks(directory: Path) -> None:
@@ -177,6 +193,7 @@ PROGRAMS: Final = {
     "few": few,
     "warehouse": warehouse,
     "backup": backup,
+    "encrypted-backup": encrypted_backup,
     "blocks": blocks,
     "index": index,
     "offsets": offsets,

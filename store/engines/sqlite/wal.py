@@ -34,7 +34,7 @@ class Wal:
     """The WAL beside ``path``, which is open. Raises OSError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        self._file = Path(f"{path}-wal").open("rb", buffering=0)  # noqa: SIM115
 
     def round(self) -> bytes:
         """Another value each time that the WAL has started again; empty before its first frame."""
@@ -49,7 +49,7 @@ class Wal:
         header = self._header()
         if not header:
             return 0
-        longest = os.fstat(self._descriptor).st_size // _frame_bytes(header)
+        longest = os.fstat(self._file.fileno()).st_size // _frame_bytes(header)
         return bisect_left(
             range(1, longest + 1), True, key=lambda frame: not self._is_current(frame, header)
         )
@@ -60,17 +60,18 @@ class Wal:
         return self.frames() * _frame_bytes(header) if header else 0
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """May be called again."""
+        self._file.close()
 
     def _header(self) -> bytes:
-        header = os.pread(self._descriptor, _HEADER_BYTES, 0)
+        header = os.pread(self._file.fileno(), _HEADER_BYTES, 0)
         return header if len(header) == _HEADER_BYTES else b""
 
     def _is_current(self, frame: int, header: bytes) -> bool:
         if not header:
             return False
         offset = _HEADER_BYTES + (frame - 1) * _frame_bytes(header) + _FRAME_SALTS
-        return os.pread(self._descriptor, 8, offset) == header[_SALTS]
+        return os.pread(self._file.fileno(), 8, offset) == header[_SALTS]
 
 
 def _frame_bytes(header: bytes) -> int:

@@ -225,3 +225,11 @@ def test_the_frames_of_a_wal_are_those_that_sqlite_counts(path: Path) -> None:
             [(_, frames, _)] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             assert (wal.frames(), wal.used_bytes()) == (frames, frames * (PAGE + 24))
             assert (wal.holds(frames), wal.holds(frames + 1)) == (True, False)
+
+
+def test_a_file_that_is_closed_twice_closes_no_descriptor_of_others(path: Path) -> None:
+    file = SqliteFile(path)
+    file.close()
+    with path.open("rb") as others:  # has the lowest number that is free
+        file.close()
+        assert others.read(6) == b"SQLite"

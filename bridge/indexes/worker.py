@@ -22,6 +22,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.worker import LEASE_S, run_trigger_worker
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.indexes import IndexTable
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.gc_tuning import collect_seldom
@@ -48,6 +49,7 @@ class _Kept:
     record: VersionRecord
     stop: threading.Event
     thread: SupervisedThread
+    completed: bool = False
 
 
 class IndexWorker:
@@ -107,11 +109,22 @@ class IndexWorker:
             if key not in self._kept:
                 self._begin(key, version)
                 continue
-            self._kept[key].record = version
-            if version.state == BUILDING and is_complete(
-                self._datastore, self._coordinator, version
-            ):
+            kept = self._kept[key]
+            kept.record = version
+            if version.state == BUILDING and self._is_complete(version):
+                if not kept.completed:
+                    # Long for many entries, so it is asked again whether the version is behind.
+                    self._datastore.engine.indexes.complete(self._table(version))
+                    kept.completed = True
+                    if not self._is_complete(version):
+                        continue
                 switch(self._catalog, version)
+
+    def _is_complete(self, version: VersionRecord) -> bool:
+        return is_complete(self._datastore, self._coordinator, version)
+
+    def _table(self, version: VersionRecord) -> IndexTable:
+        return self._datastore.indexes.version(version).table
 
     def close(self) -> None:
         """Gives all shards back."""
@@ -138,6 +151,8 @@ class IndexWorker:
             version = IndexVersion(record.definition, record.number, self._datastore.shards)
             store = self._datastore.engine.indexes
             store.create(version.table)
+            if record.state != BUILDING:
+                store.complete(version.table)  # a worker of an older program switched without it
             unfit = UnfitCounter(self._datastore.state, version.group, worker)
             keeper = IndexKeeper(
                 version,

@@ -228,15 +228,19 @@ class VersionsMachine(RuleBasedStateMachine):
                 self.apply(number, shard, scanned)
                 self.save(number, shard, scanned[-1].added_id + 1)
 
-    @rule()
-    def look(self) -> None:
-        """As a worker does: queries go over to what is complete."""
+    @rule(completed=st.booleans())
+    def look(self, completed: bool) -> None:
+        """As a worker does: queries go over to what is complete. An older program's worker adds
+        nothing to it before."""
         for record in self.catalog.all():
             for version in record.versions:
                 if version.state == "building" and is_complete(
                     self.datastore, self.coordinator, version
                 ):
                     assert self.is_at_the_ends(version.number)
+                    if completed:
+                        table = self.datastore.indexes.version(version).table
+                        self.datastore.engine.indexes.complete(table)
                     switch(self.catalog, version)
                     self.current = max(version.number, self.current or 0)
 

@@ -30,6 +30,9 @@ class IndexStoreProxy:
     def create(self, table: IndexTable) -> frozenset[int]:
         return self.store.create(table)
 
+    def complete(self, table: IndexTable) -> None:
+        self.store.complete(table)
+
     def drop(self, table: IndexTable) -> frozenset[int]:
         return self.store.drop(table)
 

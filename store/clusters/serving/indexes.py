@@ -61,6 +61,9 @@ class ClusteredIndexes:
             lambda indexes, terms: indexes.create(table, terms), f"has no table {table.name} yet"
         )
 
+    def complete(self, table: IndexTable) -> None:
+        """Nothing, as on every node (:class:`cellfeed.store.engines.mysql.index_tables`)."""
+
     def drop(self, table: IndexTable) -> frozenset[int]:
         return self._everywhere(
             lambda indexes, terms: indexes.drop(table, terms), f"has its table {table.name} still"

@@ -147,6 +147,12 @@ class IndexStore(Protocol):
         Raises Unavailable when a shard that moves did not get its own in time: to be done again."""
         ...
 
+    def complete(self, table: IndexTable) -> None:
+        """Adds what makes queries by other fields than the first fast, once a build has all
+        entries. Answers are the same without it. Done again it changes nothing. Raises
+        StorageUnavailable: then it is repeated."""
+        ...
+
     def drop(self, table: IndexTable) -> frozenset[int]:
         """The shards that have none then. Raises as :meth:`create`."""
         ...
@@ -233,6 +239,8 @@ class NodeIndexStore(Protocol):
         """The shards that have one then: those that the node serves, and none that is behind the
         fence of a move."""
         ...
+
+    def complete(self, table: IndexTable) -> None: ...
 
     def drop(self, table: IndexTable, terms: WriteTerms | None = None) -> frozenset[int]:
         """The shards of those that have none then."""

@@ -68,6 +68,9 @@ class MySqlIndexTables:
             lambda database: f"CREATE TABLE IF NOT EXISTS {database}.{made}", terms, without=there
         )
 
+    def complete(self, table: IndexTable) -> None:
+        """Nothing: InnoDB keeps the keys of a table from its making, with a buffer for changes."""
+
     def drop(self, table: IndexTable, terms: WriteTerms | None = None) -> frozenset[int]:
         return self._on_each_shard(
             lambda database: f"DROP TABLE IF EXISTS {database}.{table.name}", terms

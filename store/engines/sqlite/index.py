@@ -42,7 +42,7 @@ from cellfeed.store.errors import StaleView
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.limits import ADDED_ID_MAX
 
-declare("sqlite.index.before_commit", "sqlite.index.after_commit")
+declare("sqlite.index.before_commit", "sqlite.index.after_commit", "sqlite.index.before_complete")
 
 _ROWS_TOGETHER: Final = 500
 """Entries that one statement merges, or rows that one compares: each gives up the interpreter's
@@ -83,12 +83,18 @@ class SqliteIndexes:
                 f"CREATE TABLE IF NOT EXISTS {table.name} (shard INTEGER NOT NULL,"
                 f" {', '.join(columns)}, PRIMARY KEY (shard, f0, row_key)) STRICT, WITHOUT ROWID"
             )
-            for number in range(1, len(table.widths)):
+        return self._shards
+
+    def complete(self, table: IndexTable) -> None:
+        """Makes the SQL indexes, each in a transaction of its own: one sort of all entries, where
+        an entry that is written later has to be put in its place in each of them."""
+        for number in range(1, len(table.widths)):
+            failpoint("sqlite.index.before_complete")
+            with self._file.write() as connection:
                 connection.execute(
                     f"CREATE INDEX IF NOT EXISTS {table.name}_f{number} ON {table.name} (shard, f0,"
                     f" f{number}, row_key)"
                 )
-        return self._shards
 
     def drop(self, table: IndexTable) -> frozenset[int]:
         with self._file.write() as connection:

@@ -7,7 +7,7 @@ KIND   ?=
 SEED   ?=
 NAME   ?=
 FRAMES ?=
-WORKERS ?= 3
+WORKERS ?= 4
 T      ?=
 AREA   ?=
 SAMPLE ?=
@@ -40,11 +40,11 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup ## Real taxi trips from a put to a bill and a warehouse table, with proof (KEEP=1 leaves it running)
 	$(BIN)/cellfeed demo $(if $(KEEP),--keep)
 
-# Most tests wait for servers more than they compute: three workers keep two cores busy.
+# Most tests wait for servers more than they compute: four workers keep two cores busy.
 # Tests come in the order of tests/conftest.py: the long ones first. Without --no-loadscope-reorder it would be groups of many tests first, however short.
 # A wait that timed out runs once more and is counted: a machine can stand still for half a minute. A wrong result fails at once.
 ifeq ($(T),)
-test: setup lint ## The whole test suite (WORKERS=n at once, 3 without; T=path: these tests alone, at once; SEED=n repeats an order)
+test: setup lint ## The whole test suite (WORKERS=n at once, 4 without; T=path: these tests alone, at once; SEED=n repeats an order)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(SEEDED) --reruns 1 --only-rerun "not within|Timeout|timed out"
 else
 test: setup
@@ -54,10 +54,11 @@ endif
 test-fast: setup ## Style, types, layers and the pure tests, beside each other: no server, no process, no long wait (a minute)
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint pure
 
-# Some of these tests wait for threads of their own, so two workers for each core. Hypothesis draws
-# a third of its examples; `make test` draws them all.
+# Some of these tests wait for threads of their own, so a worker more than two cores have. Each
+# takes five seconds of a core to collect them. Hypothesis draws a third of its examples;
+# `make test` draws them all.
 pure: setup
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -q $(LEAN) -n 4 --dist worksteal $(SEEDED) -m "not integration and not slow and not faults" tests/unit
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -q $(LEAN) -n 3 --dist worksteal $(SEEDED) -m "not integration and not slow and not faults" tests/unit
 
 mutants: setup ## Plant known bugs, one at a time in a copy of the tree; each must fail its tests (AREA=store/engines, NAME=one, SAMPLE=40 SEED=n)
 	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA)) $(if $(NAME),--name $(NAME)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))

@@ -67,7 +67,22 @@ class MariaDB:
         return f"mysql://root@127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        server = MariaDbServer(
+        self.launch()
+        self.wait_until_it_answers()
+
+    def launch(self) -> None:
+        """Starts it and does not wait."""
+        check_ports_free(self._server)
+        self._server.prepare()
+        self.process = launch(self._server, self._log)
+
+    def wait_until_it_answers(self) -> None:
+        assert self.process is not None
+        await_answer(self._server, self.process, self._log)
+
+    @property
+    def _server(self) -> MariaDbServer:
+        return MariaDbServer(
             "mariadb",
             self.directory,
             self.port,
@@ -76,11 +91,10 @@ class MariaDB:
             (ROOT_ACCOUNT,),
             (*_SMALL, *self.options),
         )
-        log = self.directory / "server.log"
-        check_ports_free(server)
-        server.prepare()
-        self.process = launch(server, log)
-        await_answer(server, self.process, log)
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / "server.log"
 
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None

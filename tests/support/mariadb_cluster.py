@@ -78,7 +78,8 @@ def bare_servers(
     places: Mapping[int, Path] = {},
     first_id: int = 1,
 ) -> Iterator[list[MariaDB]]:
-    """So many started servers without any database. Removed, data and all, at the end. ``places``:
+    """So many servers without any database, started beside each other. Removed, data and all, at
+    the end. ``places``:
     where the files of the n-th server are, from 1. ``first_id``: its server id; the others count on
     from it."""
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
@@ -93,7 +94,9 @@ def bare_servers(
                 sparse=number not in places,
             )
             servers.append(server)
-            server.start()
+            server.launch()
+        for server in servers:
+            server.wait_until_it_answers()
         yield servers
     finally:
         for server in servers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,20 @@ class Answers:
         self.most, self.lost, self.damaged = most, lost, damaged
 
     def cells(self, ids: range) -> list[StoredCell]:
-        rows = self.rows(ids)[: self.most]
+        rows = self.rows(ids, self.most)
         if any(row[0] in self.damaged for row in rows):
             raise DataDamaged("a checksum")
         return [StoredCell._make(row[:6]) for row in rows]
 
-    def rows(self, ids: range) -> list[tuple[object, ...]]:
+    def rows(self, ids: range, most: int | None = None) -> list[tuple[object, ...]]:
+        cells = (
+            StoredCell(added_id, ROW_KEY, "BASE", added_id, AT_US, b"")
+            for added_id in ids
+            if added_id not in self.lost
+        )
         return [
             (*cell, cell_checksum(*cell) + (cell.added_id in self.damaged))
-            for cell in (
-                StoredCell(added_id, ROW_KEY, "BASE", added_id, AT_US, b"")
-                for added_id in ids
-                if added_id not in self.lost
-            )
+            for cell in islice(cells, most)
         ]
 
 

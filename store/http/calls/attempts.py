@@ -31,6 +31,9 @@ from cellfeed.store.http.messages import ErrorMessage
 
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
+_DOUBLINGS_MAX: Final = 10
+"""The pause is at its longest by then; two to the power of a thousand is no float."""
+
 WAIT_SAID_S: Final = 1.0
 """After so long a person asks what is going on; most calls take milliseconds."""
 
@@ -83,13 +86,16 @@ class Attempts:
         *,
         deadline: float,
         writes: bool,
+        opened: list[Exception] | None = None,
     ) -> bytes:
         """The content of a 200. Raises the error that a worker answered; StorageUnavailable,
-        WrongAnswer, or for writes OutcomeUnknown, at the deadline."""
+        WrongAnswer, or for writes OutcomeUnknown, at the deadline. ``opened`` gets what left open
+        whether an earlier attempt was carried out."""
         names = ", ".join(worker.name for worker in self._workers)
         reason = [f"no answer yet from {names}"]
+        opened = [] if opened is None else opened
         if self._on_wait is None:
-            return self._call(method, target, content, media_type, deadline, writes, reason)
+            return self._call(method, target, content, media_type, deadline, writes, reason, opened)
         say, left_s = self._on_wait, deadline - time.monotonic()
         timer = threading.Timer(
             WAIT_SAID_S, lambda: say(f"{reason[0]}; it is tried for {left_s:.0f} s in all")
@@ -97,7 +103,7 @@ class Attempts:
         timer.daemon = True
         timer.start()
         try:
-            return self._call(method, target, content, media_type, deadline, writes, reason)
+            return self._call(method, target, content, media_type, deadline, writes, reason, opened)
         finally:
             timer.cancel()
 
@@ -110,8 +116,8 @@ class Attempts:
         deadline: float,
         writes: bool,
         reason: list[str],
+        opened: list[Exception],
     ) -> bytes:
-        open_fate: Exception | None = None
         last: Exception | None = None
         others: set[str] = set()
         for worker in self._in_turn(deadline):
@@ -123,7 +129,7 @@ class Attempts:
                 if failed.refused:
                     worker.trusted_again_at = time.monotonic() + _DISTRUST_S
                 if not failed.definite:
-                    open_fate = failed
+                    opened.append(failed)
                 continue
             if answer.status == 200:
                 self._compare(answer, worker.name, writes)
@@ -137,16 +143,16 @@ class Attempts:
                 if len(others) < len(self._workers):
                     continue
             if not error.definite:
-                open_fate = error
+                opened.append(error)
             if not error.retriable:
-                if writes and open_fate and not isinstance(error, CellConflict):
+                if writes and opened and not isinstance(error, CellConflict):
                     break
                 raise error
             if answer.status == 503:
                 worker.trusted_again_at = time.monotonic() + _DISTRUST_S
-        if writes and open_fate:
+        if writes and opened:
             raise OutcomeUnknown(
-                f"not known within {self._timeout_s} s whether it was done: {open_fate}; ask for"
+                f"not known within {self._timeout_s} s whether it was done: {opened[-1]}; ask for"
                 " the same again to learn"
             ) from last
         what = "nothing written" if writes else "not read"
@@ -159,7 +165,9 @@ class Attempts:
     def pause(self, round_no: int, deadline: float) -> bool:
         """Waits before another round (full jitter, as in Amazon's "Exponential Backoff And Jitter",
         2015); False when no time is left."""
-        pause = random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2**round_no))
+        pause = random.uniform(
+            0, min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2 ** min(round_no, _DOUBLINGS_MAX))
+        )
         left = deadline - time.monotonic()
         if left > 0:
             self._sleep(min(pause, left))

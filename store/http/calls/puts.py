@@ -25,10 +25,14 @@ from cellfeed.store.http.messages import (
 
 
 def put_batch(requests: Requests, batch: Sequence[NewCell], shards: int | None) -> list[PutResult]:
-    """One request; then once more its cells that may still succeed, until
-    the deadline."""
+    """One request; then once more its cells that may still succeed, until the deadline.
+
+    A cell that one attempt may have stored has not failed, whatever another attempt said of it.
+    """
     deadline = requests.deadline()
-    results = _send_batch(requests, batch, shards, deadline)
+    opened: list[Exception] = []
+    results = _send_batch(requests, batch, shards, deadline, opened)
+    unsure = set(range(len(batch))) if opened else set()
     for round_no in itertools.count():
         again = [
             index
@@ -36,26 +40,47 @@ def put_batch(requests: Requests, batch: Sequence[NewCell], shards: int | None) 
             if result.error is not None and result.error.retriable
         ]
         if not again or not requests.pause(round_no, deadline):
-            return results
+            break
+        opened.clear()
         try:
-            answers = _send_batch(requests, [batch[index] for index in again], shards, deadline)
-        except CellfeedError:
-            return results
+            answers = _send_batch(
+                requests, [batch[index] for index in again], shards, deadline, opened
+            )
+        except CellfeedError as error:
+            if not error.definite:
+                unsure.update(again)
+            break
+        if opened:
+            unsure.update(again)
         for index, answer in zip(again, answers, strict=True):
             if (
                 results[index].outcome is not Outcome.UNKNOWN
                 or answer.outcome is not Outcome.FAILED
             ):
                 results[index] = answer
-    return results
+    return [_unsure(each) if index in unsure else each for index, each in enumerate(results)]
+
+
+def _unsure(result: PutResult) -> PutResult:
+    """What is known of a cell that another attempt may have stored."""
+    if result.outcome is not Outcome.FAILED:
+        return result
+    error = OutcomeUnknown(
+        f"not known whether an earlier attempt stored it ({result.error}); put it again to learn"
+    )
+    return PutResult.of_error(error, result.shard)
 
 
 def _send_batch(
-    requests: Requests, batch: Sequence[NewCell], shards: int | None, deadline: float
+    requests: Requests,
+    batch: Sequence[NewCell],
+    shards: int | None,
+    deadline: float,
+    opened: list[Exception],
 ) -> list[PutResult]:
     content = b'{"cells":[' + b",".join(map(put_json, batch)) + b"]}"
     answer = decoded(
-        requests.call("POST", "/cells", content, deadline, writes=True),
+        requests.call("POST", "/cells", content, deadline, writes=True, opened=opened),
         PutResultsMessage,
         OutcomeUnknown,
     )

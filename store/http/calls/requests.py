@@ -57,12 +57,26 @@ class Requests:
         return self._attempts.pause(round_no, deadline)
 
     def call(
-        self, method: str, route: str, content: bytes, deadline: float, *, writes: bool
+        self,
+        method: str,
+        route: str,
+        content: bytes,
+        deadline: float,
+        *,
+        writes: bool,
+        opened: list[Exception] | None = None,
     ) -> bytes:
+        """As :meth:`cellfeed.store.http.calls.attempts.Attempts.call`."""
         if self._closed:
             raise StorageUnavailable(f"the client of datastore {self._name} is closed")
         return self._attempts.call(
-            method, self._base + route, content, JSON, deadline=deadline, writes=writes
+            method,
+            self._base + route,
+            content,
+            JSON,
+            deadline=deadline,
+            writes=writes,
+            opened=opened,
         )
 
     def get(self, route: str, kind: type[T], answer: Callable[[T], R]) -> R:

@@ -321,13 +321,13 @@ def test_a_cell_that_runs_since_the_last_report_is_named_until_it_ends(
 ) -> None:
     def reasons(running: int | None, because: str = "came to 4") -> str:
         clock.now_s += TELL_AGAIN_S + TELL_EVERY_S
+        clock.wall_s += 100
         member.report(None, {0: Progress(location=5, because=because, running=running)})
         return record(datastore).reason(0)
 
     assert reasons(5) == "came to 4"
     first = reasons(5)
     assert first.startswith("cell 5 has been running since ")
-    clock.wall_s += 100
     assert reasons(5) == first
     assert reasons(5, "retries").startswith("retries; cell 5 has been running since ")
     assert reasons(6) == "came to 4"

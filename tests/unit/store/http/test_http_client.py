@@ -174,6 +174,50 @@ def test_cells_of_a_batch_that_may_come_to_something_are_sent_again_alone() -> N
     ] == [3, 1]
 
 
+@pytest.mark.parametrize(
+    "after_refusal", [CUT, error(OutcomeUnknown), answer(200, {"results": []})]
+)
+def test_a_refused_cell_whose_next_attempt_has_an_open_end_is_unknown_and_not_failed(
+    after_refusal: bytes,
+) -> None:
+    """Its next request may have stored it: ``failed`` says that nothing was written."""
+    failed = {"outcome": "failed", "shard": 1, "error": Overloaded("x").as_json()}
+    refused = {"outcome": "failed", "shard": 1, "error": InvalidRequest("x").as_json()}
+    with (
+        scripted(answer(200, {"results": [failed, refused]}), after_refusal) as (url, requests),
+        Client(url, "trips", timeout_s=0.4) as client,
+    ):
+        got = client.put_cells([(ROW, "BASE", ref_key, {}) for ref_key in range(2)])
+    assert len(requests) >= 2
+    assert [result.outcome.value for result in got] == ["unknown", "failed"]
+    assert isinstance(got[0].error, OutcomeUnknown)
+
+
+@pytest.mark.parametrize("kind", [Overloaded, InvalidRequest])
+def test_cells_that_are_refused_after_an_attempt_with_an_open_end_are_unknown(
+    kind: type[CellfeedError],
+) -> None:
+    failed = {"outcome": "failed", "shard": 1, "error": kind("x").as_json()}
+    exists = {"outcome": "exists", "shard": 1, "added_id": 4}
+    with (
+        scripted(CUT, answer(200, {"results": [failed, exists]}), error(Overloaded)) as (url, _),
+        Client(url, "trips", timeout_s=0.4) as client,
+    ):
+        got = client.put_cells([(ROW, "BASE", ref_key, {}) for ref_key in range(2)])
+    assert [result.outcome.value for result in got] == ["unknown", "exists"]
+
+
+def test_cells_that_are_refused_again_and_again_have_failed() -> None:
+    failed = {"outcome": "failed", "shard": 1, "error": Overloaded("x").as_json()}
+    with (
+        scripted(answer(200, {"results": [failed]}), error(Overloaded)) as (url, requests),
+        Client(url, "trips", timeout_s=0.3) as client,
+    ):
+        [got] = client.put_cells([(ROW, "BASE", 1, {})])
+    assert len(requests) >= 2
+    assert got.outcome is Outcome.FAILED
+
+
 def test_answers_that_break_the_contract_leave_a_put_unknown() -> None:
     for content in (b"{}", b"[", b'{"outcome":7}', b'{"outcome":"stored"', b'{"outcome":"new"}'):
         with (

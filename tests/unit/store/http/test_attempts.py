@@ -1,0 +1,197 @@
+"""Which worker is asked, and what is known at the end, with workers that answer what a test
+says."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from cellfeed.store.errors import (
+    CellConflict,
+    CellfeedError,
+    InvalidRequest,
+    NotFound,
+    OtherHistory,
+    OutcomeUnknown,
+    Overloaded,
+    StorageUnavailable,
+    WrongAnswer,
+)
+from cellfeed.store.http.calls import attempts as module
+from cellfeed.store.http.calls.attempts import Attempts
+from cellfeed.store.http.calls.transport import Answer, AttemptFailed
+from tests.support.waiting import wait_until
+
+OPEN = AttemptFailed("cut", definite=False)
+REFUSED = AttemptFailed("nobody listens", definite=True, refused=True)
+WRONG = AttemptFailed("another answer", definite=True, wrong_answer=True)
+
+
+def error(kind: type[CellfeedError]) -> Answer:
+    return Answer(kind.http_status, msgspec.json.encode(kind("said so").as_json()))
+
+
+class ScriptedWorker:
+    """Gives its answers in turn, the last one again and again."""
+
+    def __init__(self, name: str, *answers: Answer | AttemptFailed) -> None:
+        self.name = name
+        self.answers = list(answers)
+        self.trusted_again_at = 0.0
+        self.asked = 0
+        self.histories: list[str | None] = []
+        self.is_closed = False
+
+    def request(self, *arguments: Any) -> Answer:
+        self.asked += 1
+        self.histories.append(arguments[-1])
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, AttemptFailed):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def attempts(*workers: ScriptedWorker, timeout_s: float = 0.2) -> Attempts:
+    made = Attempts(["http://h:1"], timeout_s, sleep=lambda _: None)
+    made._workers = list(workers)  # type: ignore[arg-type]
+    return made
+
+
+def call(made: Attempts, *, writes: bool = False, opened: list[Exception] | None = None) -> bytes:
+    return made.call(
+        "GET", "/", b"", "json", deadline=made.deadline(), writes=writes, opened=opened
+    )
+
+
+def test_a_worker_that_cannot_answer_is_asked_last_until_it_is_trusted_again() -> None:
+    for failure in (REFUSED, error(StorageUnavailable)):
+        away = ScriptedWorker("away", failure)
+        made = attempts(away, sound := ScriptedWorker("sound", Answer(200, b"yes")))
+        for _ in range(6):
+            assert call(made) == b"yes"
+        assert away.asked <= 1, "once, and then the other one is asked"
+        assert sound.asked == 6
+        away.trusted_again_at = 0.0
+        away.answers = [Answer(200, b"back")]
+        assert {call(made) for _ in range(4)} == {b"yes", b"back"}
+
+
+@pytest.mark.parametrize("kind", [NotFound, InvalidRequest])
+def test_what_a_worker_refuses_for_good_is_asked_of_nobody_else(kind: type[CellfeedError]) -> None:
+    workers = [ScriptedWorker(name, error(kind)) for name in "ab"]
+    with pytest.raises(kind):
+        call(attempts(*workers), writes=True)
+    assert sum(worker.asked for worker in workers) == 1
+
+
+@pytest.mark.parametrize("first", [OPEN, error(OutcomeUnknown)])
+@pytest.mark.parametrize("then", [REFUSED, error(Overloaded), error(InvalidRequest)])
+def test_a_write_that_may_have_been_done_is_not_told_as_refused_and_a_read_is(
+    first: Answer | AttemptFailed, then: Answer | AttemptFailed
+) -> None:
+    with pytest.raises(OutcomeUnknown, match="ask for the same again"):
+        call(attempts(ScriptedWorker("a", first, then)), writes=True)
+    with pytest.raises((StorageUnavailable, Overloaded, InvalidRequest)):
+        call(attempts(ScriptedWorker("a", first, then)))
+
+
+def test_an_answer_about_the_cell_itself_settles_an_open_attempt() -> None:
+    with pytest.raises(CellConflict):
+        call(attempts(ScriptedWorker("a", OPEN, error(CellConflict))), writes=True)
+    opened: list[Exception] = []
+    answered = attempts(ScriptedWorker("a", OPEN, Answer(200, b"yes")))
+    assert call(answered, writes=True, opened=opened) == b"yes"
+    assert opened == [OPEN]
+
+
+def test_refusals_alone_are_the_last_ones_error() -> None:
+    with pytest.raises(StorageUnavailable, match="nothing written within"):
+        call(attempts(ScriptedWorker("a", REFUSED)), writes=True)
+    with pytest.raises(WrongAnswer, match="not read within"):
+        call(attempts(ScriptedWorker("a", WRONG)))
+    with pytest.raises(Overloaded):
+        call(attempts(ScriptedWorker("a", REFUSED, error(Overloaded))), writes=True)
+
+
+def test_a_neighbour_in_the_place_of_one_worker_costs_an_attempt_and_of_all_is_told() -> None:
+    neighbour = ScriptedWorker("neighbour", error(OtherHistory))
+    sound = ScriptedWorker("sound", Answer(200, b"yes", "mine"))
+    made = attempts(neighbour, sound)
+    for _ in range(4):
+        assert call(made, writes=True) == b"yes"
+    assert neighbour.asked <= 1
+    sound.answers = [error(OtherHistory)]
+    with pytest.raises(OtherHistory):
+        call(made, writes=True)
+
+
+def test_answers_are_of_the_history_of_the_first_one() -> None:
+    worker = ScriptedWorker(
+        "a", Answer(200, b"old"), Answer(200, b"one", "mine"), Answer(200, b"two", "other")
+    )
+    made = attempts(worker)
+    assert call(made) == b"old"
+    assert vars(made)["_served"] == {}
+    assert call(made) == b"one"
+    assert made.history == "mine"
+    with pytest.raises(OtherHistory, match="serves history other, and this client works with mine"):
+        call(made)
+    with pytest.raises(OutcomeUnknown, match="do not serve one store"):
+        call(made, writes=True)
+    assert made.history == "mine"
+    assert worker.histories == [None, None, "mine", "mine"]
+
+
+def test_a_call_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1_000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    worker = ScriptedWorker("a", REFUSED)
+    made = attempts(worker, timeout_s=10.0)
+    pauses: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        now_s[0] += pause_s + 0.001
+
+    made._sleep = sleep
+    with pytest.raises(StorageUnavailable):
+        call(made)
+    assert 1_009 <= now_s[0] <= 1_010.01
+    assert worker.asked <= len(pauses) + 1
+    assert max(pauses) <= module._PAUSE_MAX_S
+    assert pauses[0] <= module._PAUSE_FIRST_S
+    assert sum(pauses[-5:]) > sum(pauses[:5]), "they grow"
+
+
+def test_a_worker_that_is_away_for_an_hour_is_tried_for_an_hour() -> None:
+    made = attempts(ScriptedWorker("a", REFUSED))
+    assert all(made.pause(round_no, made.deadline()) for round_no in (0, 1, 2_000, 10**6))
+
+
+def test_who_waits_is_told_why_after_a_second_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_SAID_S", 0.05)
+    said: list[str] = []
+    threads = threading.active_count()
+    made = Attempts(["http://h:1"], 0.4, on_wait=said.append)
+    made._workers = [ScriptedWorker("a", REFUSED)]  # type: ignore[list-item]
+    with pytest.raises(StorageUnavailable):
+        call(made)
+    assert len(said) == 1
+    assert "nobody listens" in said[0]
+    made._workers = [ScriptedWorker("a", Answer(200, b"yes"))]  # type: ignore[list-item]
+    assert call(made) == b"yes"
+    wait_until(lambda: threading.active_count() == threads, "the call's thread has ended")
+    assert len(said) == 1
+
+
+def test_closing_closes_the_connections_to_all_workers() -> None:
+    workers = [ScriptedWorker(name, Answer(200, b"")) for name in "abc"]
+    attempts(*workers).close()
+    assert all(worker.is_closed for worker in workers)

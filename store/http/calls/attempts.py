@@ -32,7 +32,7 @@ from cellfeed.store.http.messages import ErrorMessage
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
 _DOUBLINGS_MAX: Final = 10
-"""The pause is at its longest by then; two to the power of a thousand is no float."""
+"""The pause is at its longest before; two to the power of a thousand is no float."""
 
 WAIT_SAID_S: Final = 1.0
 """After so long a person asks what is going on; most calls take milliseconds."""

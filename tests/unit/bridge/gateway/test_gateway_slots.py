@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
-from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims, slots_by_gateway
+from cellfeed.bridge.gateway.groups.slot_claims import ActiveGroup, SlotClaims, slots_by_gateway
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
 from cellfeed.bridge.gateway.nodes import all_nodes, register
@@ -203,3 +204,58 @@ def test_a_step_that_failed_half_way_is_made_good_by_the_next(
             "a slot without reserved generations is not coordinated"
         )
     assert len(a.step({}).slots) == SLOTS
+
+
+def test_slots_that_another_gateway_has_coordinated_meanwhile_are_begun_anew(place: Place) -> None:
+    """It came and left while this one was paused: the slots are free, and their groups are not
+    what they were."""
+    a, b = place.gateway("a"), place.gateway("b")
+    before = a.step({}).slots
+    place.now_s += TTL_S + 1
+    between = b.step({}).slots
+    b.leave()
+    after = a.step({}).slots
+    assert len(after) == SLOTS
+    for slot in range(SLOTS):
+        assert after[slot].first >= between[slot].end > before[slot].end
+        assert after[slot].epoch > before[slot].epoch
+
+
+def test_a_gateway_is_sure_of_its_slots_for_a_session_from_before_it_asked(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = place.gateway("a")
+    assert a.confirmed_until_s == 0
+    began_s = place.now_s
+    a.step({})
+    assert a.confirmed_until_s == began_s + TTL_S
+    place.now_s = began_s + TTL_S / 3 - 0.1
+    a.step({})
+    assert a.confirmed_until_s == began_s + TTL_S, "it is not asked at every step"
+    place.now_s = began_s + TTL_S / 3
+    renew = place.coordinator.renew
+
+    def slowly(session: Session) -> Session:
+        place.now_s += 2
+        return renew(session)
+
+    monkeypatch.setattr(place.coordinator, "renew", slowly)
+    a.step({})
+    assert a.confirmed_until_s == began_s + TTL_S / 3 + TTL_S
+    assert place.now_s == began_s + TTL_S / 3 + 2
+
+
+def test_who_takes_a_slot_over_knows_which_groups_had_members(place: Place) -> None:
+    a, b = place.gateway("a"), place.gateway("b")
+    assert a.step({}).slots[7].active == {}
+    place.state.commit(
+        {
+            f"gateways/groups/{slot}/{name}": msgspec.json.encode(ActiveGroup(name, timeout_s))
+            for slot, name, timeout_s in ((7, "g", 45.0), (7, "h", 10.0), (8, "i", 6.0))
+        }
+    )
+    a.leave()
+    slots = b.step({}).slots
+    assert slots[7].active == {"g": 45.0, "h": 10.0}
+    assert slots[8].active == {"i": 6.0}
+    assert slots[9].active == {}

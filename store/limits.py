@@ -31,7 +31,7 @@ JSON_INTEGER_MAX: Final = (1 << 64) - 1
 
 SHARDS_MAX: Final = 65_536
 """Shards of a datastore; a shard is a Kafka partition and the SQLite row position keeps 16 bits for
-it."""
+it. Triggers and indexes serve so many: ``tests/integration/triggers/test_most_shards.py``."""
 
 ADDED_ID_MAX: Final = (1 << 47) - 1
 """Cells of one shard; what is left of a 63-bit SQLite row position beside the shard."""

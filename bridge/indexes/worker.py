@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +38,10 @@ LOOK_S: Final = 0.25
 
 BUILDING_LOOK_S: Final = 0.1
 """The same while a version is being built: what is complete answers at once."""
+
+LOOK_PART: Final = 0.1
+"""The part of the time that goes into looks, at most: of a version that is being built each asks
+how far all shards are."""
 
 THREADS: Final = 8
 """Shards of one version that a worker brings on at the same time."""
@@ -78,11 +83,13 @@ class IndexWorker:
         collect_seldom()
         try:
             while not stop.is_set():
+                begun_s = time.monotonic()
                 try:
                     self.look()
                 except CellfeedError as error:
                     _log.warning("the catalog of indexes cannot be read just now: %s", error)
-                stop.wait(BUILDING_LOOK_S if self.is_building else LOOK_S)
+                pause_s = BUILDING_LOOK_S if self.is_building else LOOK_S
+                stop.wait(max(pause_s, (time.monotonic() - begun_s) / LOOK_PART))
         finally:
             self.close()
 

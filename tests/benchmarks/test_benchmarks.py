@@ -43,6 +43,7 @@ from benchmarks import (
     restore,
     shard_move,
     triggers,
+    workers_shards,
 )
 from benchmarks.__main__ import main
 from tests.support import local_kafka, local_mariadb
@@ -96,6 +97,9 @@ SMALL = {
         shards=8,
         members=2,
         rebalance_lease_s=2.0,
+    ),
+    "workers-shards": lambda: workers_shards.figures(
+        many=32, runs=1, seconds=0.2, warm_up_s=0.0, idle_s=0.1, settle_s=0.0
     ),
 }
 

@@ -1,11 +1,10 @@
-"""Offsets of several shards of a group in one commit, for triggers that save beside their work
-(``saves_lazily``).
+"""Offsets of several shards of a group in one commit.
 
-A save costs a commit of the coordination, and there is one for each shard every fifth of a second.
-Those that are due while one is under way go together (:mod:`cellfeed.store.commit.gathered`), each
-under its own claim. Where one of the claims is void, nothing of it is saved, and each shard saves
-its own: then the run that was overtaken hears of it. What comes with entries of the state table is
-never gathered: it is one commit by itself.
+A save costs a commit of the coordination. Where cells come all over thousands of shards, each cell
+has one, behind a few threads. Those that are due while one is under way go together
+(:mod:`cellfeed.store.commit.gathered`), each under its own claim. Where one of the claims is void,
+nothing of it is saved, and each shard saves its own: then the run that was overtaken hears of it.
+What comes with entries of the state table is never gathered: it is one commit by itself.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from cellfeed.bridge.triggers.failure_log import FailureLog
 from cellfeed.bridge.triggers.offsets.gathered_saves import (
     OFFSETS_IN_A_COMMIT_MAX,
     GatheredSaves,
-    OffsetCommits,
 )
 from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, uses_footholds
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
@@ -63,13 +62,10 @@ class TakeOver:
         self._trigger = trigger
         self._datastore = datastore
         self._coordinator = coordinator
-        saves: OffsetCommits = (
-            GatheredSaves(coordinator, trigger.group) if trigger.saves_lazily else coordinator
-        )
         self._context = TriggerContext(
             trigger,
             datastore,
-            saves,
+            GatheredSaves(coordinator, trigger.group),
             parked,
             membership,
             deadlines or Deadlines(),

@@ -20,6 +20,7 @@ from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard.take_over import TakeOver
+from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidLocation, NotFound, Refused, StaleWriter
 from cellfeed.store.failpoints import FailpointReached, set_failpoint, watch_failpoint
@@ -157,11 +158,17 @@ def test_a_reset_gives_up_and_changes_nothing_while_a_cell_does_not_end(
     datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator
 ) -> None:
     recorder, go_on = Recorder(), threading.Event()
-    recorder.before = lambda _: go_on.wait(60)
+    begun: list[Cell] = []
+
+    def hold(cell: Cell) -> None:
+        begun.append(cell)
+        go_on.wait(60)
+
+    recorder.before = hold
     put(datastore, range(40))
     try:
         with working(datastore, workers_coordinator, recorder):
-            wait_until(lambda: len(coordinator.owners(GROUP, "trips")) == 4, "it has the shards")
+            wait_until(lambda: len(begun) == 4, "a cell of each shard is being run")
             with pytest.raises(
                 Refused,
                 match=r"was not reset: after 0 s 4 shards were not given back: shard 0 \(w\)",

@@ -22,7 +22,7 @@ ALONE   = $(LEAN) -p no:xdist -p no:rerunfailures $(if $(SEED),,-p no:randomly)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast pure mutants lint docs grid bench faults faults-all races model fuzz services lock clean
+.PHONY: help setup demo test test-fast pure mutants lint docs grid bench faults faults-all races model fuzz services release-check lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -96,6 +96,9 @@ fuzz: setup ## Malformed frames at a running gateway beside good clients (FRAMES
 
 services: ## Install what local servers and tests on them use (MariaDB, ZooKeeper, kcat, Java, Kafka's jars) where apt and root are there
 	./docker/install-services
+
+release-check: setup ## Build what is committed, check both archives, install and run the demo on every Python of 3.11 to 3.14 here (minutes)
+	$(BIN)/python -m tests.release_check
 
 lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev --group docs --python-version 3.11 pyproject.toml -o requirements.lock

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, NoReturn, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cellfeed import __version__
 from cellfeed.cli.summaries import SUMMARIES
 from cellfeed.store.errors import CellfeedError, InvalidRequest
 
@@ -110,7 +109,7 @@ def _typer(group: type[TyperGroup]) -> typer.Typer:
     app = typer.Typer(
         cls=group,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=group is _Listed,  # it knows every verb
         pretty_exceptions_enable=False,
         help="A sharded store of immutable cells whose every shard is a Kafka partition.",
     )
@@ -120,7 +119,10 @@ def _typer(group: type[TyperGroup]) -> typer.Typer:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"cellfeed {__version__}")
+        from cellfeed.cli.versions import version_lines  # the engines, for this option alone
+
+        for line in version_lines():
+            typer.echo(line)
         raise typer.Exit
 
 
@@ -128,7 +130,10 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version, and the formats on disk that it reads and writes.",
         ),
     ] = False,
 ) -> None:

@@ -510,4 +510,4 @@ def test_a_command_that_is_not_understood_is_exit_code_2(
 def test_the_version_is_told(run: Run) -> None:
     from cellfeed import __version__
 
-    assert run("--version").out == f"cellfeed {__version__}\n"
+    assert run("--version").out.startswith(f"cellfeed {__version__}\nembedded store: reads ")

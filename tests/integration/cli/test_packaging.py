@@ -188,6 +188,51 @@ def test_wheel_and_sdist_have_one_name_with_data_and_licence_and_nothing_else(wh
 
 
 @pytest.mark.xdist_group("packaging")
+def test_wheel_and_sdist_are_of_published_quality(wheel: Path) -> None:
+    [sdist] = wheel.parent.glob("cellfeed-*.tar.gz")
+    for command in (
+        ["twine", "check", "--strict", str(wheel), str(sdist)],
+        ["check_wheel_contents", str(wheel)],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=wheel.parent,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.xdist_group("packaging")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_verbs_and_what_follows_them(installed: Path, shell: str) -> None:
+    words = {
+        "cellfeed par": "parked",
+        "cellfeed parked re": "retry",
+        "cellfeed up --det": "--detach",
+    }
+    for typed, completed in words.items():
+        asked = {
+            "_CELLFEED_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
+            "_TYPER_COMPLETE_ARGS": typed,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        done = subprocess.run(
+            [installed / "bin" / "cellfeed"],
+            env={**os.environ, **asked},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert completed in done.stdout, f"{typed}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.xdist_group("packaging")
 def test_the_wheel_is_imported_and_run_from_elsewhere(installed: Path, tmp_path: Path) -> None:
     looked = subprocess.run(
         [installed / "bin" / "python", "-I", "-c", _LOOK],
@@ -210,10 +255,15 @@ def test_the_wheel_is_imported_and_run_from_elsewhere(installed: Path, tmp_path:
         timeout=60,
         check=False,
     )
-    assert (version.returncode, version.stdout) == (
-        0,
-        f"cellfeed {cellfeed.__version__}\n",
-    ), version.stderr
+    assert version.returncode == 0, version.stderr
+    first, *formats = version.stdout.splitlines()
+    assert first == f"cellfeed {cellfeed.__version__}"
+    assert [line.partition(":")[0] for line in formats] == [
+        "embedded store",
+        "cluster",
+        "backup",
+        "warehouse table",
+    ]
 
 
 @pytest.mark.xdist_group("packaging")

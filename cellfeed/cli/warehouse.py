@@ -12,7 +12,7 @@ from cellfeed.cli.output import JsonOption, console, print_json, print_rows
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
-from cellfeed.store.errors import NotFound
+from cellfeed.store.errors import InvalidRequest, NotFound
 
 app = typer.Typer(
     no_args_is_help=True, help="The warehouse table: SQL over it, and how far it has come."
@@ -39,7 +39,16 @@ def query(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the table, with DuckDB."""
-    rows = WarehouseTable(table_directory(directory, run_dir)).query(sql)
+    table = WarehouseTable(table_directory(directory, run_dir))
+    import duckdb  # a large library, for those who ask in SQL only
+
+    try:
+        rows = table.query(sql)
+    except duckdb.Error as error:
+        raise InvalidRequest(
+            f"SQL {sql[:200]!r}: {str(error).partition(chr(10))[0]}. Ask the views `cells` and"
+            " `latest` in DuckDB's SQL"
+        ) from None
     if as_json:
         for row in rows:
             print_json(row)

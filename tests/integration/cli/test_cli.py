@@ -30,7 +30,7 @@ from cellfeed.config.model import (
     WorkerConfig,
 )
 from cellfeed.consumers.warehouse.loader import run_warehouse_loader
-from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
 from cellfeed.instance.config_file import write_config
 from cellfeed.run_dir import ProcessEntry, RunDir
 from cellfeed.store.background import LoopTrouble
@@ -301,6 +301,14 @@ def test_verify_finds_one_digest_in_store_topic_and_table_and_a_difference_is_ex
     assert query.lines == [{"n": 60, "text": "[/x]"}]
     assert "[/x]" in run("warehouse", "query", "SELECT '[/x]' AS text").out
     assert run("warehouse", "status", "--json").lines[0]["rows"] == 60
+
+
+def test_wrong_sql_is_one_line_that_says_what_is_wrong(run: Run, run_dir: RunDir) -> None:
+    make_table(run_dir.inside("warehouse"), "trips")
+    for sql in ("SELEC 1", "SELECT nothing FROM cells"):
+        said = run("warehouse", "query", sql)
+        assert (said.code, len(said.err.splitlines())) == (2, 1), said.err
+        assert f"SQL {sql!r}: " in said.err
 
 
 # --- parked cells, status -------------------------------------------------------------------------

@@ -14,6 +14,7 @@ and its shared memory, and neither is opened here; it locks nothing in the WAL.
 from __future__ import annotations
 
 import os
+import weakref
 from bisect import bisect_left
 from pathlib import Path
 from typing import Final
@@ -34,7 +35,9 @@ class Wal:
     """The WAL beside ``path``, which is open. Raises OSError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
-        self._file = Path(f"{path}-wal").open("rb", buffering=0)  # noqa: SIM115
+        self._descriptor = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        # As a connection of SQLite: one that nobody closes ends without a word.
+        self._end = weakref.finalize(self, os.close, self._descriptor)
 
     def round(self) -> bytes:
         """Another value each time that the WAL has started again; empty before its first frame."""
@@ -49,7 +52,7 @@ class Wal:
         header = self._header()
         if not header:
             return 0
-        longest = os.fstat(self._file.fileno()).st_size // _frame_bytes(header)
+        longest = os.fstat(self._descriptor).st_size // _frame_bytes(header)
         return bisect_left(
             range(1, longest + 1), True, key=lambda frame: not self._is_current(frame, header)
         )
@@ -61,17 +64,18 @@ class Wal:
 
     def close(self) -> None:
         """May be called again."""
-        self._file.close()
+        self._end()
+        self._descriptor = -1  # the number may be another file's by now
 
     def _header(self) -> bytes:
-        header = os.pread(self._file.fileno(), _HEADER_BYTES, 0)
+        header = os.pread(self._descriptor, _HEADER_BYTES, 0)
         return header if len(header) == _HEADER_BYTES else b""
 
     def _is_current(self, frame: int, header: bytes) -> bool:
         if not header:
             return False
         offset = _HEADER_BYTES + (frame - 1) * _frame_bytes(header) + _FRAME_SALTS
-        return os.pread(self._file.fileno(), 8, offset) == header[_SALTS]
+        return os.pread(self._descriptor, 8, offset) == header[_SALTS]
 
 
 def _frame_bytes(header: bytes) -> int:

@@ -15,6 +15,9 @@ PACKAGES = ("store", "bridge", "consumers", "cellfeed")
 
 THREADS = {
     "store/background.py": "the supervised loop itself",
+    "store/engines/sqlite/checkpoints.py": (
+        "moves what one log holds and ends; its error is logged, and a later commit starts another"
+    ),
     "store/backups/places/s3_lock.py": (
         "renews one lock; where it ends, `refuse_if_lost` stops its holder when the time is up"
     ),

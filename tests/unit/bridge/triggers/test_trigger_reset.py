@@ -205,7 +205,8 @@ def test_two_resets_at_once_are_one_after_the_other_or_one_is_refused(
     assert len(done) + len(refused) == 2
     assert done
     deeds = history(datastore.state, GROUP)
-    assert [deed.to for deed in deeds] == done
+    # A thread may note its end after the other one has done all of its own.
+    assert sorted(deed.to for deed in deeds) == sorted(done)
     assert offsets(coordinator) == deeds[-1].after
 
 

@@ -28,6 +28,7 @@ from benchmarks import (
     gateway_latency,
     gateway_read,
     gateway_vs_kafka,
+    growth,
     index_build,
     index_lag,
     index_query,
@@ -70,6 +71,7 @@ SMALL = {
     "gateway-vs-kafka": lambda: gateway_vs_kafka.figures(
         cells=1_000, runs=1, partitions=(16,), with_java=False
     ),
+    "growth": lambda: growth.figures(sizes=(200, 1_200), shards=(4,), calls=5),
     "index-build": lambda: index_build.figures(count=500, runs=1, stores=["embedded"]),
     "index-lag": lambda: index_lag.figures(seconds=0.3, warm_up_s=0.0, stores=["embedded"]),
     "index-query": lambda: index_query.figures(count=500, seconds=0.1, stores=["embedded"]),

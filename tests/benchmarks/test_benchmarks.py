@@ -26,6 +26,7 @@ from benchmarks import (
     gateway_first_read,
     gateway_idle,
     gateway_latency,
+    gateway_partitions,
     gateway_read,
     gateway_vs_kafka,
     growth,
@@ -66,6 +67,9 @@ SMALL = {
     ),
     "gateway-latency": lambda: gateway_latency.figures(
         seconds=0.2, runs=1, warm_up_s=0.0, stores=["embedded"]
+    ),
+    "gateway-partitions": lambda: gateway_partitions.figures(
+        seconds=1.0, shards=(2, 8), cells=20, idle_s=0.2, warm_up_s=0.0
     ),
     "gateway-read": lambda: gateway_read.figures(cells=1_000, runs=1, with_kafka=False),
     "gateway-vs-kafka": lambda: gateway_vs_kafka.figures(

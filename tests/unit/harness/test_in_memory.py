@@ -6,7 +6,6 @@ import os
 import tempfile
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests import in_memory
@@ -19,6 +18,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in place of the disk in memory, and no TMPDIR."""
     monkeypatch.setattr(in_memory, "MEMORY_DISK", tmp_path)
     monkeypatch.setattr(in_memory, "ROOM_MIN_BYTES", 0)
+    monkeypatch.setattr(in_memory, "FILES_MIN", 0)
     monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
     monkeypatch.setenv("TMPDIR", "")  # so that it is as before afterwards
     monkeypatch.delenv("TMPDIR")
@@ -46,8 +46,11 @@ def test_a_folder_that_somebody_chose_is_kept(
     assert not own(memory).exists()
 
 
-def test_without_room_files_are_on_the_disk(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_memory, "ROOM_MIN_BYTES", psutil.virtual_memory().total + 1)
+@pytest.mark.parametrize("bound", ["ROOM_MIN_BYTES", "FILES_MIN"])
+def test_without_room_files_are_on_the_disk(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(in_memory, bound, 1 << 62)
     in_memory.use_memory()
     assert "TMPDIR" not in os.environ
 
@@ -60,7 +63,7 @@ def test_without_a_disk_in_memory_files_are_on_the_disk(
     assert "TMPDIR" not in os.environ
 
 
-def test_what_killed_runs_left_goes_after_an_hour_and_what_runs_stays(memory: Path) -> None:
+def test_what_killed_runs_left_goes_after_ten_minutes_and_what_runs_stays(memory: Path) -> None:
     left, recent, living = (
         memory / f"cellfeed-tests-{pid}" for pid in (NOBODY, NOBODY + 1, os.getppid())
     )

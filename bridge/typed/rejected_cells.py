@@ -38,6 +38,9 @@ _PREFIX: Final = "unfit/"
 BUCKET_CELLS: Final = 1_000
 """Added_ids of one entry: at most 300 KB of it."""
 
+COUNTED_ENTRIES: Final = 100
+"""Entries that are read to count what is left out: 30 MB at most, and 100,000 cells."""
+
 REASON_CHARACTERS_MAX: Final = 200
 _TRIES_MAX: Final = 50
 """Compare-and-set tries: as many gateways as there are may note the same cells at once."""
@@ -60,6 +63,16 @@ class UnfitCell(NamedTuple):
     ref_key: int
     reason: str
     at_us: int
+
+
+class LeftOutOfTopic(NamedTuple):
+    """What the typed topics of a column leave out: ``cells`` of them, and more where ``or_more``;
+    ``first``: one of them, with its reason."""
+
+    column: str
+    cells: int
+    or_more: bool
+    first: UnfitCell
 
 
 class TriedAgain(NamedTuple):
@@ -101,6 +114,25 @@ def unfit_cells(state: StateTable, column: str | None = None) -> Iterator[UnfitC
     """Those that are listed, of one column or all, by column, shard and added_id."""
     for entry in state.list(_PREFIX if column is None else f"{_PREFIX}{quote(column, safe='')}/"):
         yield from _cells_of(entry)
+
+
+def left_out(state: StateTable, column: str, shards: int) -> LeftOutOfTopic | None:
+    """What is listed of a column in a datastore of so many shards; None when nothing is. It reads
+    ``COUNTED_ENTRIES`` entries and a shard more at most, however many there are."""
+    entries, cells = 0, 0
+    first: UnfitCell | None = None
+    for shard in range(shards):
+        found = state.list(f"{_PREFIX}{quote(column, safe='')}/{shard:05d}/")
+        for entry in found:
+            noted = _cells_of(entry)
+            cells += len(noted)
+            first = first or noted[0]
+        entries += len(found)
+        if entries >= COUNTED_ENTRIES:
+            break
+    if first is None:
+        return None
+    return LeftOutOfTopic(column, cells, shard < shards - 1, first)
 
 
 def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) -> TriedAgain:

@@ -18,6 +18,8 @@ from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import load_program
+from cellfeed.bridge.typed.rejected_cells import LeftOutOfTopic, left_out
+from cellfeed.bridge.typed.versions import stored_columns
 from cellfeed.cli.group_control import summary
 from cellfeed.cli.records_behind import records_behind, view_of
 from cellfeed.config.model import ChecksConfig, Config, DatastoreConfig, TriggersConfig
@@ -75,6 +77,9 @@ class InstanceStatus:
     check: dict[str, Any] | None = None
     """The check for damage that the workers run; None where the configuration has none."""
 
+    left_out: list[LeftOutOfTopic] = field(default_factory=list)
+    """What typed topics leave out, by column."""
+
     storage_away: str | None = None
     coordination_away: str | None = None
 
@@ -91,6 +96,17 @@ class InstanceStatus:
             "erasures": [msgspec.to_builtins(each) for each in self.erasures],
             "backups": self.backups,
             "check": self.check,
+            "left_out": [
+                {
+                    "column": each.column,
+                    "cells": each.cells,
+                    "or_more": each.or_more,
+                    "shard": each.first.shard,
+                    "added_id": each.first.added_id,
+                    "reason": each.first.reason,
+                }
+                for each in self.left_out
+            ],
             "storage_away": self.storage_away,
             "coordination_away": self.coordination_away,
         }
@@ -120,10 +136,21 @@ def read_status(directory: RunDir, config: Config) -> InstanceStatus:
             if config.checks is not None:
                 found.check = _check(config.checks, datastore)
             found.erasures = datastore.unended_erasures.all()
+            found.left_out = left_out_of_topics(datastore)
             _learn_groups(found, directory, config, datastore, coordinator)
     except Unavailable as error:
         found.storage_away = str(error)
     return found
+
+
+def left_out_of_topics(datastore: Datastore) -> list[LeftOutOfTopic]:
+    """Of each column whose schema says ``unfit: park``."""
+    return [
+        found
+        for name, column in stored_columns(datastore.state).items()
+        if column.settings.unfit == "park"
+        and (found := left_out(datastore.state, name, datastore.shards)) is not None
+    ]
 
 
 def _learn_groups(

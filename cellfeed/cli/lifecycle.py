@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from rich.filesize import decimal
 
 from cellfeed.child import START_TIMEOUT_S, launch
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
-from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.cli.output import JsonOption, console, left_out_line, print_json
 from cellfeed.cli.up_options import UpOptions
 from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config
@@ -96,6 +97,7 @@ def up(
         for number in signals:
             signal.signal(number, lambda *_: stopping.set())
         _say_sizes(directory, checked)
+        _say_left_out(directory, checked)
         console.print(
             f"up: run directory {directory.path}; Ctrl-C or `cellfeed down` ends it",
             highlight=False,
@@ -122,6 +124,18 @@ def down(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
 def _say_sizes(directory: RunDir, config: Config) -> None:
     found = ", ".join(f"{name} {decimal(size)}" for name, size in sizes(directory, config).items())
     console.print(f"on disk: {found}", highlight=False)
+
+
+def _say_left_out(directory: RunDir, config: Config) -> None:
+    """A typed topic may leave out most of its column, and nobody who reads it would see that."""
+    if all(schema.unfit != "park" for schema in config.datastore.schemas):
+        return
+    from cellfeed.assembly.datastore import opened  # up opens no store but for this
+    from cellfeed.cli.instance_status import left_out_of_topics
+
+    with suppress(Unavailable), opened(config, directory.path) as (_, datastore, _):
+        for each in left_out_of_topics(datastore):
+            console.print(left_out_line(each), highlight=False)
 
 
 def start(

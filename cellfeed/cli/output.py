@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -23,6 +23,9 @@ from rich.table import Table
 
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.errors import CellfeedError
+
+if TYPE_CHECKING:
+    from cellfeed.bridge.typed.rejected_cells import LeftOutOfTopic
 
 PIPE_COLUMNS: Final = 1000
 """Columns of tables that go to a file or another program: enough to cut off nothing, where a
@@ -134,6 +137,17 @@ def cluster_line(cluster: Mapping[str, Any]) -> str:
 def node_advice(cluster: Mapping[str, Any]) -> list[str]:
     """What the operator of each node should know, a line each."""
     return [f"  {node['name']}: {node['advice']}" for node in cluster["nodes"] if node["advice"]]
+
+
+def left_out_line(of: LeftOutOfTopic) -> str:
+    """How many cells the typed topics of a column leave out, and why."""
+    first = of.first
+    return (
+        f"{of.cells}{' or more' if of.or_more else ''} cells of column {of.column} fit no version"
+        " of its schema and have no record in its typed topics (unfit: park), such as"
+        f" {first.shard}/{first.added_id}: {first.reason}; list them:"
+        f" cellfeed schemas unfit --column {of.column}"
+    )
 
 
 def fail(error: CellfeedError, as_json: bool = False) -> typer.Exit:

@@ -14,7 +14,14 @@ from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.cli.group_control import lag_cells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.instance_status import InstanceStatus, read_status
-from cellfeed.cli.output import JsonOption, cluster_line, console, node_advice, print_json
+from cellfeed.cli.output import (
+    JsonOption,
+    cluster_line,
+    console,
+    left_out_line,
+    node_advice,
+    print_json,
+)
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.cells.cell import moment
@@ -41,6 +48,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
         _print_processes(found)
         _print_storage(found, config.datastore.name)
         _print_check(found)
+        _print_left_out(found)
         _print_backups(found)
         _print_gateways(found)
         _print_groups(found, config.datastore.name)
@@ -129,6 +137,13 @@ def _print_check(found: InstanceStatus) -> None:
         )
         for each in (text, *check["named"]):
             console.print(each, style="red", highlight=False, soft_wrap=True, markup=False)
+
+
+def _print_left_out(found: InstanceStatus) -> None:
+    for each in found.left_out:
+        console.print(
+            left_out_line(each), style="red", highlight=False, soft_wrap=True, markup=False
+        )
 
 
 def _print_backups(found: InstanceStatus) -> None:

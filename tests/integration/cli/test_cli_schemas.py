@@ -3,6 +3,7 @@ they come off the list."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,7 +21,7 @@ from cellfeed.cli.main import command_line
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore
-from tests.support.cli_instance import cellfeed
+from tests.support.cli_instance import cellfeed, ended
 from tests.support.schema_commands import FARE, TIP, invoke, write_schema
 
 ROW = UUID(int=7)
@@ -123,6 +124,37 @@ def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPat
     assert done == {"fit": 1, "trimmed": 0, "still_unfit": 1, "read_on": read_on}
     assert [cell["added_id"] for cell in invoke(run_dir, "unfit")] == [2]
     assert [version["version"] for version in invoke(run_dir, "list")] == [1, 2]
+
+
+@pytest.mark.integration
+def test_up_and_status_say_what_a_typed_topic_leaves_out(run_dir: Path) -> None:
+    from cellfeed.bridge.typed.versions import register_declared
+    from cellfeed.instance.config_file import load_config
+
+    write_schema(run_dir, FARE)
+    config = load_config(run_dir / "config.yaml")
+    with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
+        register_declared(datastore.state, config.datastore.schemas, run_dir)
+        before = cellfeed("status", "--run-dir", str(run_dir))
+        read_all(datastore)
+    assert "typed topics" not in before.stdout
+    line = (
+        "2 cells of column BASE fit no version of its schema and have no record in its typed topics"
+        " (unfit: park), such as 0/1: tip is a member that the schema does not have; list them:"
+        " cellfeed schemas unfit --column BASE"
+    )
+    assert line in cellfeed("status", "--run-dir", str(run_dir)).stdout
+    [told] = json.loads(cellfeed("status", "--json", "--run-dir", str(run_dir)).stdout)["left_out"]
+    assert (told["column"], told["cells"], told["or_more"], told["added_id"]) == (
+        "BASE",
+        2,
+        False,
+        1,
+    )
+    with ended(run_dir):
+        config_file = str(run_dir / "config.yaml")
+        up = cellfeed("up", "--detach", "--config", config_file, "--run-dir", str(run_dir))
+        assert line in up.stdout, up.stdout + up.stderr
 
 
 def read_all(datastore: Datastore) -> None:

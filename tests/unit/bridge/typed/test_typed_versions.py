@@ -30,9 +30,16 @@ from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.topics.topics import Topics, make_topic
 from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
+from cellfeed.bridge.typed import rejected_cells
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.declaration import ColumnSchema, check_schemas
-from cellfeed.bridge.typed.rejected_cells import forget_row, note_unfit, try_again, unfit_cells
+from cellfeed.bridge.typed.rejected_cells import (
+    forget_row,
+    left_out,
+    note_unfit,
+    try_again,
+    unfit_cells,
+)
 from cellfeed.bridge.typed.typed_column import TypedColumn, TypedColumns
 from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.bridge.typed.versions import (
@@ -401,6 +408,28 @@ def test_many_parked_cells_are_few_entries(datastore: Datastore) -> None:
     note_unfit(datastore.state, "BASE", 3, [(cell, "because") for cell in cells[990:1010]])
     assert len(datastore.state.list("unfit/")) == 3
     assert [cell.added_id for cell in unfit_cells(datastore.state)] == list(range(2_500))
+
+
+def test_what_is_left_out_is_counted_by_a_bounded_read(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = datastore.state
+    assert left_out(state, "BASE", 16) is None
+    note_unfit(state, "BASE", 3, [(log_cell(7), "fare is text")])
+    note_unfit(state, "OTHER", 1, [(log_cell(0), "of another column")])
+    note_unfit(state, "BASE", 9, [(log_cell(number), "because") for number in range(1_500)])
+    found = left_out(state, "BASE", 16)
+    assert found is not None
+    assert (found.column, found.cells, found.or_more) == ("BASE", 1_501, False)
+    assert (found.first.shard, found.first.added_id, found.first.reason) == (3, 7, "fare is text")
+    monkeypatch.setattr(rejected_cells, "COUNTED_ENTRIES", 1)
+    bounded = left_out(state, "BASE", 16)
+    assert bounded is not None
+    assert (bounded.cells, bounded.or_more) == (1, True)
+    note_unfit(state, "LAST", 15, [(log_cell(0), "because")])
+    last = left_out(state, "LAST", 16)
+    assert last is not None
+    assert not last.or_more, "no shard is left to be read"
 
 
 def test_the_reasons_of_an_erased_row_go_with_its_bodies(datastore: Datastore) -> None:

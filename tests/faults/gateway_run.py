@@ -114,7 +114,7 @@ def _check(system: GatewaySystem) -> Violations:
                 *system.group.errors,
                 *system.reader.errors,
                 *(
-                    f"{name} has a traceback in its log"
+                    f"{name} has a traceback in its log: {text[text.index('Traceback') :][:4_000]}"
                     for name, text in logs.items()
                     if "Traceback" in text
                 ),

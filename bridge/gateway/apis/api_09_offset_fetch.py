@@ -41,10 +41,11 @@ async def handle(
 async def _group(context: GatewayContext, peer: Peer, group_id: str, asked: Any) -> dict[str, Any]:
     if not context.may(peer, "group", group_id, "describe"):
         return _refused(group_id, ErrorCode.group_authorization_failed, asked)
-    if error := context.cluster.group_error(group_id):
-        return _refused(group_id, error, asked)
     try:
         async with context.groups.offsets_lock(group_id):
+            # Behind the wait: another gateway may have the group by now.
+            if error := context.cluster.group_error(group_id):
+                return _refused(group_id, error, asked)
             claim = context.cluster.claim(group_id)
             committed = await context.in_coordination(context.offsets.fetch_offsets, group_id)
             # Behind a coordination that went back in time they are not what was saved; its claims

@@ -4,7 +4,8 @@ kind is none of another."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -45,7 +46,7 @@ class Gateway:
 
 
 def fetch(
-    principal: str, topics: Sequence[str] | None
+    principal: str, topics: Sequence[str] | None, gateway: Gateway | None = None
 ) -> tuple[ErrorCode, dict[str, tuple[int, ErrorCode]]]:
     """The error of the group, and by topic the offset of partition 0 with its error."""
     asked = (
@@ -57,7 +58,9 @@ def fetch(
     peer = Peer("client", "127.0.0.1", 6, "default", principal, 1, 0.0)
     head = cast("RequestHead", SimpleNamespace(version=6))
     answer = awaited(
-        api_09_offset_fetch.handle(cast("GatewayContext", Gateway()), request, head, peer)
+        api_09_offset_fetch.handle(
+            cast("GatewayContext", gateway or Gateway()), request, head, peer
+        )
     )
     return answer["error_code"], {
         each["name"]: (
@@ -88,3 +91,22 @@ def test_a_topics_rule_counts_for_no_group_of_that_name(topics: Sequence[str] | 
 
 def test_one_users_rules_are_no_other_users() -> None:
     assert fetch("User:c", ["open"])[0] is ErrorCode.group_authorization_failed
+
+
+def test_a_group_that_another_gateway_took_while_its_offsets_were_waited_for_is_refused() -> None:
+    """A commit of the group holds its lock; the slot goes to another gateway meanwhile."""
+    gateway, claims = Gateway(), {"g": "the claim"}
+
+    @asynccontextmanager
+    async def behind_a_commit(group: str) -> AsyncIterator[None]:
+        del claims[group]
+        yield
+
+    gateway.groups = SimpleNamespace(offsets_lock=behind_a_commit)
+    gateway.cluster = SimpleNamespace(
+        group_error=lambda group: None if group in claims else ErrorCode.not_coordinator,
+        claim=lambda group: claims[group],
+    )
+    error, told = fetch("User:a", ["open"], gateway)
+    assert error is ErrorCode.not_coordinator
+    assert told == {"open": (-1, ErrorCode.not_coordinator)}

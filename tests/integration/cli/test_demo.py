@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -106,7 +107,16 @@ def test_the_demo_proves_every_figure_and_leaves_nothing_running(
     assert not of_run_dir(run_dir)
     assert "Traceback" not in said
     logs = {path.name: path.read_text() for path in (run_dir / "logs").iterdir()}
-    assert {name for name, text in logs.items() if "Traceback" in text} == set()
+    assert {
+        name: ends for name, text in logs.items() if (ends := _unexpected_tracebacks(text))
+    } == {}
+
+
+def _unexpected_tracebacks(log: str) -> list[str]:
+    """The last lines of those that are no card that was declined: billing meets some in each
+    demo."""
+    ends: list[str] = re.findall(r"Traceback .*\n(?: .*\n)*(.*)", log)
+    return [each for each in ends if "card_provider.CardDeclined: card declined" not in each]
 
 
 def test_a_demo_that_is_kept_serves_until_down_and_its_proof_can_be_made_again(

@@ -93,13 +93,26 @@ def test_the_list_of_verbs_imports_none_of_them() -> None:
     loaded = loaded_by(
         "from contextlib import suppress\n"
         "from cellfeed.cli import main\n"
-        "for words in (['--help'], [], ['--version'], ['no-such-verb']):\n"
+        "for words in (['--help'], [], ['no-such-verb']):\n"
         "    sys.argv = ['cellfeed', *words]\n"
         "    with suppress(SystemExit):\n"
         "        main.main()"
     )
     assert "cellfeed.cli.summaries" in loaded
     assert not loaded & set(HEAVY)
+
+
+@pytest.mark.integration
+def test_the_version_imports_the_formats_that_it_names_and_no_verb() -> None:
+    loaded = loaded_by(
+        "from contextlib import suppress\n"
+        "from cellfeed.cli import main\n"
+        "sys.argv = ['cellfeed', '--version']\n"
+        "with suppress(SystemExit):\n"
+        "    main.main()"
+    )
+    assert "cellfeed.cli.versions" in loaded
+    assert not loaded & (set(HEAVY) - {"pymysql", "sqlite3"})
 
 
 def listed() -> TyperGroup:

@@ -17,10 +17,11 @@ _TAILS_SIZE: Final = 1 << 12
 
 
 def _encode(value: int) -> bytes:
-    return _unsigned((value << 1) ^ (value >> 63))
+    return uvarint((value << 1) ^ (value >> 63))
 
 
-def _unsigned(value: int) -> bytes:
+def uvarint(value: int) -> bytes:
+    """An unsigned number in as many bytes as it needs, without the zigzag form."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -39,7 +40,7 @@ PAIRS: Final = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in ran
 """Two bytes of a longer encoding, both saying that more follows: index it with 14 bits of the
 zigzag form."""
 
-TAILS: Final = [_unsigned(value) for value in range(_TAILS_SIZE)]
+TAILS: Final = [uvarint(value) for value in range(_TAILS_SIZE)]
 """What follows a pair: index it with the bits of the zigzag form above the pair's 14."""
 
 MIDDLE: Final = _TAILS_SIZE << 13
@@ -71,7 +72,7 @@ def varint_of_moment(microseconds: int) -> bytes:
     if tail is None:
         if len(_tails) >= _MOMENT_TAILS_MAX:
             _tails.clear()
-        tail = _tails[high] = _unsigned(high)
+        tail = _tails[high] = uvarint(high)
     return PAIRS[zigzag & 0x3FFF] + PAIRS[zigzag >> 14 & 0x3FFF] + tail
 
 

@@ -13,17 +13,8 @@ from typing import Any
 
 from kio.serial import entity_writer
 
+from cellfeed.bridge.events.varints import uvarint
 from cellfeed.bridge.gateway.wire.protocol import build
-
-
-def uvarint(value: int) -> bytes:
-    """An unsigned number in as many bytes as it needs."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def count(elements: int, flexible: bool) -> bytes:

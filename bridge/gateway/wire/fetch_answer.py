@@ -10,7 +10,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.wire.arrays import count, uvarint
+from cellfeed.bridge.events.varints import uvarint
+from cellfeed.bridge.gateway.wire.arrays import count
 from cellfeed.bridge.gateway.wire.fetch_request import FIRST_FLEXIBLE, TopicKey
 from cellfeed.bridge.gateway.wire.protocol import RequestHead, frame_parts
 

@@ -62,12 +62,13 @@ def figures(
     )
     yield Figure("put-http batch worker CPU", statistics.median(cpu_us), "µs/cell")
     for callers in (1, 64):
-        seconds, rate = _single_run(cells, callers, single_s)
+        seconds, rate, cpu = _single_run(cells, callers, single_s)
         ordered = sorted(seconds)
         case = f"put-http single, {callers} caller{'s' if callers > 1 else ''}"
         yield Figure(f"{case} p50", ordered[len(ordered) // 2] * 1e3, "ms")
         yield Figure(f"{case} p99", ordered[len(ordered) * 99 // 100] * 1e3, "ms")
         yield Figure(f"{case} rate", rate, "cells/s")
+        yield Figure(f"{case} worker CPU", cpu, "µs/cell")
 
 
 def taxi_cells(count: int) -> list[Put]:
@@ -135,7 +136,11 @@ def _sqlite_run(cells: Sequence[Put]) -> float:
     return len(cells) / seconds
 
 
-def _single_run(cells: Sequence[Put], callers: int, single_s: float) -> tuple[list[float], float]:
+def _single_run(
+    cells: Sequence[Put], callers: int, single_s: float
+) -> tuple[list[float], float, float]:
+    """Latencies in seconds, cells a second, microseconds of the worker's processor time per
+    cell."""
     taken = iter(cells)
     lock = threading.Lock()
     latencies: list[float] = []
@@ -144,6 +149,8 @@ def _single_run(cells: Sequence[Put], callers: int, single_s: float) -> tuple[li
         Worker(directory) as worker,
         Client(worker.url, "trips") as client,
     ):
+        client.put_cells(cells[-64:])  # what a worker loads with its first group of many
+        cpu_before = worker.cpu_seconds()
         ends = time.perf_counter() + single_s
 
         def call(_caller: int) -> None:
@@ -159,4 +166,5 @@ def _single_run(cells: Sequence[Put], callers: int, single_s: float) -> tuple[li
                 latencies.extend(mine)
 
         seconds = in_threads(call, callers)
-    return latencies, len(latencies) / seconds
+        cpu = worker.cpu_seconds() - cpu_before
+    return latencies, len(latencies) / seconds, cpu / len(latencies) * 1e6

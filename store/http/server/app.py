@@ -41,6 +41,7 @@ from cellfeed.store.http.server.asgi import (
     header,
     refuse_foreign_host,
 )
+from cellfeed.store.http.server.direct_puts import DirectPuts
 from cellfeed.store.http.server.health import OPERATION_ROUTES
 from cellfeed.store.http.server.index_query import IndexQueryRoute
 from cellfeed.store.http.server.metrics import WorkerMetrics
@@ -78,10 +79,12 @@ class WorkerApp:
         self._reads = ReadPool(
             FILE_READ_THREADS if reads_files else READ_THREADS, in_turns=reads_files
         )
-        self._in_flight = 0
         self._name = datastore.name
         self._history = datastore.history_id.encode()
         puts = PutRoutes(datastore, self.metrics, self.closing)
+        self.direct_puts = DirectPuts(
+            datastore.name, self._history, puts.commits, self.metrics, REQUESTS_MAX
+        )
         base = f"/v1/{datastore.name}"
         self._puts: dict[str, tuple[str, App]] = {
             f"{base}/cell": ("put_one", puts.put_one),
@@ -130,9 +133,9 @@ class WorkerApp:
                     message["headers"] = [*message["headers"], (_REQUEST_NUMBER, number)]
             await send(message)
 
-        self._in_flight += 1
+        self.metrics.in_flight += 1
         try:
-            if self._in_flight > REQUESTS_MAX:
+            if self.metrics.in_flight > REQUESTS_MAX:
                 raise Overloaded(
                     f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try"
                     " again shortly"
@@ -166,8 +169,7 @@ class WorkerApp:
                 ),
             )
         finally:
-            self._in_flight -= 1
-            self.metrics.in_flight.set(self._in_flight)
+            self.metrics.in_flight -= 1
             self.metrics.answered(route, status)
 
     def _bare(self, path: str) -> tuple[str, App] | None:

@@ -75,10 +75,16 @@ async def _pieces(message: Message, receive: Receive) -> AsyncIterator[bytes]:
 def refuse_foreign_host(scope: Scope) -> None:
     """Raises InvalidRequest when the Host header is not a loopback name: a web page that points its
     own name here must not read cells."""
-    host = header(scope, b"host").decode("latin-1")
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    if host and not _LOOPBACK_NAME.fullmatch(name):
+    host = header(scope, b"host")
+    if not is_loopback(host):
         raise InvalidRequest(
-            f"Host {ascii(host)[:80]} is not a loopback address; this worker answers on loopback"
-            " only"
+            f"Host {ascii(host.decode('latin-1'))[:80]} is not a loopback address; this worker"
+            " answers on loopback only"
         )
+
+
+def is_loopback(host: bytes) -> bool:
+    """Whether a Host header is a loopback name, or empty."""
+    text = host.decode("latin-1")
+    name = text.rpartition(":")[0] if not text.endswith("]") and ":" in text else text
+    return not text or _LOOPBACK_NAME.fullmatch(name) is not None

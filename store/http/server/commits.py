@@ -9,17 +9,22 @@ wake-up costs more than an answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.commit.put_answers import PutAnswer
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError
 from cellfeed.store.limits import PUT_TIMEOUT_S
 
-Answered = asyncio.Future[bool]
-"""Of a put that waits: True when its answer is there, False when its time is over."""
+Committed = Callable[[PutAnswer | CellfeedError], None]
+"""Called on the loop, once: with the answer when it is there, or with the error of a put that had
+no commit within ``PUT_TIMEOUT_S``."""
+
+_log: Final = logging.getLogger("cellfeed.worker")
 
 
 class LoopCommits:
@@ -28,7 +33,7 @@ class LoopCommits:
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
         self._loop = asyncio.get_running_loop()
-        self._answered: deque[Answered] = deque()
+        self._answered: deque[_Waiting] = deque()
         self._woken = False
 
     def put(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
@@ -39,26 +44,23 @@ class LoopCommits:
         cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown when there was no
         commit within ``PUT_TIMEOUT_S``.
         """
-        answered: Answered = self._loop.create_future()
-        return self._committed(
-            self._datastore.put_soon(cells, lambda _: self._tell(answered)), answered
-        )
+        answered: asyncio.Future[PutAnswer | CellfeedError] = self._loop.create_future()
+        self.put_then(cells, lambda answer: _settle(answered, answer))
+        return _result(answered)
 
-    async def _committed(self, answer: PutAnswer, answered: Answered) -> list[PutResult]:
-        if not answer.done():
-            time_over = self._loop.call_later(PUT_TIMEOUT_S, _settle, answered, False)
-            try:
-                in_time = await answered
-            finally:
-                time_over.cancel()
-            if not in_time and not answer.done():
-                raise answer.out_of_time(PUT_TIMEOUT_S)
-        return answer.result(0)
+    def put_then(self, cells: Sequence[NewCell], committed: Committed) -> None:
+        """Queues one call's cells, as :meth:`put`; ``committed`` is called when they have an
+        answer, never before this returns. Raises what ``put_soon`` raises, and calls nothing
+        then."""
+        waiting = _Waiting(committed)
+        answer = self._datastore.put_soon(cells, lambda _: self._tell(waiting))
+        waiting.answer = answer
+        waiting.time_over = self._loop.call_later(PUT_TIMEOUT_S, waiting.out_of_time)
 
-    def _tell(self, answered: Answered) -> None:
+    def _tell(self, waiting: _Waiting) -> None:
         """On the writer's thread. What is in the box before the loop is woken, or before it empties
         the box, is found there."""
-        self._answered.append(answered)
+        self._answered.append(waiting)
         if not self._woken:
             self._woken = True
             try:
@@ -73,9 +75,45 @@ class LoopCommits:
         # First: an item put in from here on wakes the loop again.
         self._woken = False
         while self._answered:
-            _settle(self._answered.popleft(), True)
+            self._answered.popleft().settle()
 
 
-def _settle(answered: Answered, in_time: bool) -> None:
-    if not answered.done():  # its time may be over, or its task cancelled
-        answered.set_result(in_time)
+class _Waiting:
+    """A put that waits; only its loop's thread calls it."""
+
+    __slots__ = ("_committed", "answer", "time_over")
+
+    def __init__(self, committed: Committed) -> None:
+        self._committed: Committed | None = committed
+        self.answer: PutAnswer
+        self.time_over: asyncio.TimerHandle
+
+    def settle(self) -> None:
+        self.time_over.cancel()
+        self._call(self.answer)
+
+    def out_of_time(self) -> None:
+        # The answer may be there, and stand in the box still.
+        self._call(self.answer if self.answer.done() else self.answer.out_of_time(PUT_TIMEOUT_S))
+
+    def _call(self, answer: PutAnswer | CellfeedError) -> None:
+        committed, self._committed = self._committed, None
+        if committed is not None:
+            try:
+                committed(answer)
+            except Exception:  # the others of its commit wait behind it
+                _log.exception("a caller could not get its answer")
+
+
+async def _result(answered: asyncio.Future[PutAnswer | CellfeedError]) -> list[PutResult]:
+    answer = await answered
+    if isinstance(answer, CellfeedError):
+        raise answer
+    return answer.result(0)
+
+
+def _settle(
+    answered: asyncio.Future[PutAnswer | CellfeedError], answer: PutAnswer | CellfeedError
+) -> None:
+    if not answered.done():  # its task may be cancelled
+        answered.set_result(answer)

@@ -107,10 +107,14 @@ class PutRoutes:
         self._metrics.put(results, time.perf_counter() - started)
         return results
 
-    def _submit(self, cells: Sequence[NewCell]) -> Results:
+    def commits(self) -> LoopCommits:
+        """Those of the running loop."""
         if self._commits is None:
             self._commits = LoopCommits(self._datastore)
-        return self._commits.put(cells)
+        return self._commits
+
+    def _submit(self, cells: Sequence[NewCell]) -> Results:
+        return self.commits().put(cells)
 
     async def _written(self, cells: Sequence[NewCell]) -> list[PutResult]:
         try:

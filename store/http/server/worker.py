@@ -101,6 +101,7 @@ class _Server(uvicorn.Server):
                 app,
                 http=Connection,
                 ws="none",
+                proxy_headers=False,  # nobody may say for a peer on loopback who it is
                 loop="auto",
                 lifespan="on",
                 backlog=_BACKLOG,

@@ -1,0 +1,168 @@
+"""Which requests are taken for the usual put: never one that another reader of HTTP would divide
+otherwise, or that is to be refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import httptools
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.http.server.usual_puts import UsualHeads, UsualPut
+
+LINE = b"POST /v1/trips/cell HTTP/1.1\r\n"
+HISTORY = b"11111111111111111111111111111111"
+ROW = UUID(int=0xFEED)
+PUT = json.dumps(
+    {"row_key": str(ROW), "column_name": "BASE", "ref_key": 1, "body": {"n": 1, "a": "x"}}
+).encode()
+FIELDS = (
+    b"host: 127.0.0.1:8080",
+    b"accept: application/json",
+    b"cellfeed-request: 0123456789abcdef",
+    b"content-type: application/json",
+)
+
+
+def request(
+    *fields: bytes, content: bytes = PUT, length: bytes | None = None, line: bytes = LINE
+) -> bytes:
+    told = b"%d" % len(content) if length is None else length
+    return b"%b%b\r\ncontent-length: %b\r\n\r\n%b" % (line, b"\r\n".join(fields), told, content)
+
+
+USUAL = request(*FIELDS)
+
+
+class OneMessage:
+    """What httptools makes of the same bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.whole = 0
+        self.body = b""
+        httptools.HttpRequestParser(self).feed_data(data)
+
+    def on_body(self, piece: bytes) -> None:
+        self.body += piece
+
+    def on_message_complete(self) -> None:
+        self.whole += 1
+
+
+def taken(data: bytes, history: bytes = HISTORY) -> UsualPut | None:
+    return UsualHeads(LINE, history).put(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        USUAL,
+        request(b"Host: localhost", b"Content-Type: application/json"),
+        request(*FIELDS, b"user-agent: curl/8.1 (x; y)", b"accept-encoding: gzip, deflate"),
+        request(*FIELDS, b"cellfeed-history: " + HISTORY),
+        request(b"content-type: application/json"),
+    ],
+)
+def test_a_whole_put_with_nothing_unusual_in_its_head_is_taken(data: bytes) -> None:
+    put = taken(data)
+    assert put is not None
+    assert put.cell == new_cell(ROW, "BASE", 1, {"n": 1, "a": "x"})
+    assert put.number == (b"0123456789abcdef" if b"cellfeed-request" in data else b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        USUAL[:-1],
+        USUAL + b"P",
+        USUAL + USUAL,
+        USUAL[:60],
+        b"\r\n" + USUAL,
+        request(*FIELDS, line=b"POST /v1/other/cell HTTP/1.1\r\n"),
+        request(*FIELDS, line=b"POST /v1/trips/cell HTTP/1.0\r\n"),
+        request(*FIELDS, line=b"POST /v1/trips/cell?x=1 HTTP/1.1\r\n"),
+        request(*FIELDS, line=b"PUT /v1/trips/cell HTTP/1.1\r\n"),
+        request(*FIELDS, length=b"+%d" % len(PUT)),
+        request(*FIELDS, length=b"0%d" % len(PUT)),
+        request(*FIELDS, b"content-length: %d" % len(PUT)),
+        request(*FIELDS, b"Content-Length: 0"),
+        request(*FIELDS, b"transfer-encoding: chunked"),
+        request(*FIELDS, b"expect: 100-continue"),
+        request(*FIELDS, b"connection: close"),
+        request(*FIELDS, b"upgrade: websocket"),
+        request(*FIELDS, b"trailer: x"),
+        request(*FIELDS, b"content-encoding: gzip"),
+        request(*FIELDS, b"host: 127.0.0.1"),
+        request(*FIELDS[1:], b"host: example.org"),
+        request(*FIELDS[:3]),
+        request(*FIELDS[:3], b"content-type: text/plain"),
+        request(*FIELDS[:3], b"content-type: application/msgpack"),
+        request(FIELDS[0], b"accept: application/msgpack", FIELDS[3]),
+        request(*FIELDS, b"cellfeed-history: " + HISTORY[::-1].replace(b"1", b"2")),
+        request(FIELDS[0], b"cellfeed-request: " + b"x" * 65, FIELDS[3]),
+        request(*FIELDS, b"user-agent: a\r\n b"),
+        request(*FIELDS, b"user-agent: a\nhost: b"),
+        request(*FIELDS, b"user-agent: a\rb"),
+        request(*FIELDS, b"user-agent: a\0b"),
+        request(*FIELDS, b"user-agent : a"),
+        request(*FIELDS, b"user-agent:a"),
+        request(*FIELDS, b"user-agent: a "),
+        request(*FIELDS, content=b"{}"),
+        request(*FIELDS, content=b""),
+        request(*FIELDS, content=PUT.replace(b'"a"', b'"n"')),
+        request(*FIELDS, content=PUT.replace(b"BASE", b"$erased")),
+        request(*FIELDS, content=PUT.replace(b'"n": 1', b'"n": 1e999')),
+    ],
+)
+def test_anything_else_is_left_to_the_reader_of_all_requests(data: bytes) -> None:
+    heads = UsualHeads(LINE, HISTORY)
+    assert heads.put(data) is None
+    assert heads.put(USUAL) is not None  # and what came before changes nothing
+    assert heads.put(data) is None
+
+
+def test_one_head_says_nothing_about_another_length_or_number() -> None:
+    heads = UsualHeads(LINE, HISTORY)
+    assert heads.put(USUAL) is not None
+    longer = PUT.replace(b"BASE", b"LONGER")
+    put = heads.put(request(*FIELDS[:2], b"cellfeed-request: 7", FIELDS[3], content=longer))
+    assert put is not None
+    assert (put.cell.column_name, put.number) == ("LONGER", b"7")
+    assert heads.put(request(*FIELDS, content=longer, length=b"%d" % len(PUT))) is None
+    assert heads.put(request(*FIELDS, length=b"%d" % len(longer))) is None
+
+
+@given(st.data())
+def test_what_is_taken_is_one_whole_message_of_that_body_to_httptools(data: Any) -> None:
+    raw = bytearray(USUAL)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(raw) - 1))
+        kind = data.draw(st.sampled_from(["change", "insert", "remove", "line", "double"]))
+        if kind == "change":
+            raw[place] = data.draw(st.integers(0, 255))
+        elif kind == "insert":
+            raw[place:place] = data.draw(st.sampled_from([b"\r\n", b"\n", b" ", b":", b"1", b"\0"]))
+        elif kind == "line":
+            raw[len(LINE) : len(LINE)] = data.draw(
+                st.sampled_from(
+                    [
+                        b"accept: a\r\n",
+                        b"x: y\r\n",
+                        b"transfer-encoding: chunked\r\n",
+                        b"expect: x\r\n",
+                    ]
+                )
+            )
+        elif kind == "double":
+            raw += raw[place:]
+        else:
+            del raw[place : place + 3]
+    if taken(bytes(raw)) is not None:
+        other = OneMessage(bytes(raw))
+        assert other.whole == 1
+        assert raw.endswith(b"\r\n\r\n" + other.body)

@@ -13,6 +13,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from cellfeed.store.errors import Unavailable
 from tests.faults import gateway_faults
@@ -35,23 +36,24 @@ from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
 from tests.support import local_kafka, local_mariadb, local_zookeeper
 from tests.support.small_disk import NoSmallDisk
 
+ALL_KINDS: Final = (
+    *KINDS,
+    *FORK_KINDS,
+    *EMBEDDED_KINDS,
+    *BIT_FLIP_KINDS,
+    *ERASE_KINDS,
+    *CLUSTER_KINDS,
+    *RESTORE_KINDS,
+    *TRIGGER_KINDS,
+    *GATEWAY_KINDS,
+    *EXPORT_KINDS,
+)
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    kinds = (
-        *KINDS,
-        *FORK_KINDS,
-        *EMBEDDED_KINDS,
-        *BIT_FLIP_KINDS,
-        *ERASE_KINDS,
-        *CLUSTER_KINDS,
-        *RESTORE_KINDS,
-        *TRIGGER_KINDS,
-        *GATEWAY_KINDS,
-        *EXPORT_KINDS,
-    )
     parser.add_argument(
-        "--kind", choices=kinds, help="one kind of fault; all of them when left out"
+        "--kind", choices=ALL_KINDS, help="one kind of fault; all of them when left out"
     )
     parser.add_argument(
         "--seed",
@@ -66,6 +68,11 @@ def main() -> int:
             "every kind must run, and find its planted defect; one that cannot run counts as failed"
         ),
     )
+    parser.add_argument(
+        "--planted",
+        action="store_true",
+        help="plant the defect of each kind, and exit with 1 when its run does not find it",
+    )
     parser.add_argument("--brief", action="store_true", help="as small as in the test suite")
     parser.add_argument(
         "--keep", action="store_true", help="keep the run directories of runs that failed"
@@ -76,7 +83,9 @@ def main() -> int:
     )
     print(f"fault runs with seeds {chosen_seeds[0]} to {chosen_seeds[-1]}", file=sys.stderr)
     chosen = [arguments.kind] if arguments.kind else _all_kinds()
-    failed = len(set(kinds) - set(chosen)) if arguments.all else 0
+    if arguments.planted:
+        return min(1, sum(_plant_missed(kind, chosen_seeds[0]) for kind in chosen))
+    failed = len(set(ALL_KINDS) - set(chosen)) if arguments.all else 0
     for kind in chosen:
         for seed in chosen_seeds:
             directory = Path(tempfile.mkdtemp(prefix=f"cellfeed-faults-{kind}-{seed}-"))
@@ -99,7 +108,7 @@ def main() -> int:
                 summary["directory"] = str(directory)
             print(json.dumps(summary), flush=True)
             failed += not result.passed
-        if arguments.all and kind in PLANTS:
+        if arguments.all:
             failed += _plant_missed(kind, chosen_seeds[0])
     return 1 if failed else 0
 
@@ -108,7 +117,10 @@ def _plant_missed(kind: str, seed: int) -> bool:
     """Runs a kind with its planted defect; whether it was not found."""
     plant = PLANTS[kind]
     with tempfile.TemporaryDirectory(prefix="cellfeed-faults-planted-") as directory:
-        missed = found_by(lambda: _run(kind, seed, Path(directory), brief=True), plant)
+        try:
+            missed = found_by(lambda: _run(kind, seed, Path(directory), brief=True), plant)
+        except Exception:
+            missed = f"the run broke off: {traceback.format_exc()}"
     print(
         json.dumps(
             {

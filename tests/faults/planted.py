@@ -1,14 +1,11 @@
-"""For each kind of fault on clusters, a defect that is planted in the product while it runs; and
-the violations by which the run must find it: so no kind is a run that cannot fail.
-``make faults-all`` runs them all, the suite some (``test_planted.py``)."""
+"""For each kind of fault, a defect that is planted in the product while it runs; and the violations
+by which the run must find it: so no kind is a run that cannot fail. ``make faults-all`` runs them
+all, the suite some (``test_planted.py``)."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple
-from unittest.mock import patch
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from cellfeed.store.backups import create
 from cellfeed.store.cells.body_codec import decode_body, encode_bodies
@@ -25,38 +22,11 @@ from cellfeed.store.engines.contract.values import Head, LocatedCell
 from cellfeed.store.engines.mysql.buffer import MySqlBuffer
 from cellfeed.store.engines.mysql.guard import Guard
 from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from tests.faults.cluster_system import ClusterSystem
+from tests.faults.planting import Plant, Wrapped, every, instead, plant_of, planted
+from tests.faults.process_plants import PROCESS_PLANTS
 from tests.faults.run import FaultRun
-
-Wrapped = Callable[..., Any]
-
-
-class Plant(NamedTuple):
-    """``what`` is wrong while ``where`` (a class or a module, and a name in it) is replaced by
-    ``wrap(the real method)``; the run ``finds`` one of these."""
-
-    what: str
-    where: tuple[Any, str]
-    wrap: Callable[[Wrapped], Wrapped]
-    finds: frozenset[str]
-
-
-def _every(count: int, wrong: Wrapped) -> Callable[[Wrapped], Wrapped]:
-    """Every so many calls are answered by ``wrong(real, *call)``."""
-
-    def wrap(real: Wrapped) -> Wrapped:
-        numbers = itertools.count(1)
-
-        def call(*given: Any, **how: Any) -> Any:
-            return wrong(real, *given, **how) if next(numbers) % count == 0 else real(*given, **how)
-
-        return call
-
-    return wrap
-
-
-def _instead(other: Wrapped) -> Callable[[Wrapped], Wrapped]:
-    return lambda _: other
 
 
 def _false(cell: StoredCell) -> StoredCell:
@@ -82,6 +52,10 @@ def _false_log(real: Wrapped, *given: Any, **how: Any) -> list[StoredCell]:
 
 def _absent(real: Wrapped, *given: Any, **how: Any) -> list[None]:
     return [None for _ in real(*given, **how)]
+
+
+def _absent_always(real: Wrapped) -> Wrapped:
+    return lambda *given, **how: _absent(real, *given, **how)
 
 
 def _lower_watermarks(real: Wrapped, *given: Any, **how: Any) -> dict[int, Head]:
@@ -144,80 +118,80 @@ def _committed(real: Wrapped) -> Wrapped:
     return lambda system, copies, *_: real(system, copies, Watermark.COMMITTED)
 
 
-def _plant(
-    what: str, owner: Any, name: str, wrap: Callable[[Wrapped], Wrapped], *finds: str
-) -> Plant:
-    return Plant(what, (owner, name), wrap, frozenset(finds))
-
-
 def _unguarded(guard: Guard, _terms: object) -> str:
     """Neither the condition before the COMMIT nor the one behind it."""
     guard.after_commit = lambda _: []  # type: ignore[method-assign, assignment]
     return "1 = 1"
 
 
-_UNGUARDED: Final = _plant("no guard", Guard, "condition", _instead(_unguarded), "I1", "I20", "E11")
-_FALSE_LOG: Final = _plant(
-    "a false body in the log", ClusteredEngine, "scan", _every(20, _false_log), "I3"
+_UNGUARDED: Final = plant_of(
+    "no guard", Guard, "condition", instead(_unguarded), "I1", "I20", "E11"
+)
+_FALSE_LOG: Final = plant_of(
+    "a false body in the log", ClusteredEngine, "scan", every(20, _false_log), "I3"
 )
 
 PLANTS: Final[dict[str, Plant]] = {
-    "master": _plant(
+    **PROCESS_PLANTS,
+    "bit-flips": plant_of(
+        "a damaged cell told to be absent", SqliteEngine, "get", _absent_always, "I1"
+    ),
+    "master": plant_of(
         "an acknowledged put that is not written",
         ClusteredPuts,
         "put",
-        _every(30, _not_written),
+        every(30, _not_written),
         "I1",
     ),
-    "minion": _plant("a false body by key", ClusteredEngine, "get", _every(5, _false_cells), "I3"),
-    "both-minions": _plant(
-        "a watermark that falls", Cluster, "heads", _every(50, _lower_watermarks), "I9"
+    "minion": plant_of("a false body by key", ClusteredEngine, "get", every(5, _false_cells), "I3"),
+    "both-minions": plant_of(
+        "a watermark that falls", Cluster, "heads", every(50, _lower_watermarks), "I9"
     ),
-    "master-paused": _plant(
-        "a leader epoch that falls", Cluster, "heads", _every(50, _lower_epochs), "I10"
+    "master-paused": plant_of(
+        "a leader epoch that falls", Cluster, "heads", every(50, _lower_epochs), "I10"
     ),
-    "promote": _plant(
+    "promote": plant_of(
         "a state commit on any version", MySqlState, "commit", _without_expectation, "E11", "I20"
     ),
-    "promote-twice": _plant(
-        "a false body of a row", ClusteredEngine, "row", _every(5, _false_rows), "I3"
+    "promote-twice": plant_of(
+        "a false body of a row", ClusteredEngine, "row", every(5, _false_rows), "I3"
     ),
-    "lost-tail": _plant(
-        "no copy in the buffers", BufferedWriter, "_copy", _instead(lambda *_: []), "I1"
+    "lost-tail": plant_of(
+        "no copy in the buffers", BufferedWriter, "_copy", instead(lambda *_: []), "I1"
     ),
-    "lost-tail-semi-sync": _plant(
-        "a cell told to be absent", ClusteredEngine, "get", _every(5, _absent), "I1"
+    "lost-tail-semi-sync": plant_of(
+        "a cell told to be absent", ClusteredEngine, "get", every(5, _absent), "I1"
     ),
-    "buffered": _plant(
+    "buffered": plant_of(
         "a copy that is answered for, and not accepted",
         MySqlBuffer,
         "accept",
-        _instead(_without_acceptance),
+        instead(_without_acceptance),
         "I19",
     ),
-    "replication": _plant(
-        "another added_id in the answer", ClusteredPuts, "put", _every(20, _next_id), "I4"
+    "replication": plant_of(
+        "another added_id in the answer", ClusteredPuts, "put", every(20, _next_id), "I4"
     ),
-    "commit-reset": _plant(
-        "a false latest cell", ClusteredEngine, "latest", _every(5, _false_cells), "I3"
+    "commit-reset": plant_of(
+        "a false latest cell", ClusteredEngine, "latest", every(5, _false_cells), "I3"
     ),
     "commits-held": _FALSE_LOG,
-    "delayed": _plant(
+    "delayed": plant_of(
         "index entries that are not written",
         ClusteredIndexes,
         "apply",
-        _every(10, lambda *_, **__: None),
+        every(10, lambda *_, **__: None),
         "I18",
     ),
-    "read-only": _plant(
-        "false fields in an index", Datastore, "query_index", _every(3, _false_page), "I18"
+    "read-only": plant_of(
+        "false fields in an index", Datastore, "query_index", every(3, _false_page), "I18"
     ),
     "disk-full": _FALSE_LOG,
-    "supervised": _plant(
+    "supervised": plant_of(
         "a row told to be empty",
         ClusteredEngine,
         "row",
-        _every(5, lambda real, *given: [[] for _ in real(*given)]),
+        every(5, lambda real, *given: [[] for _ in real(*given)]),
         "I1",
     ),
     "shard-moves": _FALSE_LOG,
@@ -226,7 +200,7 @@ PLANTS: Final[dict[str, Plant]] = {
     "shard-moves-back-killed": _FALSE_LOG,
     "shard-moves-promoted": _FALSE_LOG,
     "master-restarts-then-dies": _UNGUARDED,
-    "minions-join": _plant(
+    "minions-join": plant_of(
         "minions that join within an epoch are not heard of",
         Cluster,
         "_seen",
@@ -235,25 +209,25 @@ PLANTS: Final[dict[str, Plant]] = {
         "I6",
     ),
     "server-settings": _UNGUARDED,
-    "backup-behind": _plant(
+    "backup-behind": plant_of(
         "a backup of what minions show, whatever was acknowledged",
         create,
         "acknowledged_heads",
-        _instead(lambda engine: engine.heads()),
+        instead(lambda engine: engine.heads()),
         "I1",
     ),
-    "restore-twice": _plant(
+    "restore-twice": plant_of(
         "a return that compares no histories",
         rejoin,
         "refuse_other_history",
-        _instead(lambda *_: None),
+        instead(lambda *_: None),
         "joins",
     ),
-    "foreign-node": _plant(
+    "foreign-node": plant_of(
         "connections to whichever server has a node's address",
         Guard,
         "check_server",
-        _instead(lambda *_, **__: None),
+        instead(lambda *_, **__: None),
         "I1",
         "I2",
         "I3",
@@ -262,18 +236,9 @@ PLANTS: Final[dict[str, Plant]] = {
 """By kind. ``lost-tail`` also finds what shows cells that no minion has:
 :data:`SHOWN_TOO_EARLY`."""
 
-SHOWN_TOO_EARLY: Final = _plant(
+SHOWN_TOO_EARLY: Final = plant_of(
     "cells shown before a minion has them", ClusterSystem, "engine", _committed, "I3"
 )
-
-
-@contextmanager
-def planted(plant: Plant) -> Iterator[None]:
-    """The product has the defect until the context ends."""
-    owner, name = plant.where
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(owner, name, plant.wrap(getattr(owner, name))))
-        yield
 
 
 def found_by(run: Callable[[], FaultRun], plant: Plant) -> str | None:

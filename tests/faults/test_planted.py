@@ -1,18 +1,30 @@
-"""Fault runs on clusters find defects that are planted in the product; ``make faults-all`` plants
-one for each kind."""
+"""Fault runs find defects that are planted in the product; ``make faults-all`` plants one for each
+kind, the suite some each day."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
-from tests.faults.planted import PLANTS, SHOWN_TOO_EARLY, Plant, found_by
+from tests.faults.__main__ import ALL_KINDS
+from tests.faults.cluster_run import run_cluster_faults
+from tests.faults.embedded_run import EMBEDDED_KINDS
+from tests.faults.erase_run import ERASE_KINDS
+from tests.faults.export_run import EXPORT_KINDS, STORE_CUT
+from tests.faults.fork_run import FORK_KINDS
+from tests.faults.gateway_run import GATEWAY_KINDS
+from tests.faults.planted import PLANTS, SHOWN_TOO_EARLY, found_by
+from tests.faults.planting import ROOT, Plant
 from tests.faults.restore_run import RESTORE_KINDS, run_restore_faults
-from tests.faults.run import FaultRun
+from tests.faults.run import KINDS, FaultRun
 from tests.faults.seeds import default_seed
-from tests.support import local_mariadb
+from tests.faults.trigger_run import TRIGGER_KINDS
+from tests.support import local_kafka, local_mariadb, local_zookeeper
 
 ALWAYS = ("master-restarts-then-dies", "minions-join", "lost-tail")
 SHORT = (
@@ -31,9 +43,23 @@ SHORT = (
 )
 """One of these each day."""
 
+NEEDS = {
+    **dict.fromkeys((*TRIGGER_KINDS, *GATEWAY_KINDS), local_zookeeper.why_not),
+    **dict.fromkeys(EXPORT_KINDS, local_kafka.why_not),
+    STORE_CUT: local_mariadb.why_not,
+}
+FAMILIES: tuple[Sequence[str], ...] = (
+    KINDS,
+    (*FORK_KINDS, *EMBEDDED_KINDS, *ERASE_KINDS),
+    TRIGGER_KINDS,
+    GATEWAY_KINDS,
+    EXPORT_KINDS,
+)
+"""One of each of these each day."""
 
-def test_every_kind_of_cluster_fault_has_a_planted_defect() -> None:
-    assert set(PLANTS) == {*CLUSTER_KINDS, *RESTORE_KINDS}
+
+def test_every_kind_of_fault_has_a_planted_defect() -> None:
+    assert set(PLANTS) == set(ALL_KINDS)
 
 
 def of_today() -> list[tuple[str, Plant]]:
@@ -59,3 +85,25 @@ def test_a_planted_defect_is_found(kind: str, plant: Plant, tmp_path: Path) -> N
         return run_cluster_faults(kind, default_seed())
 
     assert found_by(run, plant) is None
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [each[default_seed() % len(each)] for each in FAMILIES])
+def test_a_defect_that_is_planted_in_processes_is_found(kind: str) -> None:
+    if (why_not := NEEDS.get(kind)) and (reason := why_not()):
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "tests.faults", "--kind", kind, "--planted", "--brief"]
+    ended = subprocess.run(
+        [*command, "--seed", str(default_seed())],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert ended.stdout, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["found"], told["why_not"]

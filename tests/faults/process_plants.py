@@ -1,0 +1,201 @@
+"""For each kind of fault on processes of their own, a defect that is planted in them. Imports
+little: each planted process reads this before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from cellfeed.store.cells.body_codec import encode_bodies
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.contract.values import LocatedCell
+from cellfeed.store.errors import CellfeedError
+from tests.faults.planting import Plant, Wrapped, every, instead, plant_of
+
+_ENGINE: Final = "cellfeed.store.engines.sqlite.engine:SqliteEngine"
+_BATCHES: Final = "cellfeed.bridge.gateway.log.encode:_OpenBatch"
+
+
+def _false(cell: StoredCell) -> StoredCell:
+    [body] = encode_bodies([b'{"false":1}'])
+    return cell._replace(body=body)
+
+
+def _false_cells(real: Wrapped, *given: Any, **how: Any) -> list[LocatedCell | None]:
+    found: list[LocatedCell | None] = real(*given, **how)
+    return [each and each._replace(cell=_false(each.cell)) for each in found]
+
+
+def _next_id(real: Wrapped, engine: Any, cells: Sequence[NewCell]) -> list[PutResult]:
+    return [
+        PutResult(each.outcome, each.shard, (each.added_id or 0) + 1)
+        for each in real(engine, cells)
+    ]
+
+
+def _put_regardless(real: Wrapped, engine: Any, cells: Sequence[NewCell]) -> list[PutResult]:
+    try:
+        found: list[PutResult] = real(engine, cells)
+    except CellfeedError:
+        return [
+            PutResult(Outcome.STORED, shard_of(cell.row_key, engine.shards), 1_000_000)
+            for cell in cells
+        ]
+    return found
+
+
+def _regardless(real: Wrapped) -> Wrapped:
+    return lambda engine, cells: _put_regardless(real, engine, cells)
+
+
+def _not_run(*_: object, **__: object) -> object:
+    from cellfeed.bridge.triggers.shard.attempts import DONE
+
+    return DONE
+
+
+_SKIPPED: Final = plant_of(
+    "a cell passed without its run",
+    "cellfeed.bridge.triggers.shard.attempts:Attempts",
+    "run",
+    every(7, _not_run),
+    "I14",
+)
+_FALSE_RECORDS: Final = plant_of(
+    "false records in a batch of the gateway",
+    _BATCHES,
+    "add",
+    every(5, lambda real, batch, cells: real(batch, [_false(each) for each in cells])),
+    "I3",
+)
+_MISSING_RECORD: Final = plant_of(
+    "a record left out of a batch of the gateway",
+    _BATCHES,
+    "add",
+    every(5, lambda real, batch, cells: real(batch, cells[1:])),
+    "I6",
+    "I7",
+    "I8",
+)
+_FALSE_EXPORT: Final = plant_of(
+    "false records in an export",
+    "cellfeed.bridge.export.records:RecordEncoder",
+    "encode",
+    every(
+        3,
+        lambda real, encoder, shard, cells, epochs: real(
+            encoder, shard, [_false(each) for each in cells], epochs
+        ),
+    ),
+    "I15",
+    "I17",
+)
+
+PROCESS_PLANTS: Final[Mapping[str, Plant]] = {
+    "worker": plant_of(
+        "a cell told to be absent",
+        _ENGINE,
+        "get",
+        every(5, lambda real, engine, triples, *_: [None for _ in triples]),
+        "I1",
+    ),
+    "gateway": _FALSE_RECORDS,
+    "triggers": _SKIPPED,
+    "index": plant_of(
+        "index entries that are not written",
+        "cellfeed.store.engines.sqlite.index:SqliteIndexes",
+        "apply",
+        every(3, lambda *_, **__: None),
+        "I18",
+    ),
+    "warehouse": plant_of(
+        "false rows in the warehouse",
+        "cellfeed.consumers.warehouse.cell_rows:RowBuffer",
+        "add",
+        every(20, lambda real, rows, row: real(rows, row._replace(body_json=b"{}"))),
+        "I3",
+        "I16",
+        "I17",
+    ),
+    "pause": plant_of("a false latest cell", _ENGINE, "latest", every(5, _false_cells), "I3"),
+    "all": plant_of(
+        "a row told to be empty",
+        _ENGINE,
+        "row",
+        every(5, lambda real, engine, keys, *_, **__: [[] for _ in keys]),
+        "I1",
+    ),
+    "forked-client": plant_of(
+        "a client that drops what it was answered",
+        "cellfeed.store.http.client:Client",
+        "get_cell",
+        every(5, lambda *_, **__: None),
+        "I1",
+    ),
+    "descriptor-limit": plant_of(
+        "another added_id in the answer", _ENGINE, "put", every(20, _next_id), "I4"
+    ),
+    "store-disk-full": plant_of(
+        "a put that failed and is acknowledged", _ENGINE, "put", _regardless, "I1"
+    ),
+    "files-replaced": plant_of(
+        "open files that are not looked at",
+        "cellfeed.store.engines.sqlite.same_files:SameFiles",
+        "_compare",
+        instead(lambda *_: None),
+        "I1",
+        "I21",
+    ),
+    "erase-everywhere": plant_of(
+        "an erasure that leaves the notes of a dead trim",
+        "cellfeed.store.indexes.trimmed:IndexedTrim",
+        "settle",
+        instead(lambda *_: None),
+        "E20",
+    ),
+    **dict.fromkeys(
+        (
+            "trigger-kill",
+            "trigger-leader",
+            "trigger-all",
+            "trigger-pause",
+            "trigger-joins",
+            "trigger-rolling",
+            "zookeeper-killed",
+            "zookeeper-empty",
+            "zookeeper-cut",
+            "zookeeper-one-way",
+            "zookeeper-rollback",
+            "clock-steps",
+        ),
+        _SKIPPED,
+    ),
+    "trigger-poison": plant_of(
+        "a parked cell without an entry",
+        "cellfeed.bridge.triggers.parked.cells:ParkedCells",
+        "entry",
+        instead(lambda *_, **__: {}),
+        "I14",
+    ),
+    "gateways-kill": _FALSE_RECORDS,
+    "gateways-pause": _MISSING_RECORD,
+    "gateways-stop": _FALSE_RECORDS,
+    "gateways-zookeeper": _MISSING_RECORD,
+    "gateways-churn": _FALSE_RECORDS,
+    **dict.fromkeys(
+        (
+            "export-kill",
+            "export-zombie",
+            "export-network",
+            "export-store-cut",
+            "export-broker",
+            "export-zookeeper",
+            "export-rollback",
+            "export-cluster-away",
+            "export-rolling",
+        ),
+        _FALSE_EXPORT,
+    ),
+}
+"""By kind."""

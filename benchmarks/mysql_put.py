@@ -81,10 +81,10 @@ def figures(
     with mariadb() as server:
         rates: list[float] = []
         beside: list[float] = []
-        _empty_table(server)
+        empty_table(server)
         fills = -(-filled // count)
         for run in range(fills + runs):
-            cells = _renamed(trips, f"batch-{run}")
+            cells = renamed(trips, f"batch-{run}")
             rate, raw_rate = _batch_run(server, cells), _raw_batch_run(server, cells)
             if run >= fills:
                 rates.append(rate)
@@ -111,8 +111,8 @@ def _single_figures(
     for run in range(runs):
         with _datastore(server) as datastore:
             threads.add(
-                _single_run(
-                    _renamed(trips, f"threads-{callers}-{run}"),
+                single_run(
+                    renamed(trips, f"threads-{callers}-{run}"),
                     callers,
                     single_s,
                     lambda _: lambda cell: datastore.put_cell(*cell),
@@ -120,11 +120,11 @@ def _single_figures(
             )
             coroutines.add(
                 _coroutine_run(
-                    _renamed(trips, f"coroutines-{callers}-{run}"), callers, single_s, datastore
+                    renamed(trips, f"coroutines-{callers}-{run}"), callers, single_s, datastore
                 )
             )
         beside.append(
-            _raw_single_run(server, _renamed(trips, f"single-{callers}-{run}"), callers, single_s)
+            raw_single_run(server, renamed(trips, f"single-{callers}-{run}"), callers, single_s)
         )
     for found, kind in (threads, "callers"), (coroutines, "coroutines"):
         case = f"mysql-put single, {callers} {kind}"
@@ -144,12 +144,12 @@ def _http_figures(
     found = _Runs()
     for run in range(runs):
         with (
-            Process(_serve, url=server.url) as worker,
-            Client(f"http://127.0.0.1:{worker.told()}", "trips") as client,
+            Process(serve, url=server.url) as worker,
+            Client(f"http://127.0.0.1:{worker.told()}", "trips", share_requests=False) as client,
         ):
-            cells = _renamed(trips, f"http-{callers}-{run}")
+            cells = renamed(trips, f"http-{callers}-{run}")
             found.add(
-                _single_run(cells, callers, single_s, lambda _: lambda cell: client.put_cell(*cell))
+                single_run(cells, callers, single_s, lambda _: lambda cell: client.put_cell(*cell))
             )
     case = f"mysql-put HTTP single, {callers} callers"
     yield Figure(f"{case} rate", statistics.median(found.rates), "cells/s")
@@ -197,12 +197,12 @@ def _batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
         return len(cells) / in_threads(call, BATCH_CALLERS)
 
 
-def _serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+def serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     with Datastore(MySqlEngine(MySqlServer(settings["url"]), "trips", SHARDS)) as datastore:
         run_worker(datastore, stop=stop, on_started=connection.send)
 
 
-def _single_run(
+def single_run(
     cells: Sequence[Put],
     callers: int,
     single_s: float,
@@ -227,7 +227,7 @@ def _single_run(
         with lock:
             latencies.extend(mine)
 
-    with _kept_from_collector():
+    with kept_from_collector():
         ends = time.perf_counter() + single_s
         seconds = in_threads(call, callers)
     return latencies, len(latencies) / seconds
@@ -236,7 +236,7 @@ def _single_run(
 def _coroutine_run(
     cells: Sequence[Put], callers: int, single_s: float, datastore: Datastore
 ) -> tuple[list[float], float]:
-    """As :func:`_single_run`; the callers are coroutines of one event loop, which wait for their
+    """As :func:`single_run`; the callers are coroutines of one event loop, which wait for their
     commits as a worker's requests do."""
     latencies: list[float] = []
     shares = [cells[caller::callers] for caller in range(callers)]
@@ -257,13 +257,13 @@ def _coroutine_run(
                 tasks.create_task(call(share, commits, started + single_s))
         return time.perf_counter() - started
 
-    with _kept_from_collector(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with kept_from_collector(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         seconds = runner.run(call_all())
     return latencies, len(latencies) / seconds
 
 
 @contextmanager
-def _kept_from_collector() -> Iterator[None]:
+def kept_from_collector() -> Iterator[None]:
     """A hundred thousand rows lie ready: the collector would go through them again and again, and
     find nothing."""
     gc.collect()
@@ -281,13 +281,13 @@ def _raw(server: MariaDB) -> pymysql.connections.Connection[Any]:
     return pymysql.connect(host="127.0.0.1", port=server.port, user="root", autocommit=True)
 
 
-def _empty_table(server: MariaDB) -> None:
+def empty_table(server: MariaDB) -> None:
     with closing(_raw(server)) as connection, connection.cursor() as cursor:
         for statement in ("DROP DATABASE IF EXISTS beside", "CREATE DATABASE beside", _TABLE):
             cursor.execute(statement)
 
 
-def _raw_rows(cells: Sequence[Put]) -> list[tuple[bytes, bytes, int, bytes]]:
+def raw_rows(cells: Sequence[Put]) -> list[tuple[bytes, bytes, int, bytes]]:
     checked = [new_cell(*cell) for cell in cells]
     bodies = encode_bodies([cell.body_json for cell in checked])
     return [
@@ -297,7 +297,7 @@ def _raw_rows(cells: Sequence[Put]) -> list[tuple[bytes, bytes, int, bytes]]:
 
 
 def _raw_batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
-    rows = _raw_rows(cells)
+    rows = raw_rows(cells)
     with closing(_raw(server)) as connection, connection.cursor() as cursor:
         started = time.perf_counter()
         for start in range(0, len(rows), BATCH_CELLS):
@@ -305,14 +305,14 @@ def _raw_batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
         return len(rows) / (time.perf_counter() - started)
 
 
-def _raw_single_run(server: MariaDB, cells: Sequence[Put], callers: int, single_s: float) -> float:
-    rows = {cell[0]: row for cell, row in zip(cells, _raw_rows(cells), strict=True)}
+def raw_single_run(server: MariaDB, cells: Sequence[Put], callers: int, single_s: float) -> float:
+    rows = {cell[0]: row for cell, row in zip(cells, raw_rows(cells), strict=True)}
     with ExitStack() as opened:
         cursors = [
             opened.enter_context(opened.enter_context(closing(_raw(server))).cursor())
             for _ in range(callers)
         ]
-        _, rate = _single_run(
+        _, rate = single_run(
             cells,
             callers,
             single_s,
@@ -324,6 +324,6 @@ def _raw_single_run(server: MariaDB, cells: Sequence[Put], callers: int, single_
 # --- both -----------------------------------------------------------------------------------------
 
 
-def _renamed(trips: Sequence[dict[str, Any]], name: str) -> list[Put]:
+def renamed(trips: Sequence[dict[str, Any]], name: str) -> list[Put]:
     """The trips under row keys that no other run has."""
     return [(uuid5(NAMESPACE_URL, f"{name}-{n}"), "BASE", 1, trip) for n, trip in enumerate(trips)]

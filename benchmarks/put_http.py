@@ -97,7 +97,7 @@ def batch_run(cells: Sequence[Put]) -> tuple[float, float]:
     with (
         tempfile.TemporaryDirectory() as directory,
         Worker(directory) as worker,
-        Client(worker.url, "trips") as client,
+        Client(worker.url, "trips", share_requests=False) as client,
     ):
         client.put_cells(cells[:1])
         cpu_before = worker.cpu_seconds()
@@ -147,7 +147,7 @@ def _single_run(
     with (
         tempfile.TemporaryDirectory() as directory,
         Worker(directory) as worker,
-        Client(worker.url, "trips") as client,
+        Client(worker.url, "trips", share_requests=False) as client,
     ):
         client.put_cells(cells[-64:])  # what a worker loads with its first group of many
         cpu_before = worker.cpu_seconds()

@@ -1,6 +1,7 @@
 """cellfeed: a sharded store of immutable cells whose every shard is a Kafka partition.
 
-The public names: :func:`connect` to a running instance, :class:`Client`, :class:`Cell`.
+The public names: :func:`connect` to a running instance, :class:`Client`, :class:`AsyncClient`,
+:class:`Cell`.
 :func:`trigger` is for functions that are called for every new cell, with :class:`RetryPolicy` for
 their errors. :class:`TimedOut` and :class:`ProcessEnded` stand for what a function cannot raise
 itself. They are imported when they are asked for: pytest loads a module of this package in every
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from cellfeed.bridge.triggers.program import trigger
     from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
     from cellfeed.store.cells.cell import Cell
+    from cellfeed.store.http.async_client import AsyncClient
     from cellfeed.store.http.client import Client
 
 __version__ = "0.1.0"
 __all__ = [
+    "AsyncClient",
     "Cell",
     "Client",
     "ProcessEnded",
@@ -31,6 +34,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "AsyncClient": "cellfeed.store.http.async_client",
     "Cell": "cellfeed.store.cells.cell",
     "Client": "cellfeed.store.http.client",
     "ProcessEnded": "cellfeed.bridge.triggers.retry",

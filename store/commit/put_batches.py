@@ -25,15 +25,23 @@ def put_in_batches(
         except CellfeedError as error:
             if not results:
                 raise
-            results += [PutResult.of_error(error, shard(cell)) for cell in batch]
-            never_begun = StorageUnavailable(
-                f"nothing written: an earlier part of the put failed: {error}"
-            )
-            results += [
-                PutResult.of_error(never_begun, shard(cell)) for cell in cells[len(results) :]
-            ]
-            break
+            return results + results_from_failure(cells[len(results) :], len(batch), error, shard)
     return results
+
+
+def results_from_failure(
+    cells: Sequence[NewCell],
+    failed: int,
+    error: CellfeedError,
+    shard: Callable[[NewCell], int],
+) -> list[PutResult]:
+    """Results of the cells from a batch on that ended with ``error``: its own are the first
+    ``failed`` of ``cells``, and the batches behind it were not begun."""
+    never_begun = StorageUnavailable(f"nothing written: an earlier part of the put failed: {error}")
+    return [
+        PutResult.of_error(error if index < failed else never_begun, shard(cell))
+        for index, cell in enumerate(cells)
+    ]
 
 
 def batches(cells: Sequence[NewCell]) -> Iterator[Sequence[NewCell]]:

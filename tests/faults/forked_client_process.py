@@ -27,7 +27,7 @@ from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.calls import answers as client_answers
-from cellfeed.store.http.calls import transport as client_transport
+from cellfeed.store.http.calls import wire as client_wire
 from cellfeed.store.http.client import Client
 
 THREADS: Final = 8
@@ -161,7 +161,7 @@ def undo(mends: Sequence[str]) -> None:
     if "forks" in mends:
         os.register_at_fork(after_in_child=lambda: setattr(forks, "generation", 0))
     if "numbers" in mends:
-        client_transport._Answering.on_header = lambda *_: None  # type: ignore[method-assign]
+        client_wire.AnswerReader.on_header = lambda *_: None  # type: ignore[method-assign]
     if "contents" in mends:
         client_answers._wrong = lambda *_: None  # type: ignore[assignment]
 

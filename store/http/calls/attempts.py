@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -26,16 +25,15 @@ from cellfeed.store.errors import (
     WrongAnswer,
     error_from_code,
 )
-from cellfeed.store.http.calls.transport import Answer, AttemptFailed, Worker
+from cellfeed.store.http.calls.steps import Pause, Send, Steps, sent
+from cellfeed.store.http.calls.wire import Answer, AttemptFailed, Request
+from cellfeed.store.http.calls.workers import Worker
 from cellfeed.store.http.messages import ErrorMessage
 
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
 _DOUBLINGS_MAX: Final = 10
 """The pause is at its longest before; two to the power of a thousand is no float."""
-
-WAIT_SAID_S: Final = 1.0
-"""After so long a person asks what is going on; most calls take milliseconds."""
 
 _SERVED: Final = "history"
 _DISTRUST_S: Final = 2.0
@@ -46,27 +44,17 @@ _decode_error: Final = msgspec.json.Decoder(ErrorMessage).decode
 
 class Attempts:
     """Chooses workers for the calls of one client, all of which serve one history: ``history``, or
-    that of the first answer.
+    that of the first answer. Any number of threads and tasks may use it."""
 
-    ``on_wait``: called in a thread of its own, once for each call that has no answer after
-    ``WAIT_SAID_S``, with the reason. A call costs a thread then.
-    """
-
-    def __init__(
-        self,
-        urls: Sequence[str],
-        timeout_s: float,
-        sleep: Callable[[float], None] = time.sleep,
-        history: str | None = None,
-        on_wait: Callable[[str], None] | None = None,
-    ) -> None:
-        self._on_wait = on_wait
+    def __init__(self, urls: Sequence[str], timeout_s: float, history: str | None = None) -> None:
         self._workers = [Worker(url) for url in urls]
         # A dictionary, because setdefault is atomic: of two threads the first decides.
         self._served: dict[str, str] = {} if history is None else {_SERVED: history}
         self._timeout_s = timeout_s
-        self._sleep = sleep
         self._turns = itertools.count(random.randrange(len(self._workers)))
+        self._tried_for = f"; it is tried for {timeout_s:.0f} s in all"
+        names = ", ".join(worker.name for worker in self._workers)
+        self._no_answer_yet = f"no answer yet from {names}{self._tried_for}"
 
     @property
     def history(self) -> str | None:
@@ -87,91 +75,80 @@ class Attempts:
         deadline: float,
         writes: bool,
         opened: list[Exception] | None = None,
-    ) -> bytes:
+    ) -> Steps[bytes]:
         """The content of a 200. Raises the error that a worker answered; StorageUnavailable,
         WrongAnswer, or for writes OutcomeUnknown, at the deadline. ``opened`` gets what left open
         whether an earlier attempt was carried out."""
-        names = ", ".join(worker.name for worker in self._workers)
-        reason = [f"no answer yet from {names}"]
         opened = [] if opened is None else opened
-        if self._on_wait is None:
-            return self._call(method, target, content, media_type, deadline, writes, reason, opened)
-        say, left_s = self._on_wait, deadline - time.monotonic()
-        timer = threading.Timer(
-            WAIT_SAID_S, lambda: say(f"{reason[0]}; it is tried for {left_s:.0f} s in all")
-        )
-        timer.daemon = True
-        timer.start()
-        try:
-            return self._call(method, target, content, media_type, deadline, writes, reason, opened)
-        finally:
-            timer.cancel()
-
-    def _call(
-        self,
-        method: str,
-        target: str,
-        content: bytes,
-        media_type: str,
-        deadline: float,
-        writes: bool,
-        reason: list[str],
-        opened: list[Exception],
-    ) -> bytes:
+        why = self._no_answer_yet
         last: Exception | None = None
         others: set[str] = set()
-        for worker in self._in_turn(deadline):
+        round_no = 0
+        turn = self._turn()
+        while turn:
+            worker = turn.pop(0)
+            request = Request(method, target, content, media_type, self.history)
             try:
-                answer = worker.request(method, target, content, media_type, deadline, self.history)
+                answer = yield from sent(Send(worker, request, deadline, why))
             except AttemptFailed as failed:
                 last = failed
-                reason[0] = str(failed)
+                why = f"{failed}{self._tried_for}"
                 if failed.refused:
                     worker.trusted_again_at = time.monotonic() + _DISTRUST_S
                 if not failed.definite:
                     opened.append(failed)
-                continue
-            if answer.status == 200:
-                self._compare(answer, worker.name, writes)
-                return answer.content
-            error = last = error_of(answer, worker.name)
-            reason[0] = f"{worker.name}: {error}"
-            if isinstance(error, OtherHistory):
-                # A neighbour may have taken the place of one worker; the others are as before.
-                others.add(worker.name)
-                worker.trusted_again_at = time.monotonic() + _DISTRUST_S
-                if len(others) < len(self._workers):
-                    continue
-            if not error.definite:
-                opened.append(error)
-            if not error.retriable:
-                if writes and opened and not isinstance(error, CellConflict):
+            else:
+                if answer.status == 200:
+                    self._compare(answer, worker.name, writes)
+                    return answer.content
+                error = last = error_of(answer, worker.name)
+                why = f"{worker.name}: {error}{self._tried_for}"
+                is_elsewhere = False
+                if isinstance(error, OtherHistory):
+                    # A neighbour may have taken the place of one worker; the others are as before.
+                    others.add(worker.name)
+                    worker.trusted_again_at = time.monotonic() + _DISTRUST_S
+                    is_elsewhere = len(others) < len(self._workers)
+                if not is_elsewhere:
+                    if not error.definite:
+                        opened.append(error)
+                    if not error.retriable:
+                        if writes and opened and not isinstance(error, CellConflict):
+                            break
+                        raise error
+                    if answer.status == 503:
+                        worker.trusted_again_at = time.monotonic() + _DISTRUST_S
+            if time.monotonic() >= deadline:
+                break
+            if not turn:
+                if not (yield from pause(round_no, deadline, why)):
                     break
-                raise error
-            if answer.status == 503:
-                worker.trusted_again_at = time.monotonic() + _DISTRUST_S
-        if writes and opened:
+                round_no += 1
+                turn = self._turn()
+        self._raise_last(last, opened if writes else None)
+
+    def _raise_last(self, last: Exception | None, opened: list[Exception] | None) -> NoReturn:
+        """Raises what is known at the end; ``opened``: of a write, what left it open."""
+        if opened:
             raise OutcomeUnknown(
                 f"not known within {self._timeout_s} s whether it was done: {opened[-1]}; ask for"
                 " the same again to learn"
             ) from last
-        what = "nothing written" if writes else "not read"
+        what = "not read" if opened is None else "nothing written"
         if isinstance(last, CellfeedError):
             raise last
         if isinstance(last, AttemptFailed) and last.wrong_answer:
             raise WrongAnswer(f"{what} within {self._timeout_s} s: {last}") from last
         raise StorageUnavailable(f"{what} within {self._timeout_s} s: {last}") from last
 
-    def pause(self, round_no: int, deadline: float) -> bool:
-        """Waits before another round (full jitter, as in Amazon's "Exponential Backoff And Jitter",
-        2015); False when no time is left."""
-        pause = random.uniform(
-            0, min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2 ** min(round_no, _DOUBLINGS_MAX))
-        )
-        left = deadline - time.monotonic()
-        if left > 0:
-            self._sleep(min(pause, left))
-        return time.monotonic() < deadline
+    def _turn(self) -> list[Worker]:
+        """Every worker once; those that failed lately come last."""
+        first = next(self._turns) % len(self._workers)
+        if len(self._workers) == 1:
+            return self._workers[:]
+        now = time.monotonic()
+        turned = self._workers[first:] + self._workers[:first]
+        return sorted(turned, key=lambda worker: worker.trusted_again_at > now)
 
     def _compare(self, answer: Answer, worker: str, writes: bool) -> None:
         """Raises OtherHistory for an answer from another store, or OutcomeUnknown when a put went
@@ -185,26 +162,17 @@ class Attempts:
                 " workers do not serve one store"
             )
 
-    def close(self) -> None:
-        """Closes idle connections."""
-        for worker in self._workers:
-            worker.close()
 
-    def _in_turn(self, deadline: float) -> Iterator[Worker]:
-        """Workers to try, one after another; those that failed lately come last. A pause after each
-        round; ends at the deadline."""
-        round_no = 0
-        while True:
-            turn = next(self._turns) % len(self._workers)
-            now = time.monotonic()
-            turned = self._workers[turn:] + self._workers[:turn]
-            for worker in sorted(turned, key=lambda worker: worker.trusted_again_at > now):
-                yield worker
-                if time.monotonic() >= deadline:
-                    return
-            if not self.pause(round_no, deadline):
-                return
-            round_no += 1
+def pause(round_no: int, deadline: float, why: str) -> Steps[bool]:
+    """Waits before another round (full jitter, as in Amazon's "Exponential Backoff And Jitter",
+    2015); False when no time is left."""
+    seconds = random.uniform(
+        0, min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2 ** min(round_no, _DOUBLINGS_MAX))
+    )
+    left = deadline - time.monotonic()
+    if left > 0:
+        yield Pause(min(seconds, left), why)
+    return time.monotonic() < deadline
 
 
 def error_of(answer: Answer, worker: str) -> CellfeedError:

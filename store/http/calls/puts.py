@@ -16,22 +16,42 @@ from cellfeed.store.errors import (
     OutcomeUnknown,
     error_from_code,
 )
+from cellfeed.store.http.calls.attempts import pause
 from cellfeed.store.http.calls.fields import decoded, put_json
 from cellfeed.store.http.calls.requests import Requests
+from cellfeed.store.http.calls.steps import Steps
 from cellfeed.store.http.messages import (
     PutResultMessage,
     PutResultsMessage,
 )
 
 
-def put_batch(requests: Requests, batch: Sequence[NewCell], shards: int | None) -> list[PutResult]:
+def put_one(
+    requests: Requests,
+    cell: NewCell,
+    deadline: float,
+    shards: int | None,
+    opened: list[Exception] | None = None,
+) -> Steps[PutResult]:
+    """One cell, until the deadline. Raises what is not its result. ``opened``: what left open
+    whether an earlier request wrote it."""
+    content = yield from requests.call(
+        "POST", "/cell", put_json(cell), deadline, writes=True, opened=opened
+    )
+    result = put_result(decoded(content, PutResultMessage, OutcomeUnknown))
+    check_shards([cell], [result], shards)
+    return result
+
+
+def put_batch(
+    requests: Requests, batch: Sequence[NewCell], deadline: float, shards: int | None
+) -> Steps[list[PutResult]]:
     """One request; then once more its cells that may still succeed, until the deadline.
 
     A cell that one attempt may have stored has not failed, whatever another attempt said of it.
     """
-    deadline = requests.deadline()
     opened: list[Exception] = []
-    results = _send_batch(requests, batch, shards, deadline, opened)
+    results = yield from _send_batch(requests, batch, shards, deadline, opened)
     unsure = set(range(len(batch))) if opened else set()
     for round_no in itertools.count():
         again = [
@@ -39,11 +59,11 @@ def put_batch(requests: Requests, batch: Sequence[NewCell], shards: int | None) 
             for index, result in enumerate(results)
             if result.error is not None and result.error.retriable
         ]
-        if not again or not requests.pause(round_no, deadline):
+        if not again or not (yield from pause(round_no, deadline, str(results[again[0]].error))):
             break
         opened.clear()
         try:
-            answers = _send_batch(
+            answers = yield from _send_batch(
                 requests, [batch[index] for index in again], shards, deadline, opened
             )
         except CellfeedError as error:
@@ -77,10 +97,10 @@ def _send_batch(
     shards: int | None,
     deadline: float,
     opened: list[Exception],
-) -> list[PutResult]:
+) -> Steps[list[PutResult]]:
     content = b'{"cells":[' + b",".join(map(put_json, batch)) + b"]}"
     answer = decoded(
-        requests.call("POST", "/cells", content, deadline, writes=True, opened=opened),
+        (yield from requests.call("POST", "/cells", content, deadline, writes=True, opened=opened)),
         PutResultsMessage,
         OutcomeUnknown,
     )

@@ -22,6 +22,7 @@ from cellfeed.store.http.calls.answers import (
 )
 from cellfeed.store.http.calls.fields import key_fields, key_text, replica_fields
 from cellfeed.store.http.calls.requests import Requests
+from cellfeed.store.http.calls.steps import Steps
 from cellfeed.store.http.messages import (
     CellMessage,
     CellsMessage,
@@ -29,12 +30,16 @@ from cellfeed.store.http.messages import (
 )
 
 
-def read_cell(requests: Requests, route: str, asked: Asked, read_from: ReadFrom) -> Cell | None:
+def read_cell(
+    requests: Requests, route: str, asked: Asked, read_from: ReadFrom
+) -> Steps[Cell | None]:
     try:
-        return requests.get(
-            f"{route}?{urlencode({**key_fields(asked), **replica_fields(read_from)})}",
-            CellMessage,
-            lambda message: cell_asked(message, asked),
+        return (
+            yield from requests.get(
+                f"{route}?{urlencode({**key_fields(asked), **replica_fields(read_from)})}",
+                CellMessage,
+                lambda message: cell_asked(message, asked),
+            )
         )
     except NotFound as error:
         if (
@@ -46,14 +51,16 @@ def read_cell(requests: Requests, route: str, asked: Asked, read_from: ReadFrom)
 
 def read_cells(
     requests: Requests, route: str, asked: Sequence[Asked], read_from: ReadFrom
-) -> list[Cell | None]:
+) -> Steps[list[Cell | None]]:
     keys = list(map(key_fields, asked))
     try:
-        return requests.post(
-            route,
-            {"keys": keys, **replica_fields(read_from)},
-            CellsMessage,
-            lambda message: cells_asked(message, asked),
+        return (
+            yield from requests.post(
+                route,
+                {"keys": keys, **replica_fields(read_from)},
+                CellsMessage,
+                lambda message: cells_asked(message, asked),
+            )
         )
     except AnswerTooLarge:
         # asked for pages only now: a worker of an earlier version knows none, and answers
@@ -62,7 +69,7 @@ def read_cells(
         while len(cells) < len(asked):
             wanted = {"keys": keys[len(cells) :], "pages": True, **replica_fields(read_from)}
             rest = asked[len(cells) :]
-            cells += requests.post(
+            cells += yield from requests.post(
                 route,
                 wanted,
                 CellsMessage,
@@ -73,7 +80,7 @@ def read_cells(
 
 def read_rows_in_pages(
     requests: Requests, keys: Sequence[bytes], read_from: ReadFrom
-) -> list[dict[str, Cell]]:
+) -> Steps[list[dict[str, Cell]]]:
     rows: list[dict[str, Cell]] = []
     first, after = 0, ""
     while True:
@@ -84,7 +91,7 @@ def read_rows_in_pages(
             "after_column": after,
             **replica_fields(read_from),
         }
-        page, found = requests.post(
+        page, found = yield from requests.post(
             "/rows",
             wanted,
             RowsMessage,

@@ -8,15 +8,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from cellfeed.store.errors import (
-    StorageUnavailable,
-    WrongAnswer,
-)
+from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.http.calls.attempts import Attempts
 from cellfeed.store.http.calls.fields import decoded
-from cellfeed.store.http.messages import (
-    JSON,
-)
+from cellfeed.store.http.calls.steps import Steps
+from cellfeed.store.http.messages import JSON
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -27,21 +23,16 @@ class Requests:
     included."""
 
     def __init__(
-        self,
-        urls: Sequence[str],
-        datastore: str,
-        timeout_s: float,
-        history: str | None = None,
-        on_wait: Callable[[str], None] | None = None,
+        self, urls: Sequence[str], datastore: str, timeout_s: float, history: str | None = None
     ) -> None:
         self._name = datastore
         self._base = f"/v1/{quote(datastore)}"
-        self._attempts = Attempts(urls, timeout_s, history=history, on_wait=on_wait)
-        self._closed = False
+        self._attempts = Attempts(urls, timeout_s, history)
+        self._is_closed = False
 
     def close(self) -> None:
-        self._closed = True
-        self._attempts.close()
+        """Later calls raise StorageUnavailable."""
+        self._is_closed = True
 
     @property
     def history(self) -> str | None:
@@ -49,12 +40,8 @@ class Requests:
         return self._attempts.history
 
     def deadline(self) -> float:
-        """Of a call that begins now."""
+        """Of a call that begins now (monotonic)."""
         return self._attempts.deadline()
-
-    def pause(self, round_no: int, deadline: float) -> bool:
-        """As :meth:`cellfeed.store.http.calls.attempts.Attempts.pause`."""
-        return self._attempts.pause(round_no, deadline)
 
     def call(
         self,
@@ -65,44 +52,31 @@ class Requests:
         *,
         writes: bool,
         opened: list[Exception] | None = None,
-    ) -> bytes:
+    ) -> Steps[bytes]:
         """As :meth:`cellfeed.store.http.calls.attempts.Attempts.call`."""
-        if self._closed:
+        if self._is_closed:
             raise StorageUnavailable(f"the client of datastore {self._name} is closed")
-        return self._attempts.call(
-            method,
-            self._base + route,
-            content,
-            JSON,
-            deadline=deadline,
-            writes=writes,
-            opened=opened,
+        return (
+            yield from self._attempts.call(
+                method,
+                self._base + route,
+                content,
+                JSON,
+                deadline=deadline,
+                writes=writes,
+                opened=opened,
+            )
         )
 
-    def get(self, route: str, kind: type[T], answer: Callable[[T], R]) -> R:
-        return self._answered(
-            decoded(self.call("GET", route, b"", self._attempts.deadline(), writes=False), kind),
-            answer,
-        )
+    def get(self, route: str, kind: type[T], answer: Callable[[T], R]) -> Steps[R]:
+        """Reads ``route``; ``answer`` compares what came with what was asked for."""
+        content = yield from self.call("GET", route, b"", self.deadline(), writes=False)
+        return answer(decoded(content, kind))
 
-    def post(self, route: str, message: object, kind: type[T], answer: Callable[[T], R]) -> R:
-        return self._answered(
-            decoded(
-                self.call(
-                    "POST",
-                    route,
-                    msgspec.json.encode(message),
-                    self._attempts.deadline(),
-                    writes=False,
-                ),
-                kind,
-            ),
-            answer,
-        )
-
-    def _answered(self, message: T, answer: Callable[[T], R]) -> R:
-        try:
-            return answer(message)
-        except WrongAnswer:
-            self._attempts.close()  # one of the connections kept is not in step with its worker
-            raise
+    def post(
+        self, route: str, message: object, kind: type[T], answer: Callable[[T], R]
+    ) -> Steps[R]:
+        """As :meth:`get`, with a message that says what is asked for."""
+        asked = msgspec.json.encode(message)
+        content = yield from self.call("POST", route, asked, self.deadline(), writes=False)
+        return answer(decoded(content, kind))

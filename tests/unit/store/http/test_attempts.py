@@ -3,7 +3,7 @@ says."""
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +23,8 @@ from cellfeed.store.errors import (
 )
 from cellfeed.store.http.calls import attempts as module
 from cellfeed.store.http.calls.attempts import Attempts
-from cellfeed.store.http.calls.transport import Answer, AttemptFailed
-from tests.support.waiting import wait_until
+from cellfeed.store.http.calls.steps import Pause, Steps
+from cellfeed.store.http.calls.wire import Answer, AttemptFailed, Request
 
 OPEN = AttemptFailed("cut", definite=False)
 REFUSED = AttemptFailed("nobody listens", definite=True, refused=True)
@@ -44,30 +44,54 @@ class ScriptedWorker:
         self.trusted_again_at = 0.0
         self.asked = 0
         self.histories: list[str | None] = []
-        self.is_closed = False
 
-    def request(self, *arguments: Any) -> Answer:
+    def answer_to(self, request: Request) -> Answer:
         self.asked += 1
-        self.histories.append(arguments[-1])
+        self.histories.append(request.history)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, AttemptFailed):
             raise answer
         return answer
 
-    def close(self) -> None:
-        self.is_closed = True
-
 
 def attempts(*workers: ScriptedWorker, timeout_s: float = 0.2) -> Attempts:
-    made = Attempts(["http://h:1"], timeout_s, sleep=lambda _: None)
+    made = Attempts(["http://h:1"], timeout_s)
     made._workers = list(workers)  # type: ignore[arg-type]
     return made
 
 
-def call(made: Attempts, *, writes: bool = False, opened: list[Exception] | None = None) -> bytes:
-    return made.call(
+def run(steps: Steps[Any], pause: Callable[[Pause], None] = lambda _: None) -> Any:
+    """Runs a call with its scripted workers; ``pause`` is called instead of waiting."""
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Pause):
+                pause(step)
+                step = steps.send(None)
+                continue
+            worker: Any = step.worker
+            try:
+                answer = worker.answer_to(step.request)
+            except AttemptFailed as failed:
+                step = steps.throw(failed)
+            else:
+                step = steps.send(answer)
+    except StopIteration as ended:
+        return ended.value
+
+
+def call(
+    made: Attempts,
+    *,
+    writes: bool = False,
+    opened: list[Exception] | None = None,
+    pause: Callable[[Pause], None] = lambda _: None,
+) -> bytes:
+    steps = made.call(
         "GET", "/", b"", "json", deadline=made.deadline(), writes=writes, opened=opened
     )
+    answer: bytes = run(steps, pause)
+    return answer
 
 
 def test_a_worker_that_cannot_answer_is_asked_last_until_it_is_trusted_again() -> None:
@@ -156,13 +180,12 @@ def test_a_call_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     made = attempts(worker, timeout_s=10.0)
     pauses: list[float] = []
 
-    def sleep(pause_s: float) -> None:
-        pauses.append(pause_s)
-        now_s[0] += pause_s + 0.001
+    def sleep(pause: Pause) -> None:
+        pauses.append(pause.seconds)
+        now_s[0] += pause.seconds + 0.001
 
-    made._sleep = sleep
     with pytest.raises(StorageUnavailable):
-        call(made)
+        call(made, pause=sleep)
     assert 1_009 <= now_s[0] <= 1_010.01
     assert worker.asked <= len(pauses) + 1
     assert max(pauses) <= module._PAUSE_MAX_S
@@ -172,26 +195,18 @@ def test_a_call_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_that_is_away_for_an_hour_is_tried_for_an_hour() -> None:
     made = attempts(ScriptedWorker("a", REFUSED))
-    assert all(made.pause(round_no, made.deadline()) for round_no in (0, 1, 2_000, 10**6))
+    assert all(
+        run(module.pause(round_no, made.deadline(), "away")) for round_no in (0, 1, 2_000, 10**6)
+    )
 
 
-def test_who_waits_is_told_why_after_a_second_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAIT_SAID_S", 0.05)
-    said: list[str] = []
-    threads = threading.active_count()
-    made = Attempts(["http://h:1"], 0.4, on_wait=said.append)
-    made._workers = [ScriptedWorker("a", REFUSED)]  # type: ignore[list-item]
-    with pytest.raises(StorageUnavailable):
-        call(made)
-    assert len(said) == 1
-    assert "nobody listens" in said[0]
-    made._workers = [ScriptedWorker("a", Answer(200, b"yes"))]  # type: ignore[list-item]
-    assert call(made) == b"yes"
-    wait_until(lambda: threading.active_count() == threads, "the call's thread has ended")
-    assert len(said) == 1
-
-
-def test_closing_closes_the_connections_to_all_workers() -> None:
-    workers = [ScriptedWorker(name, Answer(200, b"")) for name in "abc"]
-    attempts(*workers).close()
-    assert all(worker.is_closed for worker in workers)
+def test_each_step_says_why_there_is_no_answer_yet() -> None:
+    made = attempts(ScriptedWorker("a", REFUSED, error(Overloaded)), timeout_s=20.0)
+    steps = made.call("GET", "/", b"", "json", deadline=made.deadline(), writes=False)
+    first = next(steps)
+    assert first.why == "no answer yet from h:1; it is tried for 20 s in all"
+    paused = steps.throw(REFUSED)
+    assert paused.why == "nobody listens; it is tried for 20 s in all"
+    assert steps.send(None).why == paused.why
+    again = steps.send(error(Overloaded))
+    assert again.why == "a: said so; it is tried for 20 s in all"

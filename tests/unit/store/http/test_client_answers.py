@@ -19,6 +19,7 @@ from cellfeed.store.cells.cell import Outcome
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer
 from cellfeed.store.http.client import Client
+from tests.support.client_in_loop import ClientInLoop
 from tests.unit.store.http.test_http_client import _request
 
 ROW, OTHER = UUID(int=7), UUID(int=8)
@@ -30,6 +31,13 @@ HEAD = {
     "leader_epoch": 0,
     "last_created_at_us": 0,
 }
+
+
+@pytest.fixture(autouse=True, params=["threads", "tasks"])
+def kind_of_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with both clients."""
+    if request.param == "tasks":
+        monkeypatch.setitem(globals(), "Client", ClientInLoop)
 
 
 def cell(row: UUID = ROW, column: str = "BASE", ref_key: int = 1, **more: object) -> dict[str, Any]:

@@ -24,10 +24,18 @@ from cellfeed.store.errors import (
     StorageUnavailable,
     UnknownDatastore,
 )
-from cellfeed.store.http.calls.transport import Worker
+from cellfeed.store.http.calls.workers import Worker
 from cellfeed.store.http.client import Client
+from tests.support.client_in_loop import ClientInLoop
 
 ROW = UUID(int=7)
+
+
+@pytest.fixture(autouse=True, params=["threads", "tasks"])
+def kind_of_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with both clients."""
+    if request.param == "tasks":
+        monkeypatch.setitem(globals(), "Client", ClientInLoop)
 
 
 def answer(status: int, content: object) -> bytes:

@@ -9,9 +9,8 @@ Crash points of a put: before the commit nothing of it is there, and the counter
 The commit is one synced append to the WAL, so after it everything is there. A process that dies
 between the commit and its answer leaves cells that a retry finds (``exists``, the same id).
 
-Crash points of a step of a trim: before its commit the log is as it was; after it the log starts
-where the counter says, and a trim that is run again resumes there. Those of a step of an erasure
-are in :mod:`cellfeed.store.engines.sqlite.erase`.
+Crash points of a step of a trim are in :mod:`cellfeed.store.engines.sqlite.trim`, those of a step
+of an erasure in :mod:`cellfeed.store.engines.sqlite.erase`.
 """
 
 from __future__ import annotations
@@ -19,30 +18,17 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
-
-from crc32c import crc32c
 
 from cellfeed.store.cells import known_dictionaries
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC, dictionaries_named, encode_cells
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell, Triple
-from cellfeed.store.cells.checksum import pack_key
+from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
 from cellfeed.store.cells.sharding import check_shard, check_shard_count, shard_of, shards_of
 from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts, replacement_retired
 from cellfeed.store.engines.contract.engine import StateTable
-from cellfeed.store.engines.contract.log_start import check_scan, check_trim, step_end
-from cellfeed.store.engines.contract.read_bounds import Page, decoded, within_scan
-from cellfeed.store.engines.contract.repeated_cells import (
-    StoredTriple,
-    not_compared,
-    outcomes_before,
-    repeated,
-    without_erased,
-)
-from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
+from cellfeed.store.engines.contract.read_bounds import decoded
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
@@ -52,29 +38,17 @@ from cellfeed.store.engines.contract.values import (
     NamedBodies,
     Replica,
 )
+from cellfeed.store.engines.sqlite import key_reads, log
 from cellfeed.store.engines.sqlite.cells import (
-    ADDED_ID_BITS,
-    CELL,
-    CURE,
-    INSERT_CELL,
     counter_of,
-    position_of,
     replace_body,
-    stored_cell,
-    stored_cells,
 )
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries, are_in_use
-from cellfeed.store.engines.sqlite.erase import erase_step, erased_among
+from cellfeed.store.engines.sqlite.erase import erase_step
 from cellfeed.store.engines.sqlite.files import SqliteFile, sqlite_error
 from cellfeed.store.engines.sqlite.heads import Mark, changed_heads, heads_of
 from cellfeed.store.engines.sqlite.index import SqliteIndexes
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
-from cellfeed.store.engines.sqlite.keys import (
-    Key,
-    behind_latest,
-    refuse_hidden,
-    refuse_hidden_of_row,
-)
 from cellfeed.store.engines.sqlite.left import remove_left
 from cellfeed.store.engines.sqlite.open import (
     INDEX_FILE,
@@ -84,31 +58,22 @@ from cellfeed.store.engines.sqlite.open import (
     open_other,
     renew_index,
 )
+from cellfeed.store.engines.sqlite.put import PutTransaction
 from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.engines.sqlite.trim import trim_step
 from cellfeed.store.errors import DataDamaged, Trimmed
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import History
 from cellfeed.store.limits import (
-    ADDED_ID_MAX,
     ERASE_STEP_CELLS,
     READ_KEYS_MAX,
-    SCAN_BYTES_MAX,
     SCAN_DECODED_BYTES_MAX,
     TRIM_STEP_CELLS,
 )
 
-declare(
-    "sqlite.put.before_insert",
-    "sqlite.put.before_counter",
-    "sqlite.put.before_commit",
-    "sqlite.put.after_commit",
-)
-declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
+declare("sqlite.put.before_commit", "sqlite.put.after_commit")
+declare("sqlite.trim.before_commit", "sqlite.trim.after_commit")
 declare("sqlite.erase.before_commit", "sqlite.erase.after_commit")
-
-_SCAN_STEP: Final = 500
-_BODY: Final = 5
-"""Where the body stands in the row of a ``CELL``."""
 
 
 class SqliteEngine:
@@ -221,7 +186,7 @@ class SqliteEngine:
         with self._file.write() as connection:
             if taken and not are_in_use(connection, taken):
                 return None
-            results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)
+            results = PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)
             connection.executemany(
                 "INSERT OR IGNORE INTO column_seen VALUES (?)", [(name,) for name in new_columns]
             )
@@ -236,72 +201,31 @@ class SqliteEngine:
         self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER
     ) -> list[LocatedCell | None]:
         with self._file.snapshot() as connection:
-            return _page(_found(connection, triple) for triple in triples)
+            return key_reads.get(connection, triples)
 
     def latest(
         self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER
     ) -> list[LocatedCell | None]:
-        sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: E501, S608
         with self._file.snapshot() as connection:
-            return _page(
-                _first_sure(connection, connection.execute(sql, key), behind_latest(*key))
-                for key in keys
-            )
+            return key_reads.latest(connection, keys)
 
     def row(
         self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = ""
     ) -> list[list[LocatedCell]]:
-        # With max() as the only aggregate SQLite takes the other columns from the row that holds
-        # the maximum.
-        sql = f"SELECT position, {CELL}, max(ref_key) FROM cell WHERE row_key = ? AND column_name > ? GROUP BY column_name ORDER BY column_name"  # noqa: E501, S608
-        rows: list[list[LocatedCell]] = []
-        page = Page()
         with self._file.snapshot() as connection:
-            for row_key in row_keys:
-                refuse_hidden_of_row(connection, row_key)
-                cursor = connection.execute(sql, (row_key, "" if rows else after_column))
-                rows.append([])
-                for row in cursor:
-                    rows[-1].append(_located(row[:-1]))
-                    page.take([rows[-1][-1].cell.body])
-                    if page.is_full:
-                        cursor.close()
-                        return rows
-        return rows
+            return key_reads.row(connection, row_keys, after_column)
 
     def row_cells(
         self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX
     ) -> list[StoredCell]:
         shard = shard_of(row_key, self._shards)
-        # The plus keeps SQLite from walking through the shard's positions: the row's own cells are
-        # found by its key.
-        sql = (
-            f"SELECT {CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
-        )
         with self._file.read() as connection:
-            refuse_hidden_of_row(connection, row_key)
-            return stored_cells(
-                shard,
-                connection.execute(sql, (row_key, position_of(shard, 0) + after, limit)).fetchall(),
-            )
+            return key_reads.row_cells(connection, shard, row_key, after, limit)
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
         with self._file.read() as connection:
-            cells, ended = _scanned(connection, shard, location, limit)
-            if not has_gap(location, cells) and not ended:
-                return cells
-            start, end = counter_of(connection, shard, "log_start, next_added_id")
-            check_scan(shard, location, cells, lambda: start)
-            if has_gap(location, cells) or (ended and location + len(cells) < end):
-                # Cells may have been put, or trimmed, between these statements: the same again, of
-                # one moment.
-                connection.execute("BEGIN")
-                start, end = counter_of(connection, shard, "log_start, next_added_id")
-                cells, ended = _scanned(connection, shard, location, limit)
-                check_scan(shard, location, cells, lambda: start)
-                refuse_gap(shard, location, cells, end if ended else location, CURE)
-        return cells
+            return log.scan(connection, shard, location, limit)
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         found: list[list[StoredCell]] = []
@@ -323,37 +247,13 @@ class SqliteEngine:
         self, shard: int, start: int, end: int, log_start: int, watermark: int
     ) -> set[int]:
         check_shard(shard, self._shards)
-        first = position_of(shard, 0)
-        sql = (
-            "SELECT older.position FROM cell AS older WHERE older.position >= ? AND older.position"
-            " < ? AND EXISTS ( SELECT 1 FROM cell AS newer WHERE newer.row_key = older.row_key AND"
-            " newer.column_name = older.column_name AND newer.ref_key > older.ref_key AND"
-            " newer.position >= ? AND newer.position < ?)"
-        )
-        bounds = (first + start, first + end, first + log_start, first + watermark)
         with self._file.read() as connection:
-            return {position - first for (position,) in connection.execute(sql, bounds)}
+            return log.superseded(connection, shard, start, end, log_start, watermark)
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
         with self._file.snapshot() as connection:
-            low, high = counter_of(connection, shard, "log_start, next_added_id")
-            # created_at never goes back within a shard (E4), so a binary search by id finds the
-            # moment without an index on it.
-            while low < high:
-                middle = (low + high) // 2
-                sql = (
-                    "SELECT position, created_at_us FROM cell WHERE position BETWEEN ? AND ? ORDER"
-                    " BY position LIMIT 1"
-                )
-                row = connection.execute(
-                    sql, (position_of(shard, middle), position_of(shard, high - 1))
-                ).fetchone()
-                if row is None or row[1] >= created_at_us:
-                    high = middle
-                else:
-                    low = (row[0] & ADDED_ID_MAX) + 1
-        return low
+            return log.locate(connection, shard, created_at_us)
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         return {
@@ -404,26 +304,7 @@ class SqliteEngine:
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
         check_shard(shard, self._shards)
         with self._file.write() as connection:
-            start, end = counter_of(connection, shard, "log_start, next_added_id")
-            check_trim(shard, below, end)
-            sql = (
-                "SELECT position, length(body) FROM cell WHERE position >= ? AND position < ? ORDER"
-                " BY position LIMIT ?"
-            )
-            bounds = (position_of(shard, start), position_of(shard, below), cells_max)
-            sizes = [
-                (position & ADDED_ID_MAX, size)
-                for position, size in connection.execute(sql, bounds)
-            ]
-            start = step_end(start, below, cells_max, sizes)
-            connection.execute(
-                "UPDATE shard_counter SET log_start = ? WHERE shard = ?", (start, shard)
-            )
-            failpoint("sqlite.trim.before_delete")
-            connection.execute(
-                "DELETE FROM cell WHERE position >= ? AND position < ?",
-                (position_of(shard, 0), position_of(shard, start)),
-            )
+            start = trim_step(connection, shard, below, cells_max)
             failpoint("sqlite.trim.before_commit")
         failpoint("sqlite.trim.after_commit")
         return start
@@ -503,204 +384,3 @@ class SqliteEngine:
         with self._watcher_lock:
             self._watcher.close()
         self._instance.close()
-
-
-class _PutTransaction:
-    """The statements of one put, inside a write transaction."""
-
-    def __init__(self, connection: sqlite3.Connection, now_us: int) -> None:
-        self._connection = connection
-        self._now_us = now_us
-
-    def run(
-        self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes]
-    ) -> list[PutResult]:
-        """Outcomes in the order of ``cells``."""
-        # First without looking for duplicates: the unique key complains when there is one, and only
-        # then is each cell looked up (a third cheaper).
-        self._connection.execute("SAVEPOINT optimistic")
-        try:
-            results = self._insert(cells, shards, bodies, [None] * len(cells))
-        except sqlite3.IntegrityError:
-            self._connection.execute("ROLLBACK TO optimistic")
-            results = self._insert(cells, shards, bodies, self._known(cells, shards))
-        self._connection.execute("RELEASE optimistic")
-        return results
-
-    def _insert(
-        self,
-        cells: Sequence[NewCell],
-        shards: Sequence[int],
-        bodies: Sequence[bytes],
-        known: Sequence[PutResult | int | None],
-    ) -> list[PutResult]:
-        counters = {shard: self._counter(shard) for shard in sorted(set(shards))}
-        if any(counter.erasures for counter in counters.values()):
-            erased = erased_among(
-                self._connection,
-                {
-                    cell.row_key
-                    for cell, shard in zip(cells, shards, strict=True)
-                    if counters[shard].erasures
-                },
-            )
-            known = without_erased(cells, shards, known, erased)
-        results: list[PutResult] = []
-        rows: list[tuple[object, ...]] = []
-        for cell, shard, body, before in zip(cells, shards, bodies, known, strict=True):
-            if isinstance(before, PutResult):
-                results.append(before)
-            elif before is not None:
-                results.append(repeated(cells[before], results[before], cell))
-            else:
-                counter = counters[shard]
-                added_id = counter.next_added_id
-                row_key, column, ref_key, at_us = (
-                    cell.row_key,
-                    cell.column_name,
-                    cell.ref_key,
-                    counter.created_at_us,
-                )
-                crc = crc32c(
-                    pack_key(added_id, ref_key, at_us, row_key) + column.encode() + body
-                )  # cell_checksum, written out
-                rows.append(
-                    (position_of(shard, added_id), row_key, column, ref_key, at_us, body, crc)
-                )
-                results.append(PutResult(Outcome.STORED, shard, added_id))
-                counter.next_added_id += 1
-        failpoint("sqlite.put.before_insert")
-        self._connection.executemany(INSERT_CELL, rows)
-        failpoint("sqlite.put.before_counter")
-        self._connection.executemany(
-            "UPDATE shard_counter SET next_added_id = ?, last_created_at_us = ? WHERE shard = ?",
-            [
-                (counter.next_added_id, counter.created_at_us, shard)
-                for shard, counter in counters.items()
-                if counter.moved
-            ],
-        )
-        return results
-
-    def _counter(self, shard: int) -> _Counter:
-        next_added_id, last_created_at_us, erasures = counter_of(
-            self._connection, shard, "next_added_id, last_created_at_us, erasures"
-        )
-        return _Counter(next_added_id, max(self._now_us, last_created_at_us), erasures)
-
-    def _known(
-        self, cells: Sequence[NewCell], shards: Sequence[int]
-    ) -> list[PutResult | int | None]:
-        stored, damaged = {}, {}
-        for triple, shard in {
-            cell.triple: shard for cell, shard in zip(cells, shards, strict=True)
-        }.items():
-            try:
-                if (found := _first(_find(self._connection, triple))) is not None:
-                    stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
-            except (
-                DataDamaged
-            ) as error:  # it fails the puts of this cell, not those of the others in the group
-                damaged[triple] = not_compared(triple, shard, error)
-        return [
-            damaged.get(cell.triple, before)
-            for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)
-        ]
-
-
-class _Counter:
-    """A shard's counter inside one transaction."""
-
-    def __init__(self, next_added_id: int, created_at_us: int, erasures: int) -> None:
-        self._first = self.next_added_id = next_added_id
-        self.created_at_us = created_at_us
-        self.erasures = erasures
-
-    @property
-    def moved(self) -> bool:
-        return self.next_added_id > self._first
-
-
-def _find(connection: sqlite3.Connection, triple: Triple) -> sqlite3.Cursor:
-    sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? AND ref_key = ?"  # noqa: S608
-    return connection.execute(sql, triple)
-
-
-def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
-    """The next rows: ``_SCAN_STEP`` of them, or as many as come to the bytes of a scan."""
-    rows: list[tuple[Any, ...]] = []
-    stored_bytes = 0
-    for row in cursor:
-        rows.append(row)
-        body = row[_BODY]
-        stored_bytes += (
-            len(body) if type(body) is bytes else 0
-        )  # damage turns a value into one of another type, and is reported later
-        if len(rows) == _SCAN_STEP or stored_bytes > SCAN_BYTES_MAX:
-            break
-    return rows
-
-
-def _page(found: Iterable[LocatedCell | None]) -> list[LocatedCell | None]:
-    """The first of them, up to the one with which a page is full."""
-    results: list[LocatedCell | None] = []
-    page = Page()
-    for each in found:
-        results.append(each)
-        if each is not None:
-            page.take([each.cell.body])
-            if page.is_full:
-                break
-    return results
-
-
-def _found(connection: sqlite3.Connection, triple: Triple) -> LocatedCell | None:
-    """The cell, or None where it is sure that there is none. Raises DataDamaged."""
-    return _first(_find(connection, triple)) or _first_sure(connection, iter(()), triple)
-
-
-def _first_sure(
-    connection: sqlite3.Connection, rows: Iterator[tuple[Any, ...]], searched: Key
-) -> LocatedCell | None:
-    """The first cell, where the search that ended at ``searched`` hides none. Raises
-    DataDamaged."""
-    found = _first(rows)
-    refuse_hidden(connection, searched)
-    return found
-
-
-def _first(rows: Iterator[tuple[Any, ...]]) -> LocatedCell | None:
-    row = next(rows, None)
-    return _located(row) if row else None
-
-
-def _located(row: tuple[Any, ...]) -> LocatedCell:
-    shard = row[0] >> ADDED_ID_BITS
-    return LocatedCell(shard, stored_cell(shard, row[1:]))
-
-
-def _scanned(
-    connection: sqlite3.Connection, shard: int, location: int, limit: int
-) -> tuple[list[StoredCell], bool]:
-    """The first cells from a location on, as many as one scan may give; and whether there are no
-    more."""
-    sql = f"SELECT {CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
-    cursor = connection.execute(
-        sql, (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit)
-    )
-    cells: list[StoredCell] = []
-    scanned_bytes = 0
-    while rows := stored_cells(shard, _fetched(cursor)):
-        step_bytes = sum([len(row.body) for row in rows])
-        if scanned_bytes + step_bytes <= SCAN_BYTES_MAX:
-            scanned_bytes += step_bytes
-            cells += rows
-            continue
-        for row in rows:
-            scanned_bytes += len(row.body)
-            if scanned_bytes > SCAN_BYTES_MAX and cells:
-                cursor.close()
-                return within_scan(cells), False
-            cells.append(row)
-    within = within_scan(cells)
-    return within, len(within) == len(cells) < limit

@@ -45,31 +45,23 @@ import msgspec
 from cellfeed.bridge.coordination.assignment import ReadAssignments, encode_assignment
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
 from cellfeed.bridge.coordination.owners import Owner, is_live, is_owned_by, owner_of
+from cellfeed.bridge.coordination.store_claims import StoreClaims
 from cellfeed.bridge.coordination.store_keys import (
     assignment_key,
     claim_key,
-    claims_prefix,
-    last_part,
     leader_key,
     lease_key,
-    leases_prefix,
     member_key,
     offset_key,
     offsets_prefix,
 )
-from cellfeed.bridge.coordination.watched_leases import Lease, WatchedLeases
+from cellfeed.bridge.coordination.store_leases import StoreLeases, superseded
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleWriter
 
 _encode = msgspec.json.encode
 
-_FORGOTTEN_AFTER_S: Final = 3600.0
-"""How long the lease of a dead member is kept after it ran out. Longer than any pause after which a
-process would be expected back."""
-
-_CLAIMS_IN_A_COMMIT: Final = 1_000
-"""A commit of so many takes some 20 ms, for which every renewal of a lease in the store waits."""
 
 _FEW_PARTITIONS: Final = 16
 """Up to so many offsets are looked up one by one; more are taken from one listing of the group."""
@@ -90,8 +82,8 @@ class StoreCoordinator:
 
     def __init__(self, state: StateTable, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._state = state
-        self._clock = clock
-        self._watched = WatchedLeases()
+        self._leases = StoreLeases(state, clock)
+        self._claims = StoreClaims(state, self._leases)
         self._assignments = ReadAssignments()
 
     def close(self) -> None:
@@ -109,11 +101,11 @@ class StoreCoordinator:
     def join(self, group: str, member: str, ttl_s: float) -> Session:
         epoch = self._state.commit({member_key(group, member): _encode(_Member())})
         assert epoch is not None, "a commit that expects nothing is never refused"  # noqa: S101 (a promise of the state table, E11)
-        return self._with_lease(Session(group, member, ttl_s, epoch))
+        return self._leases.begin(Session(group, member, ttl_s, epoch))
 
     def renew(self, session: Session) -> Session:
         membership_key = member_key(session.group, session.member)
-        if self._is_alive(session) and self._write_lease(session):
+        if self._leases.is_live(session) and self._leases.renew(session):
             return session
         epoch = self._state.commit(
             {membership_key: _encode(_Member(session.epoch))},
@@ -126,9 +118,9 @@ class StoreCoordinator:
                     session.group, session.member, session.ttl_s
                 )  # forgotten long after its lease ran out
             if _member(entry).renews != session.epoch:
-                raise _superseded(session)
+                raise superseded(session)
             epoch = entry.version  # this very renewal, which broke off
-        return self._with_lease(Session(session.group, session.member, session.ttl_s, epoch))
+        return self._leases.begin(Session(session.group, session.member, session.ttl_s, epoch))
 
     def leave(self, session: Session) -> None:
         membership_key = member_key(session.group, session.member)
@@ -150,14 +142,14 @@ class StoreCoordinator:
             # Otherwise the lead was lost between the look and the commit: look again.
 
     def members(self, group: str) -> list[str]:
-        return sorted(self._alive(group))
+        return sorted(self._leases.live_sessions(group))
 
     # --- lead and assignment ----------------------------------------------------------------------
 
     def lead(self, session: Session) -> bool:
         key = leader_key(session.group)
         entry = self._state.get(key)
-        alive = self._alive(session.group)
+        alive = self._leases.live_sessions(session.group)
         if alive.get(session.member) != session.epoch:
             return False
         if entry is not None:
@@ -180,14 +172,18 @@ class StoreCoordinator:
         entry = self._state.get(leader_key(group))
         return (
             owner_of(entry.value).member
-            if entry is not None and is_live(entry.value, self._alive(group))
+            if entry is not None and is_live(entry.value, self._leases.live_sessions(group))
             else None
         )
 
     def assign(self, session: Session, assignment: Mapping[int, str]) -> None:
         entry = self._state.get(leader_key(session.group))
         write = {assignment_key(session.group): encode_assignment(assignment)}
-        leads = entry is not None and is_owned_by(entry.value, session) and self._is_alive(session)
+        leads = (
+            entry is not None
+            and is_owned_by(entry.value, session)
+            and self._leases.is_live(session)
+        )
         # The next leader changes the leader's entry, so an assignment by the old leader
         # fails on its version.
         if (
@@ -207,90 +203,15 @@ class StoreCoordinator:
     # --- claims -----------------------------------------------------------------------------------
 
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
-        entries, wanted = self._claims(session.group, topic), sorted(partitions)
-        return {
-            partition: claim
-            for first in range(0, len(wanted), _CLAIMS_IN_A_COMMIT)
-            for partition, claim in self._claim(
-                session, topic, wanted[first : first + _CLAIMS_IN_A_COMMIT], entries
-            ).items()
-        }
-
-    def _claim(
-        self,
-        session: Session,
-        topic: str,
-        partitions: Sequence[int],
-        entries: Mapping[int, StateEntry],
-    ) -> dict[int, Claim]:
-        alive = self._alive(session.group)
-        if not partitions or alive.get(session.member) != session.epoch:
-            return {}
-        expect: dict[str, int | None] = {member_key(session.group, session.member): session.epoch}
-        free = []
-        for partition in partitions:
-            entry = entries.get(partition)
-            if (
-                entry is None
-                or is_owned_by(entry.value, session)
-                or not is_live(entry.value, alive)
-            ):
-                free.append(partition)
-                expect[claim_key(session.group, topic, partition)] = (
-                    entry.version if entry else None
-                )
-        if not free:
-            return {}
-        owner = _encode(Owner(session.member, session.epoch))
-        token = self._state.commit(
-            {claim_key(session.group, topic, partition): owner for partition in free},
-            expect=expect,
-        )
-        if token is not None:
-            return {
-                partition: Claim(session.group, topic, partition, session.member, token)
-                for partition in free
-            }
-        if len(free) == 1:
-            return {}
-        # Somebody took one of them between the look and the commit: the others are still to be had.
-        entries, half = self._claims(session.group, topic), len(free) // 2
-        return self._claim(session, topic, free[:half], entries) | self._claim(
-            session, topic, free[half:], entries
-        )
-
-    def _claims(self, group: str, topic: str) -> dict[int, StateEntry]:
-        return {
-            int(last_part(entry.key)): entry
-            for entry in self._state.list(claims_prefix(group, topic))
-        }
+        return self._claims.claim(session, topic, partitions)
 
     def release(self, claims: Collection[Claim]) -> None:
-        given_back = list(claims)
-        for first in range(0, len(given_back), _CLAIMS_IN_A_COMMIT):
-            self._release(given_back[first : first + _CLAIMS_IN_A_COMMIT])
-
-    def _release(self, claims: Sequence[Claim]) -> None:
-        keys = {
-            claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims
-        }
-        if keys and self._state.commit(dict.fromkeys(keys), expect=keys) is None and len(keys) > 1:
-            half = len(claims) // 2  # one of them is void; that keeps no other
-            self._release(claims[:half])
-            self._release(claims[half:])
+        self._claims.release(claims)
 
     def owners(
         self, group: str, topic: str, partitions: Collection[int] | None = None
     ) -> dict[int, str]:
-        held = {
-            partition: owner_of(entry.value).member
-            for partition, entry in self._claims(group, topic).items()
-        }
-        return (
-            held
-            if partitions is None
-            else {partition: held[partition] for partition in partitions if partition in held}
-        )
+        return self._claims.owners(group, topic, partitions)
 
     # --- offsets ----------------------------------------------------------------------------------
 
@@ -351,72 +272,9 @@ class StoreCoordinator:
                 " taken over"
             )
 
-    # --- leases -----------------------------------------------------------------------------------
-
-    def _with_lease(self, session: Session) -> Session:
-        self._forget_the_long_dead(session.group)
-        if not self._write_lease(session):
-            raise _superseded(session)
-        return session
-
-    def _write_lease(self, session: Session) -> bool:
-        begun_s, ttl_us = self._clock(), int(session.ttl_s * 1e6)
-        key = lease_key(session.group, session.member)
-        lease = Lease(session.epoch, self._state.now_us() + ttl_us, ttl_us)
-        expect = {member_key(session.group, session.member): session.epoch}
-        version = self._state.commit({key: _encode(lease)}, expect=expect)
-        if version is not None:
-            self._watched.wrote(key, version, begun_s)
-        return version is not None
-
-    def _alive(self, group: str) -> dict[str, int]:
-        """The live sessions: member to epoch."""
-        now_s, now_us = self._clock(), self._state.now_us()
-        entries = self._state.list(leases_prefix(group))
-        alive = {
-            last_part(entry.key): lease.epoch
-            for entry in entries
-            if self._watched.is_alive(entry, lease := _lease(entry), now_s, now_us)
-        }
-        self._watched.forget_others(leases_prefix(group), {entry.key for entry in entries})
-        return alive
-
-    def _is_alive(self, session: Session) -> bool:
-        now_s, now_us = self._clock(), self._state.now_us()
-        entry = self._state.get(lease_key(session.group, session.member))
-        if entry is None:
-            return False
-        lease = _lease(entry)
-        return lease.epoch == session.epoch and self._watched.is_alive(entry, lease, now_s, now_us)
-
-    def _forget_the_long_dead(self, group: str) -> None:
-        now_s, now_us = self._clock(), self._state.now_us()
-        for entry in self._state.list(leases_prefix(group)):
-            lease, membership_key = _lease(entry), member_key(group, last_part(entry.key))
-            if lease.expires_at_us < now_us - int(
-                _FORGOTTEN_AFTER_S * 1e6
-            ) and not self._watched.is_alive(entry, lease, now_s, now_us):
-                # A member that is joining again just now has another epoch already, and keeps its
-                # entry.
-                self._state.commit(
-                    {entry.key: None, membership_key: None},
-                    expect={entry.key: entry.version, membership_key: lease.epoch},
-                )
-
-
-def _superseded(session: Session) -> StaleWriter:
-    return StaleWriter(
-        f"another process has joined group {session.group!r} as {session.member!r}: this one's"
-        f" session {session.epoch} has ended"
-    )
-
 
 def _member(entry: StateEntry) -> _Member:
     return msgspec.json.decode(entry.value, type=_Member)
-
-
-def _lease(entry: StateEntry) -> Lease:
-    return msgspec.json.decode(entry.value, type=Lease)
 
 
 def _offset(entry: StateEntry) -> CommittedOffset:

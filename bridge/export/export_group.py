@@ -121,7 +121,9 @@ class ExportGroup:
         self._member.begin_look(session, now_s)
         mine = self._member.assigned(session, context.terms.units)
         for unit, run in self._runs.items():
-            if unit not in mine or (run.epoch != session.epoch and not self._goes_on(run, session)):
+            if unit not in mine or (
+                run.offsets.epoch != session.epoch and not self._continues(run, session)
+            ):
                 run.end()
         self._member.give_back()
         for unit in sorted(mine - set(self._runs)):
@@ -232,11 +234,11 @@ class ExportGroup:
             self._topic_at_s = now_s + TOPIC_LOOK_S
             self._looking = self._threads.submit(partial(look_again, context))
 
-    def _goes_on(self, run: UnitRun, session: Session) -> bool:
+    def _continues(self, run: UnitRun, session: Session) -> bool:
         """Claims of an ended session may be another process's now. While they are free, the unit
         continues under new claims: taking it over from oneself would cost as much as from another
         process."""
-        return not run.stop.is_set() and run.claim_anew(
+        return not run.stop.is_set() and run.offsets.claim_again(
             partial(self._coordinator.claim, session, self._datastore.name), session.epoch
         )
 
@@ -259,5 +261,5 @@ class ExportGroup:
             if run.failed is not None:
                 raise run.failed
             # A claim that is void is none any more, and nothing happens to it.
-            self._member.will_give_back(run.claims.values())
+            self._member.will_give_back(run.offsets.claims.values())
             self._member.look_soon(CLAIM_AGAIN_S)

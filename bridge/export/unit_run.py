@@ -42,29 +42,24 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
+from cellfeed.bridge.coordination.contract import Claim
 from cellfeed.bridge.export.batches import Batch, BatchReader
 from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict, words
 from cellfeed.bridge.export.limits import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
-    IDLE_SAVE_AGAIN_S,
     READ_AHEAD_CELLS_MIN,
     REFUSED_LOOK_S,
     SAVE_EVERY_S,
 )
 from cellfeed.bridge.export.pace import Pace
-from cellfeed.bridge.export.resume import metadata_of
 from cellfeed.bridge.export.taking_over import ExportContext, TakenOver, take_over
+from cellfeed.bridge.export.unit_offsets import UnitOffsets
 from cellfeed.bridge.export.unit_producer import UnitProducer
 from cellfeed.bridge.groups.progress_records import Progress
-from cellfeed.bridge.triggers.offsets.gathered_saves import OFFSETS_IN_A_COMMIT_MAX
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter, Unavailable
-from cellfeed.store.failpoints import declare, failpoint
-
-declare("export.before_save", "export.after_save")
+from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter
 
 _log: Final = logging.getLogger("cellfeed.export")
 
@@ -86,11 +81,7 @@ class UnitRun:
         self._context = context
         self.unit = unit
         self.shards: Sequence[int] = sorted(claims)
-        self.claims = dict(claims)
-        self.epoch = epoch
-        self._claiming = threading.Lock()
-        """A claim is void from the moment at which it is made again: a save under it just then
-        would take the unit for lost."""
+        self.offsets = UnitOffsets(context, unit, claims, epoch)
         self.stop = threading.Event()
         self.lost = False
         """Whether it ended because another exporter has the unit."""
@@ -108,9 +99,6 @@ class UnitRun:
         self._parked = ParkedCells(context.datastore.state)
         self._producer: UnitProducer | None = None
         self._taken = TakenOver({}, {}, {})
-        self._unsaved: set[int] = set()
-        """Shards that have moved since their offsets were saved."""
-        self._save_at_s = 0.0
         self._backoff_s = BACKOFF_FIRST_S
         self._thread = threading.Thread(
             target=self._run, name=f"export-{context.export.name}-{unit}", daemon=True
@@ -127,7 +115,7 @@ class UnitRun:
         with self._news:
             self._looks += 1
             self._pace.looked(look_s)
-            if not self.claims.keys().isdisjoint(changed):
+            if not self.progress.keys().isdisjoint(changed):
                 self._changes += 1
             elif self._awaits_change:
                 self._context.heads_wanted.set()
@@ -140,19 +128,6 @@ class UnitRun:
         with self._news:
             self._news.notify_all()
 
-    def claim_anew(
-        self, claim: Callable[[Collection[int]], Mapping[int, Claim]], epoch: int
-    ) -> bool:
-        """Continues in another session, which has this ``epoch``, if that can claim all shards;
-        returns whether it could. Raises Unavailable."""
-        with self._claiming:
-            claims = claim(self.shards)
-            self.claims.update(claims)
-            if len(claims) < len(self.shards):
-                return False
-            self.epoch = epoch
-            return True
-
     @property
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
@@ -164,7 +139,7 @@ class UnitRun:
         try:
             while not self.stop.is_set() and not self.lost:
                 self._work(ahead)
-            self._save()
+            self.offsets.save(self._taken)
         except StaleWriter as error:
             self._lose(error)
         except CellfeedError as error:
@@ -231,7 +206,7 @@ class UnitRun:
 
     def _take_over(self) -> None:
         context, begun_s = self._context, time.monotonic()
-        self._commit_offsets({}, self.shards)  # whether the claims hold
+        self.offsets.check_claims()
         # Also after an error of one's own: the marks of the last commit may still be on their way,
         # and a reader of commits would see the end before it.
         self._give_producer_up()
@@ -247,15 +222,16 @@ class UnitRun:
             f" {time.monotonic() - fenced_s:.1f} s to read the ends of its partitions"
         )
         _log.info("%s: unit %d was taken over: %s", context.export.group, self.unit, spent)
-        self._unsaved, self.refused = set(self.shards), None
+        self.refused = None
+        self.offsets.moved(self.shards)
         for shard, location in taken.locations.items():
             self.progress[shard].location = location
             self.progress[shard].because = (
                 "nothing has come since its exporter took it"
                 if location >= self._heads[shard].watermark
-                else "goes on"
+                else "resumes"
             )
-        self._save()
+        self.offsets.save(taken)
 
     # --- copying ----------------------------------------------------------------------------------
 
@@ -333,22 +309,20 @@ class UnitRun:
         now_s = time.time()
         for shard, location in batch.ends.items():
             taken.locations[shard] = location
-            self._unsaved.add(shard)
             progress = self.progress[shard]
             progress.location, progress.last_progress_s, progress.because = (
                 location,
                 now_s,
                 f"came to {location - 1}",
             )
+        self.offsets.moved(batch.ends)
         self._context.counted(batch)
-        if time.monotonic() >= self._save_at_s:
-            self._try_to_save()
+        self.offsets.save_where_due(taken)
 
     def _idle(self, changes: int) -> None:
         """Waits for heads to change after so many changes. An offset that is behind is saved
         first."""
-        if time.monotonic() >= self._save_at_s:
-            self._try_to_save()
+        self.offsets.save_where_due(self._taken)
         with self._news:
             self._awaits_change = True
             self._wait_for_news(lambda: self._changes > changes)
@@ -363,51 +337,3 @@ class UnitRun:
     def _producer_at_work(self) -> UnitProducer:
         assert self._producer is not None, "a unit that was taken over has a producer"  # noqa: S101 (an invariant of this module)
         return self._producer
-
-    # --- the mirror -------------------------------------------------------------------------------
-
-    def _commit_offsets(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], shards: Sequence[int]
-    ) -> None:
-        """Under the claims of these shards, some at a time. Each offset is a mirror of its own
-        partition, so some may be saved where others are not."""
-        context = self._context
-        with self._claiming:
-            for first in range(0, len(shards), OFFSETS_IN_A_COMMIT_MAX):
-                some = shards[first : first + OFFSETS_IN_A_COMMIT_MAX]
-                keys = [(context.datastore.name, shard) for shard in some]
-                context.coordinator.commit_offsets(
-                    context.export.group,
-                    {key: offsets[key] for key in keys if key in offsets},
-                    claims=[self.claims[shard] for shard in some],
-                )
-
-    def _try_to_save(self) -> None:
-        try:
-            self._save()
-        except Unavailable as error:
-            self._save_at_s = time.monotonic() + IDLE_SAVE_AGAIN_S
-            _log.warning(
-                "%s: the offsets of unit %d are not saved just now, exporting continues: %s",
-                self._context.export.group,
-                self.unit,
-                error,
-            )
-
-    def _save(self) -> None:
-        """Saves the offsets that have moved. Raises StaleWriter when a claim is void,
-        Unavailable."""
-        self._save_at_s = time.monotonic() + SAVE_EVERY_S
-        if not self._unsaved:
-            return
-        context, taken, moved = self._context, self._taken, sorted(self._unsaved)
-        offsets = {
-            (context.datastore.name, shard): CommittedOffset(
-                taken.locations[shard], -1, metadata_of(taken.exported[shard])
-            )
-            for shard in moved
-        }
-        failpoint("export.before_save")
-        self._commit_offsets(offsets, moved)
-        failpoint("export.after_save")
-        self._unsaved.clear()

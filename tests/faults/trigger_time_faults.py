@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from cellfeed.bridge.coordination.in_store import _lease
 from cellfeed.bridge.coordination.store_keys import lease_key
+from cellfeed.bridge.coordination.store_leases import _lease
 from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.store.errors import CellfeedError
 from tests.faults.trigger_faults import Stage, nothing_runs

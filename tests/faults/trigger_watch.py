@@ -99,7 +99,9 @@ class Watch(threading.Thread):
 
     def _look_into_store(self, coordinator: StoreCoordinator) -> Sample:
         begun_ns = time.monotonic_ns()
-        members = {member: [epoch] for member, epoch in coordinator._alive(GROUP).items()}
+        members = {
+            member: [epoch] for member, epoch in coordinator._leases.live_sessions(GROUP).items()
+        }
         claims = coordinator._state.list(claims_prefix(GROUP, "trips"))
         offsets = {
             shard: each.offset for (_, shard), each in coordinator.fetch_offsets(GROUP).items()

@@ -45,7 +45,7 @@ from cellfeed.testing.failing_master import FailingMaster
 
 SHARDS = 4
 
-SCANS = {"sqlite": "sqlite.engine", "mysql": "mysql.log"}
+SCANS = {"sqlite": "sqlite.log", "mysql": "mysql.log"}
 """The module of each kind of engine that scans logs."""
 
 

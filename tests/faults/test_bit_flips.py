@@ -13,7 +13,7 @@ import pytest
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.mysql.mend import NodeMender
-from cellfeed.store.engines.sqlite import checked_log, engine, integrity
+from cellfeed.store.engines.sqlite import checked_log, integrity, key_reads, log
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from tests.faults import bit_flips
 from tests.faults.bit_flips import BIT_FLIP_KINDS, FLIPS_BRIEF, run_bit_flips
@@ -58,8 +58,9 @@ def test_without_checksums_the_run_finds_other_answers(
 ) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
     assert violated(run_bit_flips(KIND, 1, tmp_path / "sound", FLIPS_BRIEF)) == set()
-    monkeypatch.setattr(engine, "stored_cells", unchecked)
-    monkeypatch.setattr(engine, "stored_cell", lambda shard, row: StoredCell._make(row[:6]))
+    for reads in (key_reads, log):
+        monkeypatch.setattr(reads, "stored_cells", unchecked)
+    monkeypatch.setattr(key_reads, "stored_cell", lambda shard, row: StoredCell._make(row[:6]))
     assert violated(run_bit_flips(KIND, 1, tmp_path / "planted", FLIPS_BRIEF)) & {
         "I1",
         "I7",

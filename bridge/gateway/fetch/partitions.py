@@ -31,16 +31,16 @@ from cellfeed.bridge.gateway.wire.fetch_request import Row, TopicKey
 
 
 class AskedPartition:
-    """A partition as it is asked for. ``told``: the watermark and log start of the last answer;
-    ``piece``: its answer as bytes, while that holds and has no records."""
+    """A partition as it is asked for. ``last_ends``: the watermark and log start of the last
+    answer; ``piece``: its answer as bytes, while that holds and has no records."""
 
-    __slots__ = ("asked", "piece", "told", "topic")
+    __slots__ = ("asked", "last_ends", "piece", "topic")
 
     def __init__(self, topic: TopicKey, asked: Row) -> None:
         self.topic = topic
         self.asked = asked
         self.piece: bytes | None = None
-        self.told: tuple[int, int] | None = None
+        self.last_ends: tuple[int, int] | None = None
 
     @property
     def partition(self) -> int:

@@ -78,7 +78,7 @@ class LatestReads:
         self._reads: OrderedDict[Reader, _Read] = OrderedDict()
         self._reads_max = reads_max
 
-    def goes_on(self, reader: Reader, offset: int) -> bool:
+    def continues(self, reader: Reader, offset: int) -> bool:
         """Whether a fetch from ``offset`` continues the reader's last one."""
         read = self._reads.get(reader)
         return read is not None and read.offset <= offset <= read.end
@@ -86,7 +86,7 @@ class LatestReads:
     def live_from(self, reader: Reader, offset: int, watermark: int) -> int:
         """The first offset from which every cell is shown to this fetch. ``watermark`` is the "now"
         of a read that begins."""
-        if not self.goes_on(reader, offset):
+        if not self.continues(reader, offset):
             self._reads[reader] = _Read(offset, offset, watermark)
             if len(self._reads) > self._reads_max:
                 self._reads.popitem(last=False)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from cellfeed.bridge.events.views import Condition
-from cellfeed.bridge.gateway.apis import api_01_fetch
+from cellfeed.bridge.gateway.apis import fetch_reads
 from cellfeed.bridge.gateway.limits import NEWEST_CELLS
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
@@ -118,15 +118,15 @@ def test_an_answer_whose_time_is_used_up_has_one_batch_and_every_partition_still
     """Without any time every answer is cut: of views in which nothing matches as well, below "now"
     and behind it."""
     given: list[int] = []
-    read = api_01_fetch._read
+    read = fetch_reads.read
 
     async def noted(*about: Any) -> tuple[list[Any], int, bool]:
         answers, found_bytes, failed = await read(*about)
         given.append(sum(len(answer.batches) for answer in answers))
         return answers, found_bytes, failed
 
-    monkeypatch.setattr(api_01_fetch, "_read", noted)
-    monkeypatch.setattr(api_01_fetch, "FETCH_WORK_S", 0.0)
+    monkeypatch.setattr(fetch_reads, "read", noted)
+    monkeypatch.setattr(fetch_reads, "FETCH_WORK_S", 0.0)
     with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as datastore:
         for start in range(0, 6_000, 1_000):
             for result in datastore.put_cells(

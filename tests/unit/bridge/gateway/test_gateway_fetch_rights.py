@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.apis import api_01_fetch
+from cellfeed.bridge.gateway.apis import api_01_fetch, fetch_reads
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
 from cellfeed.bridge.gateway.security.users import Acl, Security
@@ -70,8 +70,8 @@ def test_a_topic_is_read_by_its_id_with_the_right_to_read_alone(
             True,
         )
 
-    monkeypatch.setattr(api_01_fetch, "_read", read)
-    monkeypatch.setattr(api_01_fetch, "_response", lambda *_about: [])
+    monkeypatch.setattr(fetch_reads, "read", read)
+    monkeypatch.setattr(api_01_fetch, "response_of", lambda *_about: [])
     partition = SimpleNamespace(
         partition=1, fetch_offset=0, partition_max_bytes=1 << 20, current_leader_epoch=-1
     )

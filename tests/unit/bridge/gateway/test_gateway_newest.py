@@ -200,7 +200,7 @@ def test_no_more_reads_are_remembered_than_the_limit_and_those_that_go_on_stay()
         assert reads.live_from(READER._replace(shard=0), 0, shard + 1) == 1
         reads.live_from(READER._replace(shard=shard + 1), 0, 9)
         assert len(reads) <= 2
-    assert not reads.goes_on(READER._replace(shard=4), 0)
+    assert not reads.continues(READER._replace(shard=4), 0)
 
 
 def read(log: LogOfCells, live_from: int, bytes_max: int, until_s: float) -> list[Batch]:

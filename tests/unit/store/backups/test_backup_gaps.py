@@ -53,7 +53,7 @@ def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None
 def _blind_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine finds lost cells by itself (``test_sqlite_damage.py``); here it does not, so a
     backup has to."""
-    monkeypatch.setattr("cellfeed.store.engines.sqlite.engine.refuse_gap", lambda *_, **__: None)
+    monkeypatch.setattr("cellfeed.store.engines.sqlite.log.refuse_gap", lambda *_, **__: None)
 
 
 def change(tmp_path: Path, sql: str, *values: object) -> None:

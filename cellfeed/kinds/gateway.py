@@ -10,7 +10,7 @@ from cellfeed.kinds.registry import Process, process_kind
 from cellfeed.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from cellfeed.bridge.gateway.server import GatewayConfig
+    from cellfeed.bridge.gateway.config import GatewayConfig
 
 
 def names(config: Config) -> list[str]:
@@ -38,7 +38,7 @@ def run(process: Process) -> None:
 
 
 def _settings(directory: RunDir, config: Config, gateway: GatewayProcessConfig) -> GatewayConfig:
-    from cellfeed.bridge.gateway.server import GatewayConfig
+    from cellfeed.bridge.gateway.config import GatewayConfig
 
     return GatewayConfig(
         host=gateway.host,

@@ -23,6 +23,7 @@ from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
+from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.security.users import (
     OPERATIONS,
@@ -32,7 +33,7 @@ from cellfeed.bridge.gateway.security.users import (
     list_users,
     put_user,
 )
-from cellfeed.bridge.gateway.server import Gateway, GatewayConfig
+from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.bridge.gateway.wire.fetch_request import read_fetch
 from cellfeed.bridge.gateway.wire.protocol import read_head, read_request, write_response
 from cellfeed.store.datastore import Datastore

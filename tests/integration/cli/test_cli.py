@@ -19,7 +19,8 @@ from uuid import UUID, uuid5
 import pytest
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
+from cellfeed.bridge.gateway.config import GatewayConfig
+from cellfeed.bridge.gateway.server import run_gateway
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.cli.main import main
 from cellfeed.config.model import (

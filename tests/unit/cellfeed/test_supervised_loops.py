@@ -44,8 +44,8 @@ TASKS = {
     "bridge/gateway/log/heads.py": (
         "follows one wake-up and ends; its error is logged, and the poll reads the heads"
     ),
-    "bridge/gateway/server.py": (
-        "the schema registry's server, which ends when it is told to; start and stop wait for it"
+    "bridge/gateway/registry_server.py": (
+        "the schema registry's server, which ends when it is asked to; start and stop wait for it"
     ),
     "store/http/server/put_stream.py": "the halves of one request, in a task group",
 }

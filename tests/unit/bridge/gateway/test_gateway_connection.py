@@ -16,14 +16,15 @@ from kio.index import load_request_schema
 from kio.serial._introspect import EntityTupleField, classify_field
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.gateway import accepting
 from cellfeed.bridge.gateway import connection as connection_module
-from cellfeed.bridge.gateway import server
+from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.limits import (
     FRAME_BYTES_MAX,
     LARGE_FRAME_BYTES,
     LARGE_FRAMES_BYTES_MAX,
 )
-from cellfeed.bridge.gateway.server import Gateway, GatewayConfig
+from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.wire import frame_check
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
@@ -161,11 +162,11 @@ def test_a_peer_that_leaves_its_answers_unread_is_let_go(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "SEND_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr(server, "_SEND_BUFFER_BYTES", 1 << 10)
+    monkeypatch.setattr(accepting, "_SEND_BUFFER_BYTES", 1 << 10)
 
     async def use(gateway: Gateway) -> None:
         # Connections have their listener's buffers; a kernel's own take thousands of answers.
-        for listener in gateway._servers[0].sockets:
+        for listener in gateway._acceptor._servers[0].sockets:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         deaf = await connect(gateway, buffer_bytes=4_096)
@@ -194,7 +195,7 @@ def test_a_peer_that_goes_while_its_fetch_waits_is_noticed_at_once(datastore: Da
 def test_beyond_the_most_connections_a_new_one_is_closed_and_those_there_go_on(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(accepting, "CONNECTIONS_MAX", 3)
 
     async def use(gateway: Gateway) -> None:
         inside = [await connect(gateway) for _ in range(3)]

@@ -1,0 +1,68 @@
+"""What a gateway follows while it serves: the heads of its logs, the rights of its users, and the
+schemas of its columns."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from cellfeed.bridge.gateway.context import GatewayContext
+from cellfeed.bridge.gateway.limits import POLL_INTERVAL_S, SECURITY_LOOK_S
+from cellfeed.bridge.gateway.security.users import read_security
+from cellfeed.bridge.gateway.topics.typed_topics import TYPED_LOOK_S, TypedTopics
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.wakeups import Listener
+
+_log = logging.getLogger("cellfeed.gateway")
+
+
+def refresh_heads(context: GatewayContext, listener: Listener) -> None:
+    """Takes the wake-ups that have come, and looks at the heads soon."""
+    listener.drain()
+    context.heads.refresh_soon(_cannot_read)
+
+
+async def follow_heads(context: GatewayContext, listener: Listener) -> None:
+    """The fallback for lost wake-ups: looks at the change token, reads the counters when it
+    moved, keeps the wake-up address alive."""
+    seen: int | None = None
+    while True:
+        try:
+            token = await context.in_thread(context.engine.change_token)
+            if token != seen:
+                await context.heads.refresh()
+                seen = token
+            await context.in_thread(listener.renew)
+        except CellfeedError as error:
+            _cannot_read(error)
+        await asyncio.sleep(POLL_INTERVAL_S)
+
+
+async def follow_security(context: GatewayContext, state: StateTable) -> None:
+    """Puts changed users and ACLs in force, also for fetches that wait."""
+    while True:
+        await asyncio.sleep(SECURITY_LOOK_S)
+        try:
+            security = await context.in_thread(read_security, state)
+            if security != context.security:
+                context.security = security
+                context.kept_fetches.wake()
+        except CellfeedError as error:
+            _log.warning("users and ACLs cannot be read just now, and stay as they were: %s", error)
+
+
+async def follow_typed(context: GatewayContext, typed: TypedTopics) -> None:
+    """Serves schemas that were registered since."""
+    while True:
+        await asyncio.sleep(TYPED_LOOK_S)
+        try:
+            await context.in_thread(typed.look)
+        except CellfeedError as error:
+            _log.warning(
+                "schemas of columns cannot be read just now, and stay as they were: %s", error
+            )
+
+
+def _cannot_read(error: BaseException) -> None:
+    _log.warning("the store cannot be read just now: %s", error)

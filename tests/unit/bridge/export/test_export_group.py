@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cellfeed.bridge.coordination.contract import Claim, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.export import export_group, unit_run
+from cellfeed.bridge.export import export_group, unit_offsets, unit_run
 from cellfeed.bridge.export.export_group import ExportGroup
 from cellfeed.bridge.groups.membership import LeaseKeeper
 from cellfeed.store.datastore import Datastore
@@ -32,6 +32,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in (
         (export_group, ("BACKOFF_MAX_S", "REFUSED_LOOK_S", "CLAIM_AGAIN_S")),
         (unit_run, ("BACKOFF_FIRST_S", "REFUSED_LOOK_S", "SAVE_EVERY_S")),
+        (unit_offsets, ("SAVE_EVERY_S",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, 0.01)
@@ -251,7 +252,8 @@ def test_units_go_on_in_a_new_session_without_being_taken_over(
     )
     until(
         lambda: (
-            {run.epoch for run in one.group._runs.values()} == {one.group.membership.session.epoch}
+            {run.offsets.epoch for run in one.group._runs.values()}
+            == {one.group.membership.session.epoch}
         ),
         "the units are of it",
         one,

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.export import unit_run
+from cellfeed.bridge.export import unit_offsets, unit_run
 from cellfeed.bridge.export.batches import BatchReader
 from cellfeed.bridge.export.resume import exported_of
 from cellfeed.bridge.export.taking_over import ExportContext
@@ -29,8 +29,12 @@ LOST = KafkaException(KafkaError(KafkaError._TRANSPORT, "the broker went away"))
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BACKOFF_FIRST_S", "REFUSED_LOOK_S", "SAVE_EVERY_S", "IDLE_SAVE_AGAIN_S"):
-        monkeypatch.setattr(unit_run, name, 0.01)
+    for module, names in (
+        (unit_run, ("BACKOFF_FIRST_S", "REFUSED_LOOK_S", "SAVE_EVERY_S")),
+        (unit_offsets, ("SAVE_EVERY_S", "IDLE_SAVE_AGAIN_S")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, 0.01)
 
 
 def put(datastore: Datastore, count: int, first: int = 0, text: str = "") -> None:
@@ -195,7 +199,7 @@ def test_claims_of_a_new_session_replace_the_old_ones_when_they_are_all_there(
     context_of: Contexts, datastore: Datastore, coordinator: StoreCoordinator
 ) -> None:
     unit = Unit(context_of())
-    run, before = unit.run, dict(unit.run.claims)
+    offsets, before = unit.run.offsets, dict(unit.run.offsets.claims)
     coordinator.leave(unit.session)
     session = coordinator.join(unit.context.export.group, "one", 30.0)
 
@@ -203,14 +207,14 @@ def test_claims_of_a_new_session_replace_the_old_ones_when_they_are_all_there(
         del shards
         return {}
 
-    assert not run.claim_anew(some, session.epoch + 7)  # type: ignore[arg-type]
-    assert (run.epoch, run.claims) == (unit.session.epoch, before)
-    assert run.claim_anew(
+    assert not offsets.claim_again(some, session.epoch + 7)  # type: ignore[arg-type]
+    assert (offsets.epoch, offsets.claims) == (unit.session.epoch, before)
+    assert offsets.claim_again(
         lambda shards: coordinator.claim(session, datastore.name, shards), session.epoch + 7
     )
-    assert run.epoch == session.epoch + 7
-    assert run.claims != before
-    run._commit_offsets({}, run.shards)
+    assert offsets.epoch == session.epoch + 7
+    assert offsets.claims != before
+    offsets.check_claims()
 
 
 def test_a_topic_that_must_not_be_written_to_is_looked_at_again_and_says_why(
@@ -339,7 +343,7 @@ def test_offsets_are_committed_some_at_a_time_each_under_its_claim(
     topic: MemoryTopic,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unit_run, "OFFSETS_IN_A_COMMIT_MAX", 3)
+    monkeypatch.setattr(unit_offsets, "OFFSETS_IN_A_COMMIT_MAX", 3)
     put(datastore, 60)
     sizes: list[tuple[int, list[int]]] = []
     real = coordinator.commit_offsets

@@ -4,6 +4,9 @@ Slow tests run first, in random order among themselves, so that workers end toge
 before all others, the largest first: one worker runs each of them from its first test to its last.
 Tests of one file are a group where servers are started once for the file: else each worker would
 start them.
+
+pytest-xdist reads a test's group behind an ``@`` at the end of its id. Its release 3.8 writes that
+where pytest 9.2 does not look, so it is done here.
 """
 
 from __future__ import annotations
@@ -15,10 +18,15 @@ import pytest
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
     for item in items:
         _group_with_module(item)
     yield
+    if getattr(config.option, "loadgroup", False):  # of a worker
+        for item in items:
+            _name_group(item)
     sizes = Counter(_group(item) for item in items)
     items.sort(key=lambda item: (_turn(item), -sizes[_group(item)]))
 
@@ -35,6 +43,11 @@ def _group_with_module(item: pytest.Item) -> None:
     )
     if shared and item.get_closest_marker("integration"):
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _name_group(item: pytest.Item) -> None:
+    if (group := _group(item)) and not item.nodeid.endswith(f"@{group}"):
+        item._id = type(item.id).parse(f"{item.nodeid}@{group}")
 
 
 def _group(item: pytest.Item) -> str:

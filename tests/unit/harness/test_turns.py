@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,32 @@ def pytest_collection_finish(session):
         "test_with test_shared",
         "test_without None",
     ]
+
+
+@pytest.mark.integration
+def test_each_group_runs_on_one_worker(files: pytest.Pytester) -> None:
+    files.makepyfile(
+        test_shared="""
+        import pytest
+        @pytest.mark.integration
+        @pytest.mark.parametrize("number", range(12))
+        def test_of_a_file(servers, number, worker_id, record_property):
+            record_property("ran", f"file {worker_id}")
+        @pytest.mark.xdist_group("own")
+        @pytest.mark.parametrize("name", ["a", "b@c", "[d]", "e"] * 3)
+        def test_of_a_mark(name, worker_id, record_property):
+            record_property("ran", f"mark {worker_id}")
+        @pytest.mark.parametrize("number", range(12))
+        def test_of_none(number, worker_id, record_property):
+            record_property("ran", f"none {worker_id}")
+        """
+    )
+    found = [option for option in OPTIONS if option != "--collect-only"]
+    more = ("-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder", "--junit-xml=ran.xml")
+    files.runpytest_subprocess(*found, *more, "-o", "junit_family=xunit1").assert_outcomes(
+        passed=36
+    )
+    ran = re.findall(r'name="ran" value="(\w+) (gw\d)"', (files.path / "ran.xml").read_text())
+    workers = {kind: {worker for each, worker in ran if each == kind} for kind, _ in ran}
+    assert (len(workers["file"]), len(workers["mark"])) == (1, 1)
+    assert len(ran) == 36

@@ -8,10 +8,12 @@ Time-outs bound every read and write: no call hangs past ``TIMEOUT_S``.
 
 from __future__ import annotations
 
+import io
 import math
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +44,8 @@ LOCK_WAIT_S: Final = 10
 _KEPT_MAX: Final = 16
 """Idle connections kept per server."""
 
+_READ_BYTES: Final = 1 << 16
+
 _SESSION: Final = (
     # The isolation level has one name in MariaDB and another in MySQL, but one statement.
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
@@ -56,7 +60,7 @@ class MySqlServer:
     def __init__(self, address: MySqlAddress | str, timeout_s: float = TIMEOUT_S) -> None:
         self.address = parse_mysql_url(address) if isinstance(address, str) else address
         self.timeout_s = timeout_s
-        self._idle: list[Connection[Any]] = []
+        self._idle: list[_Connection] = []
         self._busy: set[Connection[Any]] = set()
         self._state = threading.Condition()
         self._in_use = 0
@@ -80,9 +84,12 @@ class MySqlServer:
         StorageUnavailable (reads and failures before a commit)."""
         with self._using():
             connection = self._take()
+            self._busy.add(connection)  # one step of the interpreter, as the discard below
             try:
-                with self._busy_with(connection):
+                try:
                     yield connection
+                finally:
+                    self._busy.discard(connection)
             except BaseException as error:
                 with suppress(Exception):
                     connection.close()
@@ -111,22 +118,10 @@ class MySqlServer:
         when the network does. Later calls make new ones."""
         if self._generation != forks.generation:
             return
-        with self._state:
-            busy = list(self._busy)
-        for connection in busy:
+        for connection in self._busy.copy():
             with suppress(OSError, AttributeError):  # it may have ended by itself
                 connection._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined] # noqa: SLF001 - close() would wait for the reader
         self.drop_idle()
-
-    @contextmanager
-    def _busy_with(self, connection: Connection[Any]) -> Iterator[None]:
-        with self._state:
-            self._busy.add(connection)
-        try:
-            yield
-        finally:
-            with self._state:
-                self._busy.discard(connection)
 
     def drop_idle(self) -> None:
         """Closes the connections that are kept; the next calls make new ones."""
@@ -138,7 +133,7 @@ class MySqlServer:
             with suppress(Exception):
                 connection.close()
 
-    def _take(self) -> Connection[Any]:
+    def _take(self) -> _Connection:
         while True:
             try:
                 connection = self._idle.pop()
@@ -149,13 +144,13 @@ class MySqlServer:
             with suppress(Exception):
                 connection.close()
 
-    def _give_back(self, connection: Connection[Any]) -> None:
+    def _give_back(self, connection: _Connection) -> None:
         if len(self._idle) < _KEPT_MAX:
             self._idle.append(connection)
         else:
             connection.close()
 
-    def open_connection(self) -> Connection[Any]:
+    def open_connection(self) -> _Connection:
         """A connection of the caller's own, to be closed by it. Raises StorageUnavailable."""
         self.opened_at_s = time.monotonic()
         address = self.address
@@ -178,7 +173,7 @@ class MySqlServer:
         except Exception as error:
             # of PyMySQL any kind, where what answers is no server or is cut off in its greeting
             raise failed(self, error, "nothing written, no connection") from error
-        connection._read_timeout = self.timeout_s  # type: ignore[attr-defined] # noqa: SLF001 - PyMySQL has one for the greeting and all that follows
+        connection.wait_at_most(self.timeout_s)
         if self.on_open is not None:
             try:
                 self.on_open(connection)
@@ -228,11 +223,52 @@ class _Connection(Connection):
     system's certificates for it costs twenty milliseconds of processor time."""
 
     _tls: ClassVar[list[ssl.SSLContext]] = []
+    _sock: Any
+    _rfile: Any
+    _read_timeout: float
+    _write_timeout: float
+    _current_timeout: float
+
+    def wait_at_most(self, timeout_s: float) -> None:
+        """For every answer from now on; PyMySQL has one time-out for the greeting and all that
+        follows.
+
+        The kernel keeps the time, where there is no TLS. Python would poll before each call, and
+        give up the interpreter's lock once more. Between threads that costs more than the call.
+        """
+        self._read_timeout = self._write_timeout = timeout_s
+        sock = self._sock
+        if type(sock) is not socket.socket:
+            return
+        wait = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+        sock.settimeout(None)
+        self._current_timeout = timeout_s  # so PyMySQL sets none of its own
+        self._rfile.close()
+        self._rfile = io.BufferedReader(_Answers(sock), _READ_BYTES)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         if not self._tls:  # two threads may both make one; either serves
             self._tls.append(super()._create_ssl_ctx(sslp))  # type: ignore[misc]
         return self._tls[0]
+
+
+class _Answers(io.RawIOBase):
+    """What a server sends. Python's own reader takes a time-out of the kernel for the end of what
+    is there now."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return self._sock.recv_into(buffer)
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
 
 
 def has_database(server: MySqlServer, name: str) -> bool:

@@ -160,7 +160,9 @@ def worth_another_try(failure: StorageUnavailable) -> bool:
     Not after a time-out: the caller has waited as long as it may.
     """
     cause = failure.__cause__
-    if not isinstance(cause, pymysql.err.MySQLError) or isinstance(cause.__context__, TimeoutError):
+    if not isinstance(cause, pymysql.err.MySQLError) or isinstance(
+        cause.__context__, (TimeoutError, BlockingIOError)
+    ):
         return False
     return error_code(cause) == ER.LOCK_DEADLOCK or is_lost(cause)
 

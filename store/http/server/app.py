@@ -41,7 +41,7 @@ from cellfeed.store.http.server.asgi import (
     header,
     refuse_foreign_host,
 )
-from cellfeed.store.http.server.direct_puts import DirectPuts
+from cellfeed.store.http.server.direct import DirectRequests, Handler
 from cellfeed.store.http.server.health import OPERATION_ROUTES
 from cellfeed.store.http.server.index_query import IndexQueryRoute
 from cellfeed.store.http.server.metrics import WorkerMetrics
@@ -82,16 +82,24 @@ class WorkerApp:
         self._name = datastore.name
         self._history = datastore.history_id.encode()
         puts = PutRoutes(datastore, self.metrics, self.closing)
-        self.direct_puts = DirectPuts(
-            datastore.name, self._history, puts.commits, self.metrics, REQUESTS_MAX
-        )
         base = f"/v1/{datastore.name}"
         self._puts: dict[str, tuple[str, App]] = {
             f"{base}/cell": ("put_one", puts.put_one),
             f"{base}/cells": ("put_many", puts.put_many),
         }
         self._index_paths = f"{base}/indexes/"
-        self._query: tuple[str, App] = "query_index", IndexQueryRoute(datastore, self._reads).query
+        queries = IndexQueryRoute(datastore, self._reads)
+        self._query: tuple[str, App] = "query_index", queries.query
+        put_path, query_path = f"{base}/cell".encode(), f"{base}/indexes/".encode()
+
+        def direct(path: bytes) -> tuple[str, Handler] | None:
+            if path == put_path:
+                return "put_one", puts.put_directly
+            if path.startswith(query_path) and _BARE_PATH.fullmatch(path.decode()):
+                return "query_index", queries.directly(path.decode())
+            return None
+
+        self.direct = DirectRequests(direct, self._history, self.metrics, REQUESTS_MAX)
         self._litestar = Litestar(
             [*READ_ROUTES, *OPERATION_ROUTES],
             guards=list(READ_GUARDS),

@@ -6,10 +6,10 @@ sent nothing for ``SILENT_S``; an answer that its reader did not read for ``SILE
 between two requests ends after ``KEEP_ALIVE_S``. Beyond ``CONNECTIONS_MAX`` a new connection is
 closed at once.
 
-The usual put is answered without the server's layers
-(:mod:`cellfeed.store.http.server.direct_puts`), and only where their parser stands between two
+The usual request is answered without the server's layers
+(:mod:`cellfeed.store.http.server.direct`), and only where their parser stands between two
 messages and no answer is under way. So neither reader ever sees a part of what the other one took.
-What comes while such a put waits is kept, and reading stops.
+What comes while such a request waits is kept, and reading stops.
 """
 
 from __future__ import annotations
@@ -44,42 +44,42 @@ class Connection(HttpToolsProtocol):
         self._unread_since: float | None = None
         self._expecting = True
         self._between_messages = True
-        self._put_waits = False
+        self._waits = False
         self._kept: list[bytes] = []
         self.ends = False
         app = self.config.loaded_app
-        self._direct_puts = app.direct_puts if isinstance(app, WorkerApp) else None
-        self._usual_heads = self._direct_puts.heads() if self._direct_puts is not None else None
+        self._direct = app.direct if isinstance(app, WorkerApp) else None
+        self._usual_heads = self._direct.heads() if self._direct is not None else None
         if len(self.connections) > CONNECTIONS_MAX:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = time.monotonic()
-        if self._put_waits:
+        if self._waits:
             self._kept.append(data)
             self.flow.pause_reading()
-        elif not self._takes_put(data):
+        elif not self._takes(data):
             super().data_received(data)
 
-    def _takes_put(self, data: bytes) -> bool:
+    def _takes(self, data: bytes) -> bool:
         if (
-            self._direct_puts is None
+            self._direct is None
             or self._usual_heads is None
             or not self._between_messages
             or (self.cycle is not None and not self.cycle.response_complete)
             or self.flow.write_paused
             or self.transport.is_closing()
-            or not self._direct_puts.take(data, self._usual_heads, self)
+            or not self._direct.take(data, self._usual_heads, self)
         ):
             return False
-        self._put_waits = True
+        self._waits = True
         self._expecting = False
         self._unset_keepalive_if_required()
         return True
 
-    def put_answered(self, answer: bytes) -> None:
-        """Sends the answer to the put that waits, then reads what came behind it."""
-        self._put_waits = False
+    def answered(self, answer: bytes) -> None:
+        """Sends the answer to the request that waits, then reads what came behind it."""
+        self._waits = False
         if self.transport.is_closing():
             return
         self.transport.write(answer)
@@ -93,8 +93,8 @@ class Connection(HttpToolsProtocol):
             self.data_received(data)
 
     def shutdown(self) -> None:
-        """The server ends: a put that waits is answered first."""
-        if self._put_waits:
+        """The server ends: a request that waits is answered first."""
+        if self._waits:
             self.ends = True
         else:
             super().shutdown()
@@ -139,7 +139,7 @@ class Connection(HttpToolsProtocol):
         return (
             self._between_messages
             and not self._expecting
-            and not self._put_waits
+            and not self._waits
             and (self.cycle is None or bool(self.cycle.response_complete))
         )
 

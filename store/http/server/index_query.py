@@ -4,22 +4,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import StorageUnavailable
-from cellfeed.store.http.messages import IndexQueryMessage, index_page_message
+from cellfeed.store.errors import CellfeedError, StorageUnavailable
+from cellfeed.store.http.messages import JSON, IndexQueryMessage, index_page_message
 from cellfeed.store.http.server.asgi import Receive, Scope, Send, read_body
+from cellfeed.store.http.server.direct import Handler, Respond
 from cellfeed.store.http.server.query import check_query_string
 from cellfeed.store.http.server.read_pool import ReadPool
 from cellfeed.store.http.server.requests import message_from
-from cellfeed.store.http.server.responses import media_type_of, send_message
-from cellfeed.store.indexes.request import check_wait_for, check_wait_s
+from cellfeed.store.http.server.responses import encoded, media_type_of, send_message
+from cellfeed.store.indexes.request import IndexPage, check_wait_for, check_wait_s
 from cellfeed.store.limits import HTTP_BODY_BYTES_MAX
 
 _INDEX: Final = re.compile(r".*/indexes/([^/]*)/query")
+_log: Final = logging.getLogger("cellfeed.worker")
 
 
 class IndexQueryRoute:
@@ -33,14 +37,56 @@ class IndexQueryRoute:
         """Rows in the order asked for, and the cursor of the next page. 503 while the index is
         being built, or has not reached ``wait_for`` in time."""
         check_query_string(scope["query_string"], ())
-        path = _INDEX.fullmatch(scope["path"])
-        index = path[1] if path else ""
+        index = _index_of(scope["path"])
         media_type = media_type_of(scope)
         wanted = message_from(
             await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type, IndexQueryMessage
         )
         await self._wait(index, wanted)
-        call = partial(
+        call = self._call(index, wanted)
+        await send_message(send, scope, index_page_message(await self._reads.run(call)))
+
+    def directly(self, path: str) -> Handler:
+        """As :meth:`query`, of JSON. Does not take a query that is refused, or waits for the
+        index."""
+        index = _index_of(path)
+
+        def query(content: bytes, respond: Respond) -> bool:
+            try:
+                wanted = message_from(content, JSON, IndexQueryMessage)
+            except CellfeedError:
+                return False
+            if wanted.wait_for:
+                return False
+            call = self._call(index, wanted)
+
+            def read(answer: asyncio.Future[bytes]) -> None:
+                error = answer.exception()
+                if error is None:
+                    respond(answer.result())
+                elif isinstance(error, CellfeedError):
+                    respond(error)
+                else:
+                    _log.error("a query_index request failed", exc_info=error)
+                    respond(
+                        CellfeedError(
+                            f"{type(error).__name__} while the request was answered; the worker's"
+                            " log has the trace"
+                        )
+                    )
+
+            try:
+                self._reads.run_then(
+                    lambda: encoded(index_page_message(call()), msgpack=False), read
+                )
+            except CellfeedError:
+                return False
+            return True
+
+        return query
+
+    def _call(self, index: str, wanted: IndexQueryMessage) -> Callable[[], IndexPage]:
+        return partial(
             self._datastore.query_index,
             index,
             wanted.shard_value,
@@ -54,7 +100,6 @@ class IndexQueryRoute:
             mode=wanted.mode,
             read_from=wanted.read_from,
         )
-        await send_message(send, scope, index_page_message(await self._reads.run(call)))
 
     async def _wait(self, index: str, wanted: IndexQueryMessage) -> None:
         locations = check_wait_for(wanted.wait_for, self._datastore.shards)
@@ -66,3 +111,8 @@ class IndexQueryRoute:
             if not (lag := await self._reads.run(behind)):
                 return
         raise StorageUnavailable(f"{lag} within {wanted.wait_s} s")
+
+
+def _index_of(path: str) -> str:
+    found = _INDEX.fullmatch(path)
+    return found[1] if found else ""

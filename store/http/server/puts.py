@@ -14,25 +14,35 @@ the way:
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.commit.put_answers import PutAnswer
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, Overloaded
 from cellfeed.store.http.messages import JSON, MSGPACK, NDJSON
 from cellfeed.store.http.server.asgi import Receive, Scope, Send, read_body
 from cellfeed.store.http.server.commits import LoopCommits
+from cellfeed.store.http.server.direct import Respond
 from cellfeed.store.http.server.metrics import WorkerMetrics
 from cellfeed.store.http.server.put_stream import PutStream, Results
 from cellfeed.store.http.server.requests import PutItem, put_from, puts_from
-from cellfeed.store.http.server.responses import as_put_error, media_type_of, send_message
+from cellfeed.store.http.server.responses import (
+    as_put_error,
+    encoded,
+    media_type_of,
+    send_message,
+)
 from cellfeed.store.limits import HTTP_BODY_BYTES_MAX, PUT_TIMEOUT_S
 
 _QUEUE_FULL_PAUSE_S: Final = 0.02
 """Between two tries of a stream to get a chunk into a full queue: about one commit."""
+
+_log: Final = logging.getLogger("cellfeed.worker")
 
 
 class PutRoutes:
@@ -54,6 +64,30 @@ class PutRoutes:
         [result] = await self._written([cell])
         self._metrics.put((result,), time.perf_counter() - started)
         await send_message(send, scope, result.or_raise())
+
+    def put_directly(self, content: bytes, respond: Respond) -> bool:
+        """As :meth:`put_one`, of JSON. Does not take a cell that is refused, or cannot be
+        queued."""
+        started = time.perf_counter()
+
+        def committed(answer: PutAnswer | CellfeedError) -> None:
+            try:
+                if isinstance(answer, CellfeedError):
+                    raise answer
+                [result] = answer.result(0)
+                self._metrics.put((result,), time.perf_counter() - started)
+                told: bytes | CellfeedError = encoded(result.or_raise(), msgpack=False)
+            except Exception as problem:
+                if not isinstance(problem, CellfeedError):
+                    _log.exception("a put_one request failed")
+                told = as_put_error(problem)
+            respond(told)
+
+        try:
+            self.commits().put_then([put_from(content, JSON)], committed)
+        except Exception:
+            return False  # the other way meets the same, and says it
+        return True
 
     async def put_many(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A batch, or a stream when the request is NDJSON. 200 with a result per cell once the call

@@ -86,6 +86,24 @@ class ReadPool:
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The call's result. Raises its error, Overloaded, or StorageUnavailable after
         ``READ_TIMEOUT_S``."""
+        answer, deadline = self._queued(partial(call, *args, **kwargs))
+        try:
+            return await answer
+        finally:
+            deadline.cancel()
+
+    def run_then(self, call: Callable[[], T], then: Callable[[asyncio.Future[T]], object]) -> None:
+        """Calls ``then`` with what :meth:`run` would return or raise, but for Overloaded, which is
+        raised here."""
+        answer, deadline = self._queued(call)
+
+        def answered(answer: asyncio.Future[T]) -> None:
+            deadline.cancel()
+            then(answer)
+
+        answer.add_done_callback(answered)
+
+    def _queued(self, call: Callable[[], T]) -> tuple[asyncio.Future[T], asyncio.TimerHandle]:
         if self._waiting >= READS_WAITING_MAX:
             raise Overloaded(
                 f"{self._waiting} reads are waiting, at most {READS_WAITING_MAX} may; try again"
@@ -94,17 +112,13 @@ class ReadPool:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         self._waiting += 1
-        self._reads.append((answer, partial(call, *args, **kwargs)))
+        self._reads.append((answer, call))
         if not self._in_turns:
             self._hand_over(loop)
         elif not self._is_due:
             self._is_due = True
             loop.call_soon(self._hand_over, loop)  # behind the other requests that have come by now
-        deadline = loop.call_later(READ_TIMEOUT_S, _time_out, answer)
-        try:
-            return await answer
-        finally:
-            deadline.cancel()
+        return answer, loop.call_later(READ_TIMEOUT_S, _time_out, answer)
 
     def close(self) -> None:
         """Lets running reads end; waiting ones are dropped."""

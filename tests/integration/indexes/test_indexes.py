@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import csv
 import random
+import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -24,9 +26,11 @@ from cellfeed.store.engines.contract.indexes import Entry
 from cellfeed.store.errors import InvalidLocation, InvalidRequest, NotFound, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from cellfeed.store.http.client import Client
+from cellfeed.store.http.server.direct import DirectRequests
 from cellfeed.store.indexes.check import IndexCheck
 from cellfeed.store.indexes.definition import IndexDefinition, parse_definition
 from cellfeed.store.indexes.version import IndexVersion
+from tests.support.http_calls import call
 from tests.support.kept_index import built, caught_up, index_worker, made_index
 from tests.support.waiting import wait_until
 from tests.support.worker_thread import worker_thread
@@ -214,6 +218,49 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(
         for store in (trips[0], client):
             with pytest.raises(InvalidRequest, match=told):
                 store.query_index(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("index", "query", "direct"),
+    [
+        ("by_zone", b'{"shard_value": "Midtown East", "limit": 3, "order_by": "pickup"}', True),
+        ("by_zone", b'{"shard_value": "Midtown East", "mode": "fast", "columns": "*"}', True),
+        ("by_zone", b'{"shard_value": "Midtown East", "where": [["none", "=", 1]]}', True),
+        ("by_none", b'{"shard_value": "Midtown East"}', True),
+        ("by_zone", b'{"shard_value": "Midtown East", "wait_for": [[0, 1]]}', False),
+        ("by_zone", b'{"shard_value": "Midtown East", "shard_value": "Soho"}', False),
+        ("by_zone", b'{"shard_value": "Midtown East", "limit": "3"}', False),
+        ("by_zone", b"{", False),
+    ],
+)
+def test_a_query_that_is_answered_directly_is_answered_as_any_other(
+    trips: tuple[Datastore, str],
+    monkeypatch: pytest.MonkeyPatch,
+    index: str,
+    query: bytes,
+    direct: bool,
+) -> None:
+    port = int(trips[1].rpartition(":")[2])
+    path = f"/v1/trips/indexes/{index}/query"
+    usual = call(port, "POST", path, query, x_any="thing")
+    request = (
+        b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (path.encode(), len(query), query)
+    )
+    taken: list[bool] = []
+    take = DirectRequests.take
+
+    def noted(self: DirectRequests, *args: Any) -> bool:
+        taken.append(take(self, *args))
+        return taken[-1]
+
+    monkeypatch.setattr(DirectRequests, "take", noted)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+        peer.sendall(request)  # in one piece
+        answer = HTTPResponse(peer)
+        answer.begin()
+        assert (answer.status, answer.headers["content-type"], answer.read()) == usual
+    assert taken == [direct]
 
 
 def test_an_index_that_is_not_there_is_told_with_those_that_are(

@@ -1,12 +1,12 @@
-"""Recognises the usual single put: a request in one piece, with nothing unusual in its
-head. Pure functions: bytes in, the put or None out.
+"""Recognises the usual request: whole in one piece, with nothing unusual in its head. Bytes in, the
+request or None out.
 
 None says "read this as any other request". So nothing is refused here, and no rule stands twice: a
-put with a wrong body, a foreign host or another history is refused where all requests are. What is
-recognised is a subset of HTTP/1.1 in which two readers cannot differ about where a request ends:
+foreign host or another history is refused where all requests are. What is recognised is a subset of
+HTTP/1.1 in which two readers cannot differ about where a request ends:
 
-- the request line of a put, byte for byte; line ends are CR LF; a field is a name, ``": "`` and a
-  value of visible letters and single-line spaces;
+- a POST to a path of letters, digits, ``_`` and ``-``; line ends are CR LF; a field is a name,
+  ``": "`` and a value of visible letters and single-line spaces;
 - only fields of :data:`_FIELDS`, each once; none of them changes how a message is framed;
 - ``content-length`` is exactly the number of bytes behind the head.
 """
@@ -14,18 +14,17 @@ recognised is a subset of HTTP/1.1 in which two readers cannot differ about wher
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from cellfeed.store.cells.cell import NewCell
-from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.messages import HISTORY, JSON, REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
 from cellfeed.store.http.server.asgi import is_loopback
-from cellfeed.store.http.server.requests import put_from
 
 _HEAD: Final = re.compile(
-    rb"(?:[A-Za-z-]{1,40}: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\r\n){1,12}\r\n"
+    rb"POST (/[A-Za-z0-9/_-]{1,200}) HTTP/1\.1\r\n"
+    rb"((?:[A-Za-z-]{1,40}: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\r\n){1,12})\r\n"
 )
-"""The fields of a head and the empty line behind them."""
+"""A head: its path and its fields."""
 
 _NUMBER: Final = REQUEST_NUMBER.encode()
 _HISTORY: Final = HISTORY.encode()
@@ -49,47 +48,47 @@ _VARIES: Final = {
 _JSON: Final = JSON.encode()
 
 
-class UsualPut(NamedTuple):
-    """A put and the request number to repeat, empty where none was sent."""
+class UsualRequest(NamedTuple):
+    """``number``: to be repeated in the answer, empty where none was sent."""
 
-    cell: NewCell
+    path: bytes
     number: bytes
+    content: bytes
 
 
 class UsualHeads:
-    """Of one connection. ``request_line`` with its line end; ``history``: the worker's."""
+    """Of one connection. ``is_known``: whether a path is answered; ``history``: the worker's."""
 
-    def __init__(self, request_line: bytes, history: bytes) -> None:
-        self._request_line = request_line
+    def __init__(self, is_known: Callable[[bytes], bool], history: bytes) -> None:
+        self._is_known = is_known
         self._history = history
-        self._known: re.Pattern[bytes] | None = None
+        self._path = b""
+        self._pattern: re.Pattern[bytes] | None = None
         """The last head that was read, with room for another request number and length: what is
         true of one is true of the other."""
 
-    def put(self, data: bytes) -> UsualPut | None:
-        """The put that ``data`` is."""
-        head = self._known.match(data) if self._known is not None else None
+    def request(self, data: bytes) -> UsualRequest | None:
+        """The request that ``data`` is."""
+        head = self._pattern.match(data) if self._pattern is not None else None
         if head is None:
-            self._known = self._read(data)
-            head = self._known.match(data) if self._known is not None else None
+            self._pattern = self._read(data)
+            head = self._pattern.match(data) if self._pattern is not None else None
             if head is None:
                 return None
         content = data[head.end() :]
         if head["length"] != b"%d" % len(content):
             return None
-        try:
-            return UsualPut(put_from(content, JSON), head["number"] or b"")
-        except CellfeedError:
-            return None
+        return UsualRequest(self._path, head["number"] or b"", content)
 
     def _read(self, data: bytes) -> re.Pattern[bytes] | None:
         """The pattern of the head of ``data``; None where it is not a usual one."""
-        head = _HEAD.match(data, len(self._request_line))
-        if head is None or not data.startswith(self._request_line):
+        head = _HEAD.match(data)
+        if head is None or not self._is_known(head[1]):
             return None
-        lines = data[len(self._request_line) : head.end() - 4].split(b"\r\n")
+        self._path = head[1]
+        lines = head[2].split(b"\r\n")[:-1]
         fields: dict[bytes, bytes] = {}
-        pattern = re.escape(self._request_line)
+        pattern = re.escape(data[: head.start(2)])
         for line in lines:
             written, _, value = line.partition(b": ")
             fields[name := written.lower()] = value

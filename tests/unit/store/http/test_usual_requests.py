@@ -1,4 +1,4 @@
-"""Which requests are taken for the usual put: never one that another reader of HTTP would divide
+"""Which requests are taken for usual ones: never one that another reader of HTTP would divide
 otherwise, or that is to be refused."""
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.store.cells.cell import new_cell
-from cellfeed.store.http.server.usual_puts import UsualHeads, UsualPut
+from cellfeed.store.http.server.usual_requests import UsualHeads, UsualRequest
 
 LINE = b"POST /v1/trips/cell HTTP/1.1\r\n"
 HISTORY = b"11111111111111111111111111111111"
@@ -54,8 +53,12 @@ class OneMessage:
         self.whole += 1
 
 
-def taken(data: bytes, history: bytes = HISTORY) -> UsualPut | None:
-    return UsualHeads(LINE, history).put(data)
+def heads() -> UsualHeads:
+    return UsualHeads({b"/v1/trips/cell", b"/v1/trips/other"}.__contains__, HISTORY)
+
+
+def taken(data: bytes) -> UsualRequest | None:
+    return heads().request(data)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +71,10 @@ def taken(data: bytes, history: bytes = HISTORY) -> UsualPut | None:
         request(b"content-type: application/json"),
     ],
 )
-def test_a_whole_put_with_nothing_unusual_in_its_head_is_taken(data: bytes) -> None:
-    put = taken(data)
-    assert put is not None
-    assert put.cell == new_cell(ROW, "BASE", 1, {"n": 1, "a": "x"})
-    assert put.number == (b"0123456789abcdef" if b"cellfeed-request" in data else b"")
+def test_a_whole_request_with_nothing_unusual_in_its_head_is_taken(data: bytes) -> None:
+    assert taken(data) == UsualRequest(
+        b"/v1/trips/cell", b"0123456789abcdef" if b"cellfeed-request" in data else b"", PUT
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,29 +114,32 @@ def test_a_whole_put_with_nothing_unusual_in_its_head_is_taken(data: bytes) -> N
         request(*FIELDS, b"user-agent : a"),
         request(*FIELDS, b"user-agent:a"),
         request(*FIELDS, b"user-agent: a "),
-        request(*FIELDS, content=b"{}"),
-        request(*FIELDS, content=b""),
-        request(*FIELDS, content=PUT.replace(b'"a"', b'"n"')),
-        request(*FIELDS, content=PUT.replace(b"BASE", b"$erased")),
-        request(*FIELDS, content=PUT.replace(b'"n": 1', b'"n": 1e999')),
+        request(*FIELDS, line=b"POST /v1/trips/%63ell HTTP/1.1\r\n"),
+        request(*FIELDS, line=b"POST  /v1/trips/cell HTTP/1.1\r\n"),
+        request(*FIELDS, line=b"POST /v1/trips/cell HTTP/1.1\n"),
+        request(*FIELDS, line=b"POST http://localhost/v1/trips/cell HTTP/1.1\r\n"),
     ],
 )
 def test_anything_else_is_left_to_the_reader_of_all_requests(data: bytes) -> None:
-    heads = UsualHeads(LINE, HISTORY)
-    assert heads.put(data) is None
-    assert heads.put(USUAL) is not None  # and what came before changes nothing
-    assert heads.put(data) is None
+    one = heads()
+    assert one.request(data) is None
+    assert one.request(USUAL) is not None  # and what came before changes nothing
+    assert one.request(data) is None
 
 
-def test_one_head_says_nothing_about_another_length_or_number() -> None:
-    heads = UsualHeads(LINE, HISTORY)
-    assert heads.put(USUAL) is not None
+def test_one_head_says_nothing_about_another_length_number_or_path() -> None:
+    one = heads()
+    assert one.request(USUAL) is not None
     longer = PUT.replace(b"BASE", b"LONGER")
-    put = heads.put(request(*FIELDS[:2], b"cellfeed-request: 7", FIELDS[3], content=longer))
-    assert put is not None
-    assert (put.cell.column_name, put.number) == ("LONGER", b"7")
-    assert heads.put(request(*FIELDS, content=longer, length=b"%d" % len(PUT))) is None
-    assert heads.put(request(*FIELDS, length=b"%d" % len(longer))) is None
+    assert one.request(
+        request(*FIELDS[:2], b"cellfeed-request: 7", FIELDS[3], content=longer)
+    ) == UsualRequest(b"/v1/trips/cell", b"7", longer)
+    assert one.request(request(*FIELDS, content=longer, length=b"%d" % len(PUT))) is None
+    assert one.request(request(*FIELDS, length=b"%d" % len(longer))) is None
+    other = one.request(request(*FIELDS, line=b"POST /v1/trips/other HTTP/1.1\r\n"))
+    assert other is not None
+    assert other.path == b"/v1/trips/other"
+    assert one.request(request(*FIELDS, line=b"POST /v1/trips/none HTTP/1.1\r\n")) is None
 
 
 @given(st.data())

@@ -16,9 +16,9 @@ import pytest
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.failpoints import unwatch_failpoint, watch_failpoint
-from cellfeed.store.http.server import app, commits, connections, direct_puts, responses
+from cellfeed.store.http.server import app, commits, connections, puts, responses
 from cellfeed.store.http.server.connections import Connection
-from cellfeed.store.http.server.direct_puts import DirectPuts
+from cellfeed.store.http.server.direct import DirectRequests
 from tests.support.http_calls import call
 from tests.support.worker_thread import worker_thread
 
@@ -66,14 +66,14 @@ def read_answers(peer: socket.socket, count: int) -> list[tuple[int, int, Any]]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What was taken directly."""
     found: list[bytes] = []
-    take = DirectPuts.take
+    take = DirectRequests.take
 
-    def noted(self: DirectPuts, data: bytes, heads: Any, connection: Any) -> bool:
+    def noted(self: DirectRequests, data: bytes, heads: Any, connection: Any) -> bool:
         if direct := take(self, data, heads, connection):
             found.append(data)
         return direct
 
-    monkeypatch.setattr(DirectPuts, "take", noted)
+    monkeypatch.setattr(DirectRequests, "take", noted)
     return found
 
 
@@ -347,10 +347,10 @@ def test_an_answer_that_cannot_be_made_is_an_error_and_not_silence(
     encoded = responses.encoded
 
     def fails_once(message: Any, *, msgpack: bool) -> bytes:
-        monkeypatch.setattr(direct_puts, "encoded", encoded)
+        monkeypatch.setattr(puts, "encoded", encoded)
         raise MemoryError
 
-    monkeypatch.setattr(direct_puts, "encoded", fails_once)
+    monkeypatch.setattr(puts, "encoded", fails_once)
     peer.sendall(post(put_json(uuid4()), 3))
     [answer] = read_answers(peer, 1)
     assert (answer[1], answer[2]["error"]) == (3, "outcome_unknown")

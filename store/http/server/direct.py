@@ -1,0 +1,105 @@
+"""Requests that are answered on their connection, without a task and in one write.
+
+Most requests to a worker are single puts and queries of an index. Through the server's own layers
+each costs more than what it asks for. So a connection first asks :meth:`DirectRequests.take` with
+the bytes that came. It takes usual requests alone
+(:mod:`cellfeed.store.http.server.usual_requests`); all else goes the way of every request. The two
+ways share the group commit, the read threads, the deadlines, the limit of requests under way and
+the metrics.
+
+What happens to a request is what :mod:`cellfeed.store.http.server.puts` and
+:mod:`cellfeed.store.http.server.index_query` say. The answer is one piece of bytes. A connection
+takes nothing more until it has written it (:mod:`cellfeed.store.http.server.connections`), so
+answers keep the order of requests.
+
+A handler that does not take a request leaves it to the other way, also where it failed half-way: a
+put may be written twice, which changes nothing, for puts are idempotent.
+"""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.http.messages import HISTORY, JSON, REQUEST_NUMBER
+from cellfeed.store.http.server.metrics import WorkerMetrics
+from cellfeed.store.http.server.responses import encoded
+from cellfeed.store.http.server.usual_requests import UsualHeads
+
+_JSON: Final = JSON.encode()
+_NUMBER: Final = REQUEST_NUMBER.encode()
+_PHRASES: Final = {each.value: each.phrase.encode() for each in http.HTTPStatus}
+
+Respond = Callable[[bytes | CellfeedError], None]
+"""Takes the answer: JSON, or the error. Called once for each request that was taken, in the loop's
+thread, never before the handler has returned."""
+
+Handler = Callable[[bytes, Respond], bool]
+"""Begins to answer a request with that content; False where it does not take it."""
+
+FindHandler = Callable[[bytes], tuple[str, Handler] | None]
+"""By path: the name in the metrics, and who answers."""
+
+
+class DirectConnection(Protocol):
+    """The connection that a request came on."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether it closes behind the answer."""
+
+    def answered(self, answer: bytes) -> None:
+        """Sends the answer. Called once for each request that was taken."""
+
+
+class DirectRequests:
+    """See the module. ``history``: the worker's."""
+
+    def __init__(
+        self, find: FindHandler, history: bytes, metrics: WorkerMetrics, in_flight_max: int
+    ) -> None:
+        self._find = find
+        self._history = history
+        self._history_field = b"%b: %b\r\n" % (HISTORY.encode(), history) if history else b""
+        self._metrics = metrics
+        self._in_flight_max = in_flight_max
+
+    def heads(self) -> UsualHeads:
+        """For a connection, to be given back with each call."""
+        return UsualHeads(lambda path: self._find(path) is not None, self._history)
+
+    def take(self, data: bytes, heads: UsualHeads, connection: DirectConnection) -> bool:
+        """Whether ``data`` is a request that ``connection`` gets an answer for."""
+        if self._metrics.in_flight >= self._in_flight_max:
+            return False
+        request = heads.request(data)
+        if request is None or (found := self._find(request.path)) is None:
+            return False
+        route, handler = found
+
+        def respond(answer: bytes | CellfeedError) -> None:
+            status, content = 200, answer
+            if isinstance(content, CellfeedError):
+                status, content = content.http_status, encoded(content, msgpack=False)
+            self._metrics.in_flight -= 1
+            self._metrics.answered(route, status)
+            connection.answered(self._whole(status, content, request.number, connection.ends))
+
+        if not handler(request.content, respond):
+            return False
+        self._metrics.in_flight += 1
+        return True
+
+    def _whole(self, status: int, content: bytes, number: bytes, ends: bool) -> bytes:
+        return b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b%b%b\r\n%b" % (
+            status,
+            _PHRASES[status],
+            _JSON,
+            len(content),
+            self._history_field,
+            b"%b: %b\r\n" % (_NUMBER, number) if number else b"",
+            b"connection: close\r\n" if ends else b"",
+            content,
+        )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
+from typing import Final
 
 import pytest
 
@@ -23,12 +24,26 @@ def pytest_collection_modifyitems(
 ) -> Generator[None]:
     for item in items:
         _group_with_module(item)
+    _divide_groups(items)
     yield
     if getattr(config.option, "loadgroup", False):  # of a worker
         for item in items:
             _name_group(item)
     sizes = Counter(_group(item) for item in items)
     items.sort(key=lambda item: (_turn(item), -sizes[_group(item)]))
+
+
+_PARTS: Final = {"mariadb-cluster": 3}
+"""Of groups that one worker would run for as long as the others take for all the rest: so many
+workers run some files each, with servers of their own."""
+
+
+def _divide_groups(items: list[pytest.Item]) -> None:
+    files = sorted({str(item.path) for item in items if _group(item) in _PARTS})
+    for item in items:
+        if (parts := _PARTS.get(group := _group(item))) is not None:
+            part = files.index(str(item.path)) % parts
+            item.add_marker(pytest.mark.xdist_group(f"{group}-{part + 1}"), append=False)
 
 
 def _group_with_module(item: pytest.Item) -> None:

@@ -125,3 +125,27 @@ def test_each_group_runs_on_one_worker(files: pytest.Pytester) -> None:
     workers = {kind: {worker for each, worker in ran if each == kind} for kind, _ in ran}
     assert (len(workers["file"]), len(workers["mark"])) == (1, 1)
     assert len(ran) == 36
+
+
+def test_a_long_group_is_divided_by_files(files: pytest.Pytester) -> None:
+    body = """
+        import pytest
+        pytestmark = pytest.mark.xdist_group("mariadb-cluster")
+        @pytest.mark.parametrize("number", range(3))
+        def test_one(number): pass
+        """
+    files.makepyfile(**{f"test_{letter}": body for letter in "abcd"})
+    files.makeconftest(
+        """
+        def pytest_collection_finish(session):
+            for item in session.items:
+                print("::", item.path.stem, item.get_closest_marker("xdist_group").args[0])
+        """
+    )
+    found = {line.strip() for line in collected(files, "-s") if "mariadb" in line}
+    assert found == {
+        "test_a mariadb-cluster-1",
+        "test_b mariadb-cluster-2",
+        "test_c mariadb-cluster-3",
+        "test_d mariadb-cluster-1",
+    }

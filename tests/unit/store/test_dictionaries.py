@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -46,10 +47,21 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_other_stores")
 
-FIRST = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 600)]).dictionary
-SECOND = train(
-    "BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(600, 600)]
-).dictionary
+
+@cache
+def first() -> Dictionary:
+    """Trained when a test wants it: every worker of a run imports this file."""
+    return _trained(0)
+
+
+@cache
+def second() -> Dictionary:
+    return _trained(600)
+
+
+def _trained(start: int) -> Dictionary:
+    samples = [Sample(cell.row_key, cell.body_json) for cell in rides(start, 600)]
+    return train("BASE", samples).dictionary
 
 
 @pytest.fixture
@@ -62,8 +74,10 @@ def source() -> Iterator[dict[int, Dictionary]]:
     known_dictionaries.remove_source(there.get)
 
 
-def encoded(dictionary: Dictionary = FIRST, count: int = 20) -> list[bytes]:
-    return encode_with(KnownDictionary(dictionary), [cell.body_json for cell in rides(0, count)])
+def encoded(dictionary: Dictionary | None = None, count: int = 20) -> list[bytes]:
+    return encode_with(
+        KnownDictionary(dictionary or first()), [cell.body_json for cell in rides(0, count)]
+    )
 
 
 # --- the codec ------------------------------------------------------------------------------------
@@ -77,10 +91,10 @@ def encoded(dictionary: Dictionary = FIRST, count: int = 20) -> list[bytes]:
     )
 )
 def test_any_bodies_come_back_as_they_were(bodies: list[dict[str, object]]) -> None:
-    dictionary = known_dictionaries.know(FIRST)
+    dictionary = known_dictionaries.know(first())
     texts = [canonical_json.canonical(body) for body in bodies]
     for stored, text in zip(encode_with(dictionary, texts), texts, strict=True):
-        assert stored[:5] == bytes([CODEC_JSON_DICTIONARY]) + FIRST.dictionary_id.to_bytes(4)
+        assert stored[:5] == bytes([CODEC_JSON_DICTIONARY]) + first().dictionary_id.to_bytes(4)
         assert decode_body(stored) == text
         assert decoded_bytes_bound(stored) == len(text)
 
@@ -93,7 +107,7 @@ def test_only_short_bodies_of_columns_with_a_dictionary_take_it() -> None:
         )
     ]
     cells = [*base[:10], *status, *long, *base[10:]]
-    bodies = encode_cells(cells, {"BASE": known_dictionaries.know(FIRST)})
+    bodies = encode_cells(cells, {"BASE": known_dictionaries.know(first())})
     assert [body[0] for body in bodies] == [3] * 10 + [2] * 31 + [3] * 20
     assert [decode_body(body) for body in bodies] == [cell.body_json for cell in cells]
     assert {body[0] for body in encode_cells(cells, {})} == {CODEC_JSON_ZSTD}
@@ -102,7 +116,7 @@ def test_only_short_bodies_of_columns_with_a_dictionary_take_it() -> None:
 def test_damaged_bodies_are_refused_and_never_shown_as_something_else(
     source: dict[int, Dictionary],
 ) -> None:
-    source[FIRST.dictionary_id], source[SECOND.dictionary_id] = FIRST, SECOND
+    source[first().dictionary_id], source[second().dictionary_id] = first(), second()
     [stored] = encoded(count=1)
     text = decode_body(stored)
     for position in range(len(stored)):
@@ -116,16 +130,16 @@ def test_damaged_bodies_are_refused_and_never_shown_as_something_else(
     with pytest.raises(DataDamaged):
         decode_body(stored + b"\0")
     with pytest.raises(DataDamaged):
-        decode_body(stored[:1] + SECOND.dictionary_id.to_bytes(4) + stored[5:])
+        decode_body(stored[:1] + second().dictionary_id.to_bytes(4) + stored[5:])
 
 
 def mixed(source: dict[int, Dictionary], each: int) -> tuple[list[bytes], list[bytes]]:
     """Bodies of every codec and of two dictionaries, one behind the other, and what they are."""
-    source[FIRST.dictionary_id], source[SECOND.dictionary_id] = FIRST, SECOND
+    source[first().dictionary_id], source[second().dictionary_id] = first(), second()
     texts = [cell.body_json for cell in rides(0, each)]
     kinds = [
-        encoded(FIRST, each),
-        encoded(SECOND, each),
+        encoded(first(), each),
+        encoded(second(), each),
         encode_bodies(texts),
         encode_bodies(texts, CODEC_MSGPACK_ZLIB)[: each // 100],
         [ERASED_BODY] * each,
@@ -143,7 +157,7 @@ def test_many_bodies_of_any_codecs_are_decoded_as_each_of_them(
     stored, texts = mixed(source, each)
     forget_dictionaries()
     assert decode_bodies(stored) == texts
-    assert decode_bodies(encoded(FIRST, each)) == [cell.body_json for cell in rides(0, each)]
+    assert decode_bodies(encoded(first(), each)) == [cell.body_json for cell in rides(0, each)]
     assert decode_bodies([]) == []
 
 
@@ -151,7 +165,7 @@ def test_a_damaged_body_among_many_is_refused_and_never_shown_as_something_else(
     source: dict[int, Dictionary],
 ) -> None:
     for many in (
-        encoded(source.setdefault(FIRST.dictionary_id, FIRST), 100),
+        encoded(source.setdefault(first().dictionary_id, first()), 100),
         encode_bodies([cell.body_json for cell in rides(0, 100)]),
     ):
         texts = [decode_body(body) for body in many]
@@ -168,8 +182,8 @@ def test_a_damaged_body_among_many_is_refused_and_never_shown_as_something_else(
 def test_among_many_a_body_without_a_checksum_is_not_believed(
     source: dict[int, Dictionary],
 ) -> None:
-    source[FIRST.dictionary_id] = FIRST
-    many = encoded(FIRST, 100)
+    source[first().dictionary_id] = first()
+    many = encoded(first(), 100)
     bare = bytearray(many[50])
     bare[9] &= ~4  # the frame says now that nothing follows its content
     bare[-10] ^= 1
@@ -178,12 +192,12 @@ def test_among_many_a_body_without_a_checksum_is_not_believed(
 
 
 def test_threads_that_encode_and_decode_at_once_do_not_meet(source: dict[int, Dictionary]) -> None:
-    source[FIRST.dictionary_id], source[SECOND.dictionary_id] = FIRST, SECOND
+    source[first().dictionary_id], source[second().dictionary_id] = first(), second()
     expected = [cell.body_json for cell in rides(0, 50)]
     wrong: list[object] = []
 
     def work() -> None:
-        for dictionary in (FIRST, SECOND) * 10:
+        for dictionary in (first(), second()) * 10:
             bodies = encode_with(
                 known_dictionaries.known_dictionary(dictionary.dictionary_id), expected
             )
@@ -206,7 +220,7 @@ def test_a_dictionary_that_was_never_seen_is_looked_up_once(source: dict[int, Di
 
     def find(dictionary_id: int) -> Dictionary | None:
         asked.append(dictionary_id)
-        return FIRST
+        return first()
 
     known_dictionaries.add_source(find)
     try:
@@ -221,15 +235,15 @@ def test_a_dictionary_that_was_never_seen_is_looked_up_once(source: dict[int, Di
         assert [decode_body(body) for body in bodies] == [cell.body_json for cell in rides(0, 20)]
     finally:
         known_dictionaries.remove_source(find)
-    assert asked == [FIRST.dictionary_id]
+    assert asked == [first().dictionary_id]
 
 
 def test_one_that_no_store_has_is_named(source: dict[int, Dictionary]) -> None:
     with pytest.raises(
-        DataDamaged, match=f"names dictionary {FIRST.name}, which no open store has"
+        DataDamaged, match=f"names dictionary {first().name}, which no open store has"
     ):
         decode_body(encoded()[0])
-    source[FIRST.dictionary_id] = FIRST
+    source[first().dictionary_id] = first()
     assert decode_body(encoded()[0]) == rides(0, 1)[0].body_json
 
 
@@ -243,32 +257,32 @@ def test_a_store_that_does_not_answer_is_not_taken_for_one_that_lost_it(
     try:
         with pytest.raises(
             StorageUnavailable,
-            match=f"dictionary {FIRST.name} .* cannot be looked up just now: away",
+            match=f"dictionary {first().name} .* cannot be looked up just now: away",
         ):
             decode_body(encoded()[0])
-        source[FIRST.dictionary_id] = FIRST
+        source[first().dictionary_id] = first()
         assert decode_body(encoded()[0]) == rides(0, 1)[0].body_json
     finally:
         known_dictionaries.remove_source(silent)
 
 
 def test_an_id_means_one_content() -> None:
-    assert id_of(FIRST.sha256) == FIRST.dictionary_id != SECOND.dictionary_id
-    known_dictionaries.know(FIRST)
-    twin = Dictionary("BASE", SECOND.content, 0, 0)
+    assert id_of(first().sha256) == first().dictionary_id != second().dictionary_id
+    known_dictionaries.know(first())
+    twin = Dictionary("BASE", second().content, 0, 0)
     twin.__dict__["sha256"] = (
-        FIRST.sha256
+        first().sha256
     )  # two contents with one id, which nobody can make in a test's time
     with pytest.raises(ProtectData, match="two dictionaries have the id"):
         known_dictionaries.know(twin)
 
 
 def test_an_exported_line_comes_back_and_a_damaged_one_is_refused() -> None:
-    line = to_line(FIRST)
-    assert from_line(line) == FIRST
+    line = to_line(first())
+    assert from_line(line) == first()
     for damaged in (
         line[:-5],
-        line.replace(FIRST.name.encode(), b"00000000"),
+        line.replace(first().name.encode(), b"00000000"),
         b"{}",
         line.replace(b'content":"', b'content":"AAAA'),
     ):
@@ -344,19 +358,19 @@ def test_puts_take_what_is_in_use_under_their_epoch_and_nothing_that_is_lost() -
     store, now_s = FakeStore(), [0.0]
     puts = DictionariesOfPuts(store, lambda: now_s[0])
     assert puts.under(1) == {}
-    publish(store, FIRST, 0)
+    publish(store, first(), 0)
     assert puts.under(1) == {}  # looked at a moment ago
     now_s[0] += REFRESH_S
-    assert puts.under(1)["BASE"].dictionary == FIRST
-    del store.contents[FIRST.dictionary_id]  # a promotion of a minion without it
-    assert puts.under(1)["BASE"].dictionary == FIRST
+    assert puts.under(1)["BASE"].dictionary == first()
+    del store.contents[first().dictionary_id]  # a promotion of a minion without it
+    assert puts.under(1)["BASE"].dictionary == first()
     assert puts.under(2) == {}
-    store.contents[FIRST.dictionary_id] = FIRST
-    assert puts.under(3)["BASE"].dictionary == FIRST
+    store.contents[first().dictionary_id] = first()
+    assert puts.under(3)["BASE"].dictionary == first()
     store.away = 1
     with pytest.raises(StorageUnavailable):  # as the put would: nothing is written
         puts.under(4)
-    assert puts.under(4)["BASE"].dictionary == FIRST
+    assert puts.under(4)["BASE"].dictionary == first()
 
 
 # --- the trainer ----------------------------------------------------------------------------------
@@ -417,12 +431,12 @@ def test_of_two_processes_the_first_ones_turn_counts(
     training: Callable[[FakeStore], DictionaryTrainer],
 ) -> None:
     store = FakeStore()
-    store.others_first = SECOND
+    store.others_first = second()
     at_work = training(store)
     offer(at_work, rides(0, SAMPLES_WANTED))
     wait_until(lambda: len(store.contents) == 2, "both are kept")
     wait_until(lambda: "BASE" in at_work._settled, "the column is settled")
-    assert [turn.dictionary_id for turn in store.turns] == [SECOND.dictionary_id]
+    assert [turn.dictionary_id for turn in store.turns] == [second().dictionary_id]
 
 
 def test_a_defect_in_one_column_keeps_no_other_one_from_a_dictionary(
@@ -476,7 +490,7 @@ def test_columns_of_which_little_is_written_keep_no_other_one_out(
 
 def test_a_store_holds_so_many_and_not_one_more() -> None:
     store = FakeStore()
-    store.contents = dict.fromkeys(range(DICTIONARIES_MAX), FIRST)
+    store.contents = dict.fromkeys(range(DICTIONARIES_MAX), first())
     with pytest.raises(InvalidRequest, match=f"has {DICTIONARIES_MAX} dictionaries"):
-        publish(store, SECOND, 0)
+        publish(store, second(), 0)
     assert not store.turns

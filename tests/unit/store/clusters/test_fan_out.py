@@ -84,3 +84,16 @@ def test_where_no_thread_is_free_the_caller_makes_the_reads(fan_out: FanOut) -> 
 def test_when_it_is_closed_callers_make_all_reads(fan_out: FanOut) -> None:
     fan_out.close()
     assert set(fan_out.each({"a": 1, "b": 2}, thread_name)) == {threading.current_thread().name}
+
+
+def test_threads_are_free_again_after_each_read_that_failed_or_not(fan_out: FanOut) -> None:
+    def read(_key: str, value: int) -> str:
+        if value < 0:
+            raise StorageUnavailable("away")
+        return threading.current_thread().name
+
+    for _ in range(5):
+        with pytest.raises(StorageUnavailable):
+            fan_out.each({"a": 1, "b": -1, "c": -1}, read)
+    names = fan_out.each({"a": 1, "b": 2, "c": 3}, read)
+    assert [name.startswith("fan-out") for name in names] == [False, True, True]

@@ -202,6 +202,40 @@ def test_a_read_that_is_answered_with_something_else_is_an_error(
 
 
 @pytest.mark.parametrize(
+    ("read", "answer"),
+    [
+        (lambda c, how: c.get_cell(ROW, "BASE", 1, **how), cell()),
+        (lambda c, how: c.get_cell_latest(ROW, "BASE", **how), cell()),
+        (lambda c, how: c.get_row(ROW, **how), {"cells": {"BASE": cell()}}),
+        (lambda c, how: c.get_cells([(ROW, "BASE", 1)], **how), {"cells": [cell()]}),
+        (lambda c, how: c.get_cells_latest([(ROW, "BASE")], **how), {"cells": [cell()]}),
+        (lambda c, how: c.get_rows([ROW], **how), {"rows": [{"cells": {"BASE": cell()}}]}),
+    ],
+)
+def test_a_read_from_a_minion_says_so_and_any_other_one_says_nothing(
+    read: Callable[[Client, dict[str, str]], object], answer: object
+) -> None:
+    with (
+        answering(by_route(answer)) as (url, server),
+        Client(url, "trips", timeout_s=10) as client,
+    ):
+        assert read(client, {"read_from": "minion"})
+        assert read(client, {})
+        assert read(client, {"read_from": "master"})
+        asked = [request for requests in server.requests for request in requests]
+    assert [b"minion" in request for request in asked] == [True, False, False]
+    assert [b"read_from" in request for request in asked] == [True, False, False]
+    assert all(str(ROW).encode() in request for request in asked)
+
+
+def test_pieces_of_logs_may_come_in_any_order_and_each_is_of_its_shard() -> None:
+    answer = {"shards": [piece(2), piece(1)]}
+    with answering(by_route(answer)) as (url, _), Client(url, "trips", timeout_s=10) as client:
+        found = client.get_cells_for_shards({1: 4, 2: 4}, 10)
+    assert {shard: each.cells[0].shard for shard, each in found.items()} == {1: 1, 2: 2}
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {**HEADS, "datastore": "rides"},

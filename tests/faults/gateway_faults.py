@@ -31,15 +31,17 @@ that is busy with their clients."""
 
 
 class Scale(NamedTuple):
-    """``faults`` in a run; ``away_s``: how long ZooKeeper is away; ``turns``: joins and leaves."""
+    """``faults`` in a run; ``away_s``: how long ZooKeeper is away; ``turns``: joins and leaves;
+    ``put_every_s``: every process reads each cell, so in the suite they come less often."""
 
     faults: int
     away_s: float
     turns: int
+    put_every_s: float
 
 
-FULL = Scale(faults=5, away_s=60.0, turns=200)
-BRIEF = Scale(faults=1, away_s=9.0, turns=12)
+FULL = Scale(faults=5, away_s=60.0, turns=200, put_every_s=0.004)
+BRIEF = Scale(faults=1, away_s=9.0, turns=12, put_every_s=0.012)
 
 
 class Healed(NamedTuple):

@@ -52,6 +52,7 @@ def run_gateway_faults(
                     3 if on_zookeeper else 2,
                     zookeeper if on_zookeeper else None,
                     CHURN_SESSION_S if kind == "gateways-churn" else SESSION_S,
+                    scale.put_every_s,
                 )
             )
             for _ in range(1 if kind in NEED_ZOOKEEPER else scale.faults):

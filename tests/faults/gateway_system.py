@@ -43,7 +43,6 @@ CHURN_SESSION_S: Final = 8.0
 """Beside a dozen clients at work on a busy machine: shorter ones end by themselves, and the run is
 about gateways that are killed."""
 
-_PUT_EVERY_S: Final = 0.004
 _LOOK_EVERY_S: Final = 0.1
 
 
@@ -56,7 +55,8 @@ class GatewaySystem:
         directory: Path,
         gateways: int,
         zookeeper: ZooKeeper | None,
-        session_s: float = SESSION_S,
+        session_s: float,
+        put_every_s: float,
     ) -> None:
         self.coordination = (
             f"{zookeeper.url}/faults-{uuid.uuid4()}?timeout_s={session_s / 2:g}"
@@ -71,7 +71,7 @@ class GatewaySystem:
             )
             for name in (f"g{number + 1}" for number in range(gateways))
         }
-        self.directory = directory
+        self.directory, self._put_every_s = directory, put_every_s
         self.puts, self.group, self.listeners = Ledger(), GroupLedger(), GroupLedger()
         self._stack = ExitStack()
 
@@ -87,7 +87,7 @@ class GatewaySystem:
                 gateway.start()
             until(lambda: self.is_settled(), "the gateways have divided the groups")
             self.watch = Watch(self)
-            self.writer = StoreWriter(self.datastore, self.puts)
+            self.writer = StoreWriter(self.datastore, self.puts, self._put_every_s)
             self.reader = KafkaReader(self.bootstrap, "trips", SHARDS)
             self.members: list[Member] = [
                 make(self.bootstrap, "trips", GROUP, name, self.group)
@@ -181,7 +181,7 @@ class StoreWriter(threading.Thread):
     """Puts one cell after another into the store itself, whether or not a gateway is there, and
     writes down each answer."""
 
-    def __init__(self, datastore: Datastore, ledger: Ledger, every_s: float = _PUT_EVERY_S) -> None:
+    def __init__(self, datastore: Datastore, ledger: Ledger, every_s: float) -> None:
         super().__init__(name="writer", daemon=True)
         self._datastore = datastore
         self._ledger = ledger

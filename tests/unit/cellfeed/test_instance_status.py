@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 import typer
+from msgspec import structs
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.cli import instance_status
-from cellfeed.cli.instance_status import InstanceStatus, read_status
+from cellfeed.cli.instance_status import GatewayAmongOthers, InstanceStatus, read_status
 from cellfeed.cli.output import console
 from cellfeed.cli.status import _print_backups, status
-from cellfeed.config.model import BackupsConfig, ChecksConfig, Config, DatastoreConfig
+from cellfeed.config.model import (
+    BackupsConfig,
+    ChecksConfig,
+    Config,
+    DatastoreConfig,
+)
 from cellfeed.instance.config_file import write_config
 from cellfeed.run_dir import ProcessEntry, RunDir
 from cellfeed.store.datastore import Datastore
@@ -191,3 +200,86 @@ def test_a_recovery_point_is_late_from_three_times_its_interval_on(
     }
     _print_backups(InstanceStatus([], [], backups=[backup]))
     assert styles == ["red" if is_red else None]
+
+
+def test_json_has_every_field_that_can_be_learnt(
+    directory: RunDir, store: Datastore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status(directory.path, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    learnt = {each.name for each in fields(InstanceStatus)}
+    assert set(said) == (learnt - {"heads"}) | {"shards"}
+    assert {shard: head["watermark"] for shard, head in said["shards"].items()} == {
+        str(shard): head.watermark for shard, head in store.heads().items()
+    }
+
+
+def test_what_is_wrong_with_backups_and_archives_is_printed_line_by_line(
+    directory: RunDir, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = {
+        "name": "nightly",
+        "directory": "/backups",
+        "recovery_point": "20260301T120000Z-3f9a",
+        "age_s": 30.0,
+        "every_s": 60,
+        "error": "the disk is full",
+        "damaged": {"20260228T120000Z-77aa": "a digest differs"},
+        "binlogs": {
+            "eu": {"age_s": 1.0, "gap": "from 5 to 9", "error": None},
+            "us": {"age_s": None, "gap": None, "error": "no server answers"},
+        },
+    }
+    monkeypatch.setattr(instance_status, "_backups", lambda *_: [point])
+    said, code = printed(directory, monkeypatch)
+    assert code == 0
+    lines = [line.strip() for line in said.splitlines() if line.startswith("nightly: ")]
+    assert lines == [
+        "nightly: the recovery point is 30 s old, 20260301T120000Z-3f9a, in /backups (one every"
+        " 60 s)",
+        "nightly: the last attempt failed: the disk is full",
+        "nightly: 20260228T120000Z-77aa is damaged: a digest differs",
+        "nightly: the binlog of cluster eu had a gap, which the next backup closes: from 5 to 9",
+        "nightly: the binlog of cluster us is not archived: no server answers",
+    ]
+
+
+def test_gateways_that_run_are_shown_and_why_their_groups_wait_though_none_is_configured(
+    directory: RunDir, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def why_stopped(*given: object) -> str:
+        asked.append(given)
+        return "the offsets were lost"
+
+    monkeypatch.setattr(instance_status, "why_stopped", why_stopped)
+    without = structs.replace(CONFIG, gateways=[])
+    assert read_status(directory, without).consumers_wait is None
+    assert asked == [], "nobody serves consumer groups"
+    one = GatewayAmongOthers("g1", 1, {"": "127.0.0.1:9092"}, "127.0.0.1:8081", [3, 5])
+    monkeypatch.setattr(instance_status, "_gateways", lambda *_: [one])
+    monkeypatch.setattr(instance_status, "clusters_status", lambda _: [{"name": "eu"}])
+    found = read_status(directory, without)
+    assert (found.gateways, found.consumers_wait) == ([one], "the offsets were lost")
+    assert found.clusters == [{"name": "eu"}]
+    monkeypatch.setattr(instance_status, "_gateways", lambda *_: [])
+    assert read_status(directory, CONFIG).consumers_wait == "the offsets were lost"
+
+
+def test_a_check_that_is_under_way_says_for_how_long(
+    directory: RunDir, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun_us = store.state.now_us() - 5_000_000
+    under_way = SimpleNamespace(place="the log", shard=2, cells=7, begun_at_us=begun_us)
+    passes = SimpleNamespace(found=None, under_way=under_way, last=None, age_s=lambda _: None)
+    monkeypatch.setattr(instance_status, "passes_of", lambda _: passes)
+    check = read_status(directory, CONFIG).check
+    assert check is not None
+    assert check["under_way"] | {"age_s": 0} == {
+        "place": "the log",
+        "shard": 2,
+        "cells": 7,
+        "age_s": 0,
+    }
+    assert 5 <= check["under_way"]["age_s"] < 3_600

@@ -2,8 +2,8 @@
 beside reads of one cell by its key through the same worker.
 
 ``index-query``: 20 rows of one driver, the worker in a process of its own, eight callers with a
-connection each in another; embedded and MariaDB. The callers send requests made beforehand and read
-the answers whole, no more: they share the cores with what is measured. ``worker CPU`` is the
+connection each in another; embedded and MariaDB. The callers send requests made beforehand and only
+read the answers whole: they share the cores with what is measured. ``worker CPU`` is the
 worker's.
 """
 

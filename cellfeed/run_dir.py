@@ -181,7 +181,7 @@ class RunDir:
 
     def troubles(self, name: str) -> list[str]:
         """Of the running process of that name: loops that are dead, or died a short while ago, and
-        parts of its work that it stopped. What a process before it said counts no more."""
+        parts of its work that it stopped. Discards the words of the process before it."""
         process, now_s = self._running(name), time.monotonic()
         if process is None:
             return []

@@ -17,7 +17,8 @@ group has come.
         the claims is void: a process that was paused and has lost its partitions cannot move an
         offset when it wakes up. Entries given along (under claims) are decided by the same commit:
         written for good, or not at all. ``delete_offsets`` under claims is refused likewise.
-    C6  What ``commit_offsets`` returned from is durable and is what ``fetch_offsets`` gives. Groups
+    C6  What ``commit_offsets`` returned from is durable, and equals the result of ``fetch_offsets``
+    gives. Groups
         do not see each other's offsets.
     C7  A name is one member's. A member that joins under a name in use ends the earlier session,
     which

@@ -15,7 +15,7 @@ class Verdict(Enum):
     """What can be done about an error."""
 
     RETRY = "the same call again"
-    RENEW = "the producers are to be given up and others made, who end what they left open"
+    RENEW = "the producers are to be given up and others made, which end the open transactions"
     FENCED = "another exporter has the unit"
 
 

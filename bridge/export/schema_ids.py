@@ -90,7 +90,7 @@ def register(registry: str, subject: str, schema_text: str) -> int:
         if answer.status == 200:
             return _decode(said).id
     except msgspec.MsgspecError as error:
-        raise ProtectData(f"what answers at {shown} is no Schema Registry: {error}") from error
+        raise ProtectData(f"the server at {shown} is no Schema Registry: {error}") from error
     raise ProtectData(
         f"the Schema Registry at {shown} refuses the schema of subject {subject} ({answer.status}):"
         f" {said[:300].decode(errors='replace')}"

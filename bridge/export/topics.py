@@ -150,7 +150,7 @@ def cluster_id_of(admin: AdminClient) -> str:
     try:
         found = admin.describe_cluster(request_timeout=METADATA_S).result(METADATA_S)
     except TimeoutError:
-        raise Unavailable(f"the cluster did not tell its id within {METADATA_S:.0f} s") from None
+        raise Unavailable(f"the cluster did not report its id within {METADATA_S:.0f} s") from None
     return str(found.cluster_id or "")
 
 
@@ -163,7 +163,7 @@ def settings_of(admin: AdminClient, topic: str) -> dict[str, str]:
         )
     except TimeoutError:
         raise Unavailable(
-            f"the cluster did not tell the settings of topic {topic!r} within {METADATA_S:.0f} s"
+            f"the cluster did not report the settings of topic {topic!r} within {METADATA_S:.0f} s"
         ) from None
     return {name: str(entry.value) for name, entry in found.items()}
 

@@ -166,7 +166,7 @@ def _positions(export: Export, topic: str, group: str) -> Mapping[int, int]:
         ].result(METADATA_S)
     except KafkaException as error:
         raise Unavailable(
-            f"the cluster does not tell the offsets of group {group!r}: {words(error_of(error))}"
+            f"the cluster does not report the offsets of group {group!r}: {words(error_of(error))}"
         ) from error
     positions = {
         each.partition: each.offset

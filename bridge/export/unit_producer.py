@@ -192,7 +192,7 @@ class UnitProducer:
 
     def _patience(self, deadline_s: float | None) -> float | None:
         """While the cluster does not answer: without end, but for an exporter that is to end."""
-        self._say("waiting: the Kafka cluster has not answered yet to what was sent")
+        self._say("waiting: the Kafka cluster has not yet acknowledged the records")
         if not self._stop.is_set():
             return None
         if deadline_s is not None and time.monotonic() > deadline_s:

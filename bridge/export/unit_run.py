@@ -210,7 +210,9 @@ class UnitRun:
         # Also after an error of one's own: the marks of the last commit may still be on their way,
         # and a reader of commits would see the end before it.
         self._give_producer_up()
-        self._note("waiting for the Kafka cluster to end what earlier exporters left open")
+        self._note(
+            "waiting for the Kafka cluster to end transactions that earlier exporters left open"
+        )
         self._producer = UnitProducer(
             context.export, self.unit, context.topic, self.stop, self._note
         )
@@ -218,7 +220,7 @@ class UnitRun:
         fenced_s = time.monotonic()
         self._taken = taken = take_over(context, self.shards)
         spent = (
-            f"{fenced_s - begun_s:.1f} s to end what was left open,"
+            f"{fenced_s - begun_s:.1f} s to end open transactions,"
             f" {time.monotonic() - fenced_s:.1f} s to read the ends of its partitions"
         )
         _log.info("%s: unit %d was taken over: %s", context.export.group, self.unit, spent)

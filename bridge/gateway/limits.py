@@ -30,7 +30,7 @@ send five without waiting. More wait in the socket, but for small ones."""
 
 SMALL_REQUESTS_AHEAD_MAX: Final = 255
 SMALL_REQUESTS_AHEAD_BYTES: Final = 64 << 10
-"""As long as they have no more bytes together, so many may be read ahead. librdkafka asks for the
+"""Bytes that may be read ahead, for all of them together. librdkafka asks for the
 offsets of each partition by itself, thousands of times without waiting: requests that were read
 together share a look at the store."""
 

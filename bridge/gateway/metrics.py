@@ -79,7 +79,7 @@ class GatewayMetrics(Collector):
         if self._files is not None:
             files = CounterMetricFamily(
                 "cellfeed_gateway_block_files",
-                "What happened to blocks in files.",
+                "Blocks in files, by event.",
                 labels=["event"],
             )
             for event, count in asdict(self._files.counts).items():

@@ -1,5 +1,5 @@
-"""What was done to a trigger by hand: who, when, what, why, and from where to where. Entries are
-only ever added.
+"""What was done to a trigger by hand: author, time, change, reason, and offsets before and after.
+Entries are only ever added.
 
 An entry is written in the same commit as its deed. So neither is there without the other.
 

@@ -116,9 +116,10 @@ class Trimming:
         for shard in shards:
             if below is not None and below > limits[shard]:
                 raise InvalidLocation(
-                    f"shard {shard} cannot be trimmed below {below}: only what lies below"
-                    f" {limits[shard]} may go now (what is not on every minion yet, and what other"
-                    " clusters still buffer, may not)"
+                    f"shard {shard} cannot be trimmed below {below}: only cells below"
+                    f" {limits[shard]} may go now (cells that are not on every minion yet,"
+                    " and cells that"
+                    " other clusters still buffer, may not)"
                 )
             end = (
                 below

@@ -146,7 +146,8 @@ def check_version(
     """Raises IncompatibleSchema when the schema may not be the next version."""
     if len(stored.versions) >= VERSIONS_MAX:
         raise IncompatibleSchema(
-            f"column {column} has {VERSIONS_MAX} versions of its schema, and no more are possible"
+            f"column {column} has {VERSIONS_MAX} versions of its schema, and further ones"
+            " are not possible"
         )
     earlier = [(version.number, body_schema(version.body).root) for version in stored.versions]
     if found := next(breaks(schema.root, earlier, compatibility), None):

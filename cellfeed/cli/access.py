@@ -34,8 +34,8 @@ users_app = typer.Typer(
 acls_app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "What users of the Kafka gateways may do: allow, remove, list. Once there is a user or an"
-        " ACL, only what is allowed."
+        "The rights of users of the Kafka gateways: allow, remove, list. Once there is a user or an"
+        " ACL, an ACL must allow each action."
     ),
 )
 
@@ -64,7 +64,7 @@ def add_user(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> Non
     with opened(run_dir) as instance:
         put_user(instance.datastore.state, name, password, is_new=True)
     console.print(
-        f"user {name} is added, and may do what an ACL allows: cellfeed acls allow {name} read"
+        f"user {name} is added, with the rights that ACLs give: cellfeed acls allow {name} read"
         f" topic {instance.datastore.name}"
     )
 
@@ -125,7 +125,7 @@ def remove_one_acl(
     pattern: PatternArgument,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
-    """Take back what was allowed, in the same words."""
+    """Remove ACLs, named in the words that added them."""
     with opened(run_dir) as instance:
         remove_acl(instance.datastore.state, Acl(principal, kind, pattern, operation))
     console.print(f"{principal} may no longer {operation} {kind} {pattern}")
@@ -133,7 +133,7 @@ def remove_one_acl(
 
 @acls_app.command("list")
 def show_acls(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """List what is allowed to whom."""
+    """List the ACLs: users, and their rights."""
     with opened(run_dir) as instance:
         found = list_acls(instance.datastore.state)
     if as_json:

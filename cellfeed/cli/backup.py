@@ -54,7 +54,7 @@ def create_backup(
             "--onto",
             metavar="NAME",
             help=(
-                "Only what has come since this backup of the folder: its name, or `latest`. It must"
+                "Only cells since this backup of the folder: its name, or `latest`. It must"
                 " be kept."
             ),
         ),
@@ -82,7 +82,7 @@ def create_backup(
         float | None,
         typer.Option(
             "--cells-per-s",
-            help="No more than so many cells a second; as fast as it goes when left out.",
+            help="At most so many cells a second; as fast as it goes when left out.",
         ),
     ] = None,
     datastore: DatastoreOption = None,
@@ -95,7 +95,7 @@ def create_backup(
 
     Reads from a minion where there is one, once it has all that is acknowledged by now; fails, and
     names the cells, when that takes longer than half a minute. A backup that was killed is none;
-    the next one removes what it left. Nothing else in the folder is ever removed.
+    the next backup removes its files. Nothing else in the folder is ever removed.
 
     With recipients everything that may hold users' data is encrypted with age before it is written.
     A folder of backups is encrypted or not: one of the other kind is refused (exit code 3), and so

@@ -30,7 +30,7 @@ def prune(
         ),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go; do nothing.")
+        bool, typer.Option("--dry-run", help="List the backups that would be removed; do nothing.")
     ] = False,
     datastore: DatastoreOption = None,
     as_json: JsonOption = False,

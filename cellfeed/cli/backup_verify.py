@@ -35,8 +35,8 @@ def verify_backup(
             "--restore",
             help=(
                 "When it is whole, restore it into a temporary embedded store, too, compare that"
-                " with the backup, and remove it; the newest one with what archived binlogs hold"
-                " beyond it."
+                " with the backup, and remove it; the newest one with the later cells of"
+                " archived binlogs."
             ),
         ),
     ] = False,
@@ -118,8 +118,7 @@ def verify_backup(
             console.print(line, style="red", highlight=False)
     if wrong:
         raise DataDamaged(
-            f"backup {chain[-1].name}, or what is archived beside it, is damaged: it cannot be"
-            " restored"
+            f"backup {chain[-1].name}, or the archive beside it, is damaged: it cannot be restored"
         )
     if not as_json:
         console.print(

@@ -69,7 +69,7 @@ def get(
         typer.Option(
             "--from",
             help=(
-                "Where to read first. A minion takes the load off the master; what it has may be"
+                "Where to read first. A minion takes the load off the master; its cells may be"
                 " stale."
             ),
         ),

@@ -175,7 +175,7 @@ def promote_minion(
     give_up: Annotated[
         list[str] | None,
         typer.Option(
-            "--give-up", help="A node that is gone for good, and what only it held with it."
+            "--give-up", help="A node that is gone for good, with every cell that only it had."
         ),
     ] = None,
     config: ConfigOption = None,
@@ -197,14 +197,16 @@ def rejoin(
         bool,
         typer.Option(
             "--put-again",
-            help="Put again what it never replicated, then make it a copy of the master.",
+            help="Put again the cells that it never replicated, then make it a copy of the master.",
         ),
     ] = False,
     copy: Annotated[
         bool,
         typer.Option(
             "--copy",
-            help="Make it a copy of the master, whatever it holds now (a new or replaced server).",
+            help=(
+                "Make it a copy of the master, and discard its content (a new or replaced server)."
+            ),
         ),
     ] = False,
     config: ConfigOption = None,
@@ -259,8 +261,8 @@ def buffer(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is buffered where, for whom, since when: the ledger of cells that wait for their
-    own cluster."""
+    """Show buffered cells: on which cluster, for which one, since when: the ledger of cells that
+    wait for their own cluster."""
     with _opened(checked_config(config, run_dir)) as datastore:
         counts = engine_of(datastore).drain.counts()
     table = Table(

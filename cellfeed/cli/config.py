@@ -26,7 +26,7 @@ _PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):[^@/]*(?=@)")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The configuration file: check it, show what is in force, print its JSON Schema.",
+    help="The configuration file: check it, show the values in force, print its JSON Schema.",
 )
 
 
@@ -35,7 +35,7 @@ def check(
     file: Annotated[Path, typer.Argument(help="The YAML configuration.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Check a configuration file and say what it would start. Starts nothing."""
+    """Check a configuration file, and list the processes that it starts. Starts nothing."""
     config = load_config(file)
     processes = process_names(config)
     if as_json:

@@ -33,10 +33,7 @@ from cellfeed.store.errors import DictionaryLost, InvalidRequest, NotFound
 
 app = typer.Typer(
     no_args_is_help=True,
-    help=(
-        "Dictionaries: what the bodies of a column have in common, stored once instead of with"
-        " each."
-    ),
+    help=("Dictionaries: the common parts of a column's bodies, stored once instead of with each."),
 )
 NameArgument = Annotated[
     str, typer.Argument(help="A dictionary's name: eight hexadecimal digits, as `list` shows them.")
@@ -251,15 +248,15 @@ def retire(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a dictionary away that holds what it should not: its bodies are stored with another one,
-    and its content goes.
+    """Take away a dictionary with content that must not be stored: its bodies are stored with
+    another one, and its content goes.
 
     Everything else is at work meanwhile. No new body takes it from the start. When the column uses
     it, a new one is trained first. On clusters the bodies are rewritten on each master and
-    replicated. Ten seconds later every node is searched, with what clusters keep of shards that
-    have left them; then the content is removed. Refused (exit code 3) while a body names it. After
-    a promotion, or beside a move, it may end before that. Killed or ended, run it again: it
-    continues. Backups from before hold the content until `cellfeed backup prune` removes
+    replicated. Ten seconds later every node is searched, with the copies that clusters keep of
+    shards that have left them; then the content is removed. Refused (exit code 3) while a body
+    names it. After a promotion, or beside a move, it may end before that. Killed or ended, run it
+    again: it continues. Backups from before hold the content until `cellfeed backup prune` removes
     them; after a restore of one, retire it again. `cellfeed scrub` takes its bytes out of the
     files.
     """

@@ -57,7 +57,7 @@ def run(
     """Export until Ctrl-C or SIGTERM, which end it after the transactions under way.
 
     Any number of these run at once, on any number of hosts, and divide the shards between them. A
-    topic that cannot be exported to is refused with what mends it (exit code 3).
+    topic that cannot be exported to is refused with a remedy (exit code 3).
     """
     from cellfeed.bridge.export.watching import Watching
     from cellfeed.bridge.export.worker import run_exporter
@@ -126,7 +126,7 @@ class _Looks:
         self._bar.update(self._task, completed=completed, total=total)
         if (
             owned and completed >= total and set(owned) == self._owned
-        ):  # no more shards have come since the last look
+        ):  # no further shards have come since the last look
             self._done = True
             self._bar.stop()
         self._owned = set(owned)
@@ -141,8 +141,8 @@ def list_exports(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """List every export that is configured or has ever run: its topic, who works on it, how far it
-    is behind, and what it waits for."""
+    """List every export that is configured or has ever run: its topic, its exporters, how far it
+    is behind, and why it waits."""
     with opened(run_dir, config) as (checked, datastore, coordinator):
         reader = LagReader(datastore, coordinator)
         lags = {lag.group.removeprefix(EXPORTS): lag for lag in map(reader.read, reader.exports())}

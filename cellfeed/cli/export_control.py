@@ -51,12 +51,12 @@ def resume(
     name: NameArgument,
     reason: Annotated[
         str, typer.Option("--reason", help="Why; kept.")
-    ] = "what it was paused for is done",
+    ] = "the reason for the pause is gone",
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Resume a paused export behind what its partitions hold."""
+    """Resume a paused export behind the last records of its partitions."""
     with opened(run_dir, config) as instance:
         resume_group(name, EXPORTS + name, instance, reason, as_json=as_json)
 
@@ -69,11 +69,11 @@ def forget(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget an export that is not to run any more: what was settled when it began, its offsets,
-    its parked cells.
+    """Forget an export that is not to run any more: its terms, its offsets, its parked
+    cells.
 
     Trims do not wait for it any longer, and its name is free for another view, format or topic. The
-    topic and what is in it stay. Stop its exporters first; take it out of the configuration first
+    topic and its records stay. Stop its exporters first; take it out of the configuration first
     if its cluster is gone for good.
     """
     from cellfeed.bridge.export.forgetting import forget_export

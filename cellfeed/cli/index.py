@@ -91,7 +91,7 @@ def build(
     """Wait until the newest version of an index is complete and answers queries, with a progress
     bar; does the work itself where no index worker runs.
 
-    Ctrl-C ends the waiting; what is built stays, and building resumes from there the next time.
+    Ctrl-C ends the waiting; the built part stays, and building resumes from there the next time.
     """
     with opened(run_dir, config) as instance:
         catalog = instance.datastore.indexes.catalog
@@ -137,9 +137,7 @@ def _wait_until_built(instance: Opened, name: str, record: VersionRecord) -> Non
                     task, total=now.cells_total, completed=now.cells_total - now.cells_behind
                 )
                 if thread is not None and not thread.is_alive():
-                    raise InvalidRequest(
-                        "the build has ended before it was complete; see what it logged"
-                    )
+                    raise InvalidRequest("the build has ended before it was complete; see its log")
                 stop.wait(_POLL_S)
             bar.update(task, completed=bar.tasks[task].total)
     finally:
@@ -253,7 +251,7 @@ def query(
     cursor: Annotated[
         str | None,
         typer.Option(
-            "--cursor", help="Continue behind an answer: what it said, everything else unchanged."
+            "--cursor", help="Continue behind an answer: this version, everything else unchanged."
         ),
     ] = None,
     field: Annotated[

@@ -75,8 +75,8 @@ def up(
         ),
     ] = False,
 ) -> None:
-    """Start an instance: HTTP workers, Kafka gateway, and what else the configuration names. Ctrl-C
-    ends it."""
+    """Start an instance: HTTP workers, Kafka gateway, and everything else the configuration names.
+    Ctrl-C ends it."""
     directory = RunDir(run_dir)
     options = UpOptions(datastore, port, kafka_port, registry_port)
     checked = options.applied(load_config(config))
@@ -163,7 +163,7 @@ def run(
     name: Annotated[str, typer.Argument(help="The process's name in the configuration.")],
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
-    """Run one process of an instance in the foreground (what `up` starts; for other
+    """Run one process of an instance in the foreground (as `up` does; for other
     supervisors)."""
     from cellfeed.instance.process import run_process  # up and down open no store
 

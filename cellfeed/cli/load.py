@@ -49,7 +49,7 @@ def load(
         str, typer.Option("--ref-key", help="A number, or the field that holds it.")
     ] = "1",
     file_format: Annotated[
-        FileFormat | None, typer.Option("--format", help="Told by the file's name when left out.")
+        FileFormat | None, typer.Option("--format", help="The file's name decides when left out.")
     ] = None,
     field_types: Annotated[
         str,

@@ -76,13 +76,13 @@ def show_end(
         errors.print(
             f"stopped: more than {max_errors:,} errors (--max-errors). Lines behind"
             f" {report.stopped_behind:,} were not tried. Correct the file or the options, and run"
-            " it again: what is stored stays",
+            " it again: stored cells stay",
             style="red",
             highlight=False,
         )
     elif broken_off:
         errors.print(
-            "broken off: what is counted here stays; run the same command again to finish",
+            "broken off: the cells counted here stay; run the same command again to finish",
             style="red",
             highlight=False,
         )

@@ -122,7 +122,8 @@ def restore(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="With --row-key or --shard: count what would be put; put nothing."
+            "--dry-run",
+            help="With --row-key or --shard: count the cells that would be put; put nothing.",
         ),
     ] = False,
     from_history: Annotated[

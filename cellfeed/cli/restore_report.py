@@ -83,7 +83,7 @@ def print_restored(
         )
     for reader in back:
         console.print(
-            f"runs again from {reader.shard}:{reader.location}: {reader.name} (what it parked since"
-            " the backup is not in it)",
+            f"runs again from {reader.shard}:{reader.location}: {reader.name} (cells that it parked"
+            " since the backup are not in it)",
             highlight=False,
         )

@@ -202,7 +202,7 @@ def unfit(
     for group, shard, added_id in behind:
         console.print(
             f"group {group} has read on behind {shard}/{added_id}: set it back to {added_id} there"
-            " if it needs what was left out",
+            " if it needs the cells that were left out",
             highlight=False,
         )
 

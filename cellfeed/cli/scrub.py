@@ -21,7 +21,7 @@ def scrub(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the files of a datastore again, without what was erased or trimmed before.
+    """Write the files of a datastore again, without the bytes of erased and trimmed cells.
 
     Embedded: the instance has to be down. It takes the room of the largest file once more, and some
     seconds a gigabyte.

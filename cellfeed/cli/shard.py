@@ -179,12 +179,12 @@ def diff(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare what nodes have of shards: minions with their master, source and target of a move,
-    what is kept of one that was moved.
+    """Compare the copies of shards on nodes: minions with their master, source and target of a
+    move, the copy that is kept of a moved shard.
 
     By digests that the servers make of ranges of ids; the first cells that differ are named, with
-    what differs. Everything may be at work meanwhile. Exits with 1 when a node differs, or does not
-    answer.
+    their differences. Everything may be at work meanwhile. Exits with 1 when a node differs, or
+    does not answer.
     """
     equal = True
     with _opened(config, run_dir) as moving, progress_bar() as bar:
@@ -226,11 +226,11 @@ def clean(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop what clusters still keep of shards that were moved away from them. Nobody reads it;
+    """Drop the copies that clusters keep of shards that were moved away. Nobody reads them;
     afterwards it is gone.
 
     It is compared first, with every node that serves the shard now. While one of those lacks a
-    cell, or has another one, than what is kept in good order, nothing is dropped (exit code 3):
+    cell, or has another one, than the kept copy in good order, nothing is dropped (exit code 3):
     `cellfeed shard diff` names it.
     """
     with _opened(config, run_dir) as moving:
@@ -256,7 +256,7 @@ def rebalance(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would move; do nothing.")
+        bool, typer.Option("--dry-run", help="List the shards that would move; do nothing.")
     ] = False,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,

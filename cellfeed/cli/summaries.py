@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 SUMMARIES: Final = {
-    "up": "Start an instance: HTTP workers, Kafka gateway, and what else the configuration names.",
+    "up": (
+        "Start an instance: HTTP workers, Kafka gateway, and everything else the"
+        " configuration names."
+    ),
     "down": "End an instance: every process drains and stops.",
     "start": "Bring back one process of an instance, on the ports that it had.",
     "status": "Show an instance: processes, logs, consumer groups and triggers with their lag.",
@@ -23,7 +26,7 @@ SUMMARIES: Final = {
         "beside live writes."
     ),
     "trim": (
-        "Let the logs of shards begin later: what lies before is gone, for readers of the log "
+        "Let the logs of shards begin later: earlier cells are gone, for readers of the log "
         "and for reads by key, and cannot be brought back."
     ),
     "restore": (
@@ -33,7 +36,7 @@ SUMMARIES: Final = {
         "Erase a row: the bodies of all its cells are taken away for good, in every column and "
         "version; nothing brings them back."
     ),
-    "scrub": "Write the files of a datastore again, without what was erased or trimmed before.",
+    "scrub": "Write the files of a datastore again, without the bytes of erased and trimmed cells.",
     "rebalance": (
         "Move shards until every cluster has as many, with as few moves as that takes; or until"
         " one is drained."
@@ -43,12 +46,11 @@ SUMMARIES: Final = {
         "and prove that nothing was lost."
     ),
     "run": (
-        "Run one process of an instance in the foreground (what `up` starts; for other "
-        "supervisors)."
+        "Run one process of an instance in the foreground (as `up` does; for other supervisors)."
     ),
     "triggers": (
-        "Triggers: run workers, see how far each is and why, pause, resume, reset, and what was"
-        " done by hand."
+        "Triggers: run workers, see how far each is and why, pause, resume, reset, and the changes"
+        " made by hand."
     ),
     "export": "Exports: the log in a Kafka cluster, exactly once.",
     "parked": (
@@ -57,17 +59,18 @@ SUMMARIES: Final = {
     ),
     "offsets": "Offsets of a trigger or consumer group: show them; set where it resumes.",
     "cluster": "Make and look after clusters of MariaDB servers.",
-    "config": ("The configuration file: check it, show what is in force, print its JSON Schema."),
+    "config": (
+        "The configuration file: check it, show the values in force, print its JSON Schema."
+    ),
     "shard": "See where shards are, and move them between clusters while everything runs.",
     "dictionary": (
-        "Dictionaries: what the bodies of a column have in common, stored once instead of with "
-        "each."
+        "Dictionaries: the common parts of a column's bodies, stored once instead of with each."
     ),
     "backup": (
         "Back a datastore up into files, and look after them; `cellfeed restore` brings one back."
     ),
     "users": "Users of the Kafka gateways: add, list, remove, give another password.",
-    "acls": "What users of the Kafka gateways may do: allow, remove, list.",
+    "acls": "The rights of users of the Kafka gateways: allow, remove, list.",
     "warehouse": "The warehouse table: SQL over it, and how far it has come.",
     "index": "Secondary indexes: find rows by the fields of their cells.",
     "schemas": (

@@ -82,7 +82,7 @@ def resume(
     group: GroupArgument,
     reason: Annotated[
         str, typer.Option("--reason", help="Why; kept in the trigger's history.")
-    ] = "what it was paused for is done",
+    ] = "the reason for the pause is gone",
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
@@ -198,7 +198,8 @@ def show_history(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what was done to a trigger by hand: who, when, what, why, and from where to where."""
+    """Show the changes made to a trigger by hand: author, time, change, reason, and offsets before
+    and after."""
     with opened(run_dir, config) as instance:
         must_exist(group, instance, done_by_hand=True)
         deeds = history(instance.datastore.state, group)

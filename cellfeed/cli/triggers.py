@@ -24,8 +24,8 @@ from cellfeed.store.errors import InvalidRequest
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Triggers: run workers, see how far each is and why, pause, resume, reset, and what was"
-        " done by hand."
+        "Triggers: run workers, see how far each is and why, pause, resume, reset, and the changes"
+        " made by hand."
     ),
 )
 
@@ -50,7 +50,7 @@ def run(
             "--processes",
             min=1,
             max=64,
-            help="Worker processes on this host; 1, or what the entry says.",
+            help="Worker processes on this host; 1, or the entry's value.",
         ),
     ] = None,
     config: ConfigOption = None,
@@ -77,7 +77,7 @@ def run(
             "--threads",
             min=1,
             max=256,
-            help="Shards that a worker runs at the same time; 8, or what the entry says.",
+            help="Shards that a worker runs at the same time; 8, or the entry's value.",
         ),
     ] = None,
     lease_s: Annotated[
@@ -86,7 +86,7 @@ def run(
             "--lease-s",
             min=0.2,
             max=300,
-            help="Seconds that the shards of a killed worker wait; 10, or what the entry says.",
+            help="Seconds that the shards of a killed worker wait; 10, or the entry's value.",
         ),
     ] = None,
     settings: Annotated[
@@ -101,8 +101,8 @@ def run(
     """Run trigger workers until Ctrl-C or SIGTERM, which end them after the cells under way: no
     cell is run again because of it.
 
-    Any number of these run at once, on any number of hosts, and share the shards; what they share
-    is named by the configuration: the datastore and the coordination. A worker that dies is started
+    Any number of these run at once, on any number of hosts, and share the shards; the configuration
+    names their shared settings: the datastore and the coordination. A worker that dies is started
     again.
     """
     from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
@@ -135,8 +135,8 @@ def list_triggers(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """List every trigger that has ever run: what it follows, who works on it, how far it is behind,
-    and what it waits for."""
+    """List every trigger that has ever run: the column it follows, its workers, how far it is
+    behind, and why it waits."""
     with opened(run_dir, config) as (_, datastore, coordinator):
         reader = LagReader(datastore, coordinator)
         lags = [reader.read(group) for group in reader.groups()]

@@ -48,24 +48,30 @@ def trim(
         typer.Option(
             "--although",
             metavar="GROUP",
-            help="This group may miss what goes; may be given several times.",
+            help="This group may miss the trimmed cells; may be given several times.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Say what would go, and who still needs it; do nothing."),
+        typer.Option(
+            "--dry-run",
+            help="Count the cells that would go, and name the groups that need them; do nothing.",
+        ),
     ] = False,
     reason: Annotated[
         str, typer.Option("--reason", help="Why; kept in the history of trims.")
     ] = "not given",
     history: Annotated[
-        bool, typer.Option("--history", help="Show the trims that were done: who, when, what, why.")
+        bool,
+        typer.Option(
+            "--history", help="Show the trims that were done: author, time, range, reason."
+        ),
     ] = False,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the logs of shards begin later: what lies before is gone, for readers of the log and for
+    """Let the logs of shards begin later: earlier cells are gone, for readers of the log and for
     reads by key, and cannot be brought back.
 
     Refused (exit code 3) while a reader still needs a cell that would go: a trigger, an index, an
@@ -105,7 +111,7 @@ def _check(
     if bool(shard) == all_shards:
         raise InvalidRequest("say which shards: --shard N (once for each), or --all")
     if (below is None) == (older_than is None):
-        raise InvalidRequest("say what goes: --below ID, or --older-than AGE")
+        raise InvalidRequest("name the cells that go: --below ID, or --older-than AGE")
     if below is not None and all_shards:
         raise InvalidRequest(
             "--below is an added_id of one shard, every log has its own: name the shard with"

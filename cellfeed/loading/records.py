@@ -46,7 +46,7 @@ def format_of(path: Path) -> FileFormat:
     found = _BY_SUFFIX.get(path.suffix.lower())
     if found is None:
         raise InvalidRequest(
-            f"{path}: the name does not tell the format; known endings are {', '.join(_BY_SUFFIX)},"
+            f"{path}: the name does not show the format; known endings are {', '.join(_BY_SUFFIX)},"
             " or name one with --format"
         )
     return found

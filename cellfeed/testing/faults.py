@@ -171,7 +171,7 @@ class PausedWorker(CellFault):
         return (
             None
             if self.fenced
-            else "what the paused worker saved when it woke up was never refused"
+            else "the save of the paused worker after it woke up was never refused"
         )
 
 

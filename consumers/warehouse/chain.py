@@ -146,8 +146,8 @@ def recover_shard(chain: ShardChain) -> None:
         if file is None:
             continue
         with file:
-            # Its owner is dead and can commit no more, so what the chain says from here on is
-            # final.
+            # Its owner is dead and cannot commit any longer, so the chain is final from here
+            # on.
             chain.refresh()
             named = [commit for commit in chain.commits if commit.staged == path.name]
             failpoint("warehouse.recover.before_remove")

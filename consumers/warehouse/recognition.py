@@ -50,7 +50,7 @@ class Recognition:
                 cluster_id, WarehouseTable(self._directory).last_rows, self._record_at
             )
         except (KafkaException, Unavailable) as error:
-            _log.warning("%s is not asked who it is: %s", self._topic, error)
+            _log.warning("%s is not asked for its identity: %s", self._topic, error)
             return False
         self.is_recognised = True
         return True

@@ -66,7 +66,7 @@ class TableSource:
         """
         if not cluster_id or _NAME.fullmatch(cluster_id) is None:
             raise Unavailable(
-                f"the Kafka cluster does not say who it is: its cluster id is {cluster_id!r}"
+                f"the Kafka cluster does not report its identity: its cluster id is {cluster_id!r}"
             )
         if cluster_id in (known := self.known()):
             return cluster_id

@@ -61,7 +61,7 @@ def check_name(engine: Engine, base: Backup) -> None:
 
 def check_history(engine: Engine, base: Backup) -> None:
     """Raises ProtectData for a backup of another history."""
-    cure = "An increment holds only what comes behind its base. Take a full backup, without --onto"
+    cure = "An increment holds only the cells behind its base. Take a full backup, without --onto"
     refuse_other_history(
         f"nothing backed up: backup {base.name}",
         base.manifest.history.history_id,
@@ -108,8 +108,8 @@ def check_same_store(
         proofs += proven is True
     if not proofs and any(log.watermark for log in base.manifest.logs):
         raise ProtectData(
-            f"nothing that backup {base.name} ends with is left in the store: every log was trimmed"
-            " beyond it, so nobody can tell whether the store is the one that it was taken of."
+            f"no cell that ends backup {base.name} is left in the store: every log was trimmed"
+            " beyond it, so nothing shows whether the store is the one that it was taken of."
             " Take a full backup, without --onto"
         )
 

@@ -63,9 +63,7 @@ def check_files(chain: Sequence[Backup], shard: int | None = None) -> list[str]:
             if size != file.bytes:
                 wrong.append(f"{backup.name}/{file.name}: {size} bytes, {file.bytes} were written")
             elif digest.hexdigest() != file.sha256:
-                wrong.append(
-                    f"{backup.name}/{file.name}: its content is not what was written (SHA-256)"
-                )
+                wrong.append(f"{backup.name}/{file.name}: its content differs from its SHA-256")
     return wrong
 
 

@@ -122,7 +122,7 @@ def create(
         remove(folder, rests)
         for each in rests:
             _log.warning(
-                "removed from %s what a backup has left that was killed: %s", folder.place, each
+                "removed from %s the files of a backup that was killed: %s", folder.place, each
             )
         chain = folder.chain(onto) if onto is not None else []
         if onto is not None:

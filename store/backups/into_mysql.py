@@ -154,8 +154,9 @@ class MySqlRestore:
             raise ProtectData(
                 f"{self._server}: nothing restored: {what}, and a backup goes into empty storage"
                 " only. Name other servers in the configuration, or drop the databases"
-                f" {self._meta} and {self._layout.database(0)} … on every node, if what they hold"
-                " may be lost"
+                f" {self._meta} and {self._layout.database(0)} … on every node, if their"
+                " content may"
+                " be lost"
             )
 
     def dictionaries(self, dictionaries: Sequence[Dictionary], turns: Sequence[BackedTurn]) -> None:

@@ -155,8 +155,8 @@ def point_in_time(covered: Covered, trims: Iterable[Trim]) -> Point:
             )
     if proofs and not any(proofs):
         raise ProtectData(
-            f"nothing restored: nothing that backup {before.name} ends with is left in"
-            f" {behind.name}, so nobody can tell whether they are of one store. Restore one of them"
+            f"nothing restored: no cell that ends backup {before.name} is left in"
+            f" {behind.name}, so nothing shows whether they are of one store. Restore one of them"
             " as a whole, with --backup"
         )
     manifest = msgspec.structs.replace(

@@ -58,6 +58,6 @@ def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> No
     )
     raise ProtectData(
         f"nothing restored: backup {chain[-1].name} ends at {ends}, and readers have come further:"
-        f" {named}. Restore a newer backup; or, if what lies between is lost for good, let the ids"
-        " continue above what they have read: --readers-ahead raise-epoch"
+        f" {named}. Restore a newer backup; or, if the cells between are lost for good, let the ids"
+        " continue above those that they have read: --readers-ahead raise-epoch"
     )

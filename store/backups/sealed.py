@@ -38,7 +38,7 @@ def unseal(content: bytes, kind: type[T], what: str) -> T:
     the file in errors."""
     line, _, rest = content.partition(b"\n")
     if rest != sha256(line).hexdigest().encode() + b"\n":
-        raise DataDamaged(f"{what} is damaged: it is not what its SHA-256 says")
+        raise DataDamaged(f"{what} is damaged: its content differs from its SHA-256")
     try:
         version = msgspec.json.decode(line, type=dict[str, object]).get("format_version")
         if version not in FORMATS:

@@ -242,7 +242,7 @@ class GroupCommitWriter:
             if len(results) != len(cells):
                 raise OutcomeUnknown(
                     f"the engine gave {len(results)} results for {len(cells)} cells; put the same"
-                    " cells again to learn what was written"
+                    " cells again to learn their outcome"
                 )
         except BaseException as error:  # the callers must hear of it, whatever it is
             self._failed(group, error)
@@ -268,7 +268,9 @@ class GroupCommitWriter:
             hook(*args, **kwargs)
         except Exception as error:
             self._hook_failed.warn(
-                "the cells are stored, but what follows a commit failed: %r", error, exc_info=error
+                "the cells are stored, but a step after the commit failed: %r",
+                error,
+                exc_info=error,
             )
 
 

@@ -75,7 +75,7 @@ def train(column_name: str, samples: Sequence[Sample]) -> Trained:
     if min(len(samples), len(row_keys)) < SAMPLES_MIN:
         raise NotWorthIt(
             f"{len(samples)} bodies of {len(row_keys)} row keys; it takes {SAMPLES_MIN} of each to"
-            " tell what many of them share"
+            " find their common parts"
         )
     # Which row keys share a value is looked at in all samples, the dictionary is trained on every
     # other one.

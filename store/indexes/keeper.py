@@ -15,8 +15,8 @@ A batch is of one shard, or of several that keep up with their logs
 they have in common.
 
 Where the log marks a row as erased, the keeper takes its entries out
-(:mod:`cellfeed.store.indexes.erased`). It makes no more entries of the row, even if the row still
-has bodies.
+(:mod:`cellfeed.store.indexes.erased`). It makes no further entries of the row, even if the row
+still has bodies.
 
 **Overtaken.** Merges may be late, and by any process. Entries of cells that were trimmed or erased
 since they were read may not be merged: so a batch is written under the fence of its shard, read

@@ -371,7 +371,6 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 def _current(record: IndexRecord) -> VersionRecord:
     if record.current is None:
         raise StorageUnavailable(
-            f"index {record.name!r} is still being built (cellfeed index status tells how far"
-            " it is)"
+            f"index {record.name!r} is still being built (see cellfeed index status)"
         )
     return record.current

@@ -1,6 +1,6 @@
 """The gateway and a real broker that has the same log are asked the same things, in every version
 that both speak. Their answers are equal but for ``DIFFERENCES``, each with its reason; one that is
-seen no more has to leave the list.
+no longer seen has to leave the list.
 
 What names a process (addresses, node ids, the cluster's and topics' ids, ids of members,
 directories) is compared by its place, not by its value; so are sizes, and generations: a gateway's

@@ -282,7 +282,7 @@ def test_c8_nobody_has_to_be_there_when_it_goes_back(fleet: Fleet) -> None:
     looker = fleet.process()
     reason = reached(lambda: changed_lineage(fleet.state, looker, GROUP))
     assert reason is not None
-    assert "it went back in time: it lacks what 1 of 2 processes wrote to it last" in reason
+    assert "it went back in time: it lacks the last writes of 1 of 2 processes" in reason
     accept(fleet.state, looker, GROUP, "trips")
     assert changed_lineage(fleet.state, looker, GROUP) is None
     assert claimed(looker, "b")[1].token > claim.token

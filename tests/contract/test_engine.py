@@ -577,7 +577,7 @@ def test_e15_a_trimmed_triple_is_put_anew_with_a_new_id_and_then_kept(engine: En
 def test_e15_nothing_beyond_the_end_of_the_log_is_trimmed(engine: Engine) -> None:
     logged(engine, 3)
     assert engine.trim_limits([0, 1]) == {0: 0, 1: 3}
-    with pytest.raises(InvalidLocation, match="only what lies below 3"):
+    with pytest.raises(InvalidLocation, match="only cells below 3"):
         engine.trim(1, 4)
     with pytest.raises(UnknownShard):
         engine.trim(SHARDS, 0)

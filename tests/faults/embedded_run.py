@@ -1,5 +1,5 @@
-"""Fault runs on the files of an embedded store: a worker process takes puts while it may open no
-more files, its disk is full, or its files are replaced.
+"""Fault runs on the files of an embedded store: a worker process takes puts while it may not open
+further files, its disk is full, or its files are replaced.
 
 Each cell is put once. Afterwards the worker is killed, and a process that begins afresh reads the
 log: nothing acknowledged is lost (I1), nothing stands twice or elsewhere (I2, I4, I5, I7), and

@@ -4,7 +4,7 @@ fail (``export_faults.py``); afterwards the topic is compared with the log from 
 I15: each partition equals its shard's log, in order, nothing twice; a reader of committed records
 that is there all the time sees nothing else. I17: the digests of both sides are equal. I21: after a
 fault has healed, every cell that was put before is exported in time, and a rolling restart holds no
-partition up. I22: an exporter that waits for its cluster needs no more memory.
+partition up. I22: the memory of an exporter that waits for its cluster stays as it is.
 """
 
 from __future__ import annotations

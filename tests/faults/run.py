@@ -73,7 +73,7 @@ CATCH_UP_S = 60.0
 PUT_PAUSE_S = 0.004
 PUT_PAUSE_BRIEF_S = 0.1
 """What each of the four writers waits behind a put: in the suite some forty cells a second are
-under way when a fault comes, and no more. Eight processes handle each."""
+under way when a fault comes, not more. Eight processes handle each."""
 
 INDEX = parse_definition(
     """

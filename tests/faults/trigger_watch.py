@@ -116,7 +116,7 @@ class Watch(threading.Thread):
 
 
 class Feeder(threading.Thread):
-    """Puts trips, so many a second, until there are no more."""
+    """Puts trips, so many a second, until all are put."""
 
     def __init__(
         self, datastore: Datastore, trips: Sequence[Sequence[CellToPut]], per_s: float
@@ -150,7 +150,7 @@ class Feeder(threading.Thread):
         self._burst += trips
 
     def stop(self) -> None:
-        """Puts no more."""
+        """Stops putting."""
         self._trips = self._trips[: len(self.put_at_ns)]
         self._hurry.set()
         if self.ident is not None:

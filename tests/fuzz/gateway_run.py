@@ -383,7 +383,7 @@ def _alive(gateway: GatewayProcess, process: psutil.Process, log: Path) -> Viola
 
 @contextmanager
 def _half_way_peers(port: int, seed: int) -> Iterator[list[socket.socket]]:
-    """Peers that begin a frame and send no more, each with its own idea of how long it is."""
+    """Peers that begin a frame and then send nothing, each with its own idea of how long it is."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         peers = []

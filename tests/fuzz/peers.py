@@ -128,7 +128,7 @@ async def _within(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _whole(link: _Link, data: bytes, _chance: random.Random) -> bool:
-    """The peer then says that no more comes, so whatever was sent the gateway has to let go."""
+    """The peer then ends its side, so the gateway has to let it go after any bytes."""
     link.writer.write(data)
     return await _ended(link, data)
 

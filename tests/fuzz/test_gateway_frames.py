@@ -136,8 +136,8 @@ def test_every_length_of_a_valid_frame_is_found_and_can_lie() -> None:
 def test_a_group_reads_every_record_while_peers_stop_half_way(
     gateway: GatewayProcess, tmp_path: Path
 ) -> None:
-    """Two hundred peers that began a frame and sent no more, each with its own idea of how long it
-    is."""
+    """Two hundred peers that began a frame and then sent nothing, each with its own idea of how
+    long it is."""
     chance = random.Random(SEED)
     expected = expected_records(tmp_path / "store")["trips"]
     rss_before = gateway.process.memory_info().rss

@@ -123,8 +123,8 @@ def make_cluster(
 
 @contextmanager
 def lone_server(shards: int) -> Iterator[MariaDB]:
-    """A server that is a cluster by itself, with all shards: what follows a store over the network
-    needs no more. Gone at the end."""
+    """A server that is a cluster by itself, with all shards: a follower of a store over the
+    network needs nothing else. Gone at the end."""
     with bare_servers(1) as [server]:
         admin = ClusterServers(
             LONE_CLUSTER, DATASTORE, shards, {LONE_NODE: MySqlServer(server.url)}, semi_sync=False

@@ -138,7 +138,7 @@ class ZooKeeperClient(ABC):
                 self.ensure(path.rpartition("/")[0])
             else:
                 return
-        raise Unavailable(f"ZooKeeper: {path} could not be made: somebody deletes what is above it")
+        raise Unavailable(f"ZooKeeper: {path} could not be made: somebody deletes a parent of it")
 
     def discard(self, paths: Sequence[str]) -> None:
         """Deletes znodes without children, those that exist, each by itself."""

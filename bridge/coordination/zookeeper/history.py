@@ -93,7 +93,7 @@ of the state table; a process that saves nothing makes none."""
 
 _TRIES_MAX: Final = 50
 _CHANGES: Final = (
-    "ZooKeeper could not be compared with what is known of it: it changes, or is connected again,"
+    "ZooKeeper could not be compared with its recorded history: it changes, or is connected again,"
     " all the time"
 )
 
@@ -273,9 +273,7 @@ class ZooKeeperHistory:
         self, era: Era, found: Era | None, witnesses: Mapping[str, StateEntry]
     ) -> str | None:
         if found is None:
-            return (
-                "it came back empty, is another one, or somebody deleted what cellfeed keeps in it"
-            )
+            return "it came back empty, is another one, or somebody deleted cellfeed's nodes in it"
         if found != era:
             return "it went back in time, or is another one: it has the history of another time"
         paths = [
@@ -287,14 +285,14 @@ class ZooKeeperHistory:
             for each in self._base.get_many(paths, newest=True)
         ]
         if fence is None:
-            return "it went back in time, or somebody deleted what cellfeed keeps in it"
+            return "it went back in time, or somebody deleted cellfeed's nodes in it"
         allowed = [msgspec.json.decode(entry.value, type=list[str]) for entry in witnesses.values()]
         missing = sum(
             (mark or ABSENT) not in each for mark, each in zip(marks, allowed, strict=True)
         )
         return (
-            f"it went back in time: it lacks what {missing} of {len(allowed)} processes wrote to it"
-            " last"
+            f"it went back in time: it lacks the last writes of {missing} of {len(allowed)}"
+            " processes"
             if missing
             else None
         )

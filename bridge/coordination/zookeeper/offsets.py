@@ -149,7 +149,8 @@ class ZooKeeperOffsets:
                 self.entries.finish(group, birth_of(claims[0].token), claims[0])
             except CellfeedError as error:
                 raise OutcomeUnknown(
-                    f"the offsets of group {group!r} are saved, what goes with them is on its way:"
+                    f"the offsets of group {group!r} are saved, the entries that belong to"
+                    " them are on their way:"
                     f" {error}"
                 ) from error
 

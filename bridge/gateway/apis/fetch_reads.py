@@ -124,7 +124,7 @@ async def live_starts(
         try:
             await context.heads.refresh()  # what was put before a read begins is below its "now"
         except Unavailable as away:
-            _log.warning("a read of a topic %s begins with what is known: %s", LATEST, away)
+            _log.warning("a read of a topic %s begins with the last known cells: %s", LATEST, away)
     return {
         (reader.topic, reader.shard): reads.live_from(
             reader, offset, context.heads[reader.shard].watermark

@@ -52,7 +52,8 @@ class FetchSession(Partitions):
         self.epoch = 1
 
     def apply(self, request: FetchRequest) -> None:
-        """What the request names is asked for, what it forgets no more."""
+        """Asks for the partitions that the request names, and no longer for those that it
+        forgets."""
         rows = row_format(request.version)
         for topic, region in request.topics:
             for row in rows.rows(region):

@@ -304,8 +304,8 @@ def acceptance(
 
 
 def accept(state: StateTable, offsets: Offsets, group: str, topic: str) -> None:
-    """From now on the group's offsets are those that the coordination has, and what was kept counts
-    no more."""
+    """Makes the coordination's offsets those of the group, and discards the local
+    copy."""
     state.commit(
         {
             **dict.fromkeys(Footholds(state, group, topic).keys()),

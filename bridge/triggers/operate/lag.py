@@ -87,8 +87,8 @@ class GroupLag(msgspec.Struct, frozen=True):
     takes_nothing: str = ""
     """Why a worker cannot take shards or assign them, while some have no worker."""
     away_because: str = ""
-    """Why the coordination could not be asked: then cells behind are at most so many, by what the
-    datastore and the workers know."""
+    """Why the coordination could not be asked: then cells behind are at most so many, from the
+    knowledge of the datastore and the workers."""
 
     @property
     def without_worker(self) -> int:

@@ -43,7 +43,7 @@ _log = logging.getLogger("cellfeed.triggers")
 _OF_A_GROUP: Final[Sequence[tuple[str, str, Callable[[GroupLag], float]]]] = (
     (
         "cells_behind",
-        "Cells of the log, of whatever column, that the trigger has not come past.",
+        "Cells of the log, of any column, that the trigger has not passed.",
         lambda each: each.cells,
     ),
     ("seconds_behind", "Age of the oldest of them; 0 without one.", lambda each: each.seconds),

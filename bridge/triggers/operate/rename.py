@@ -110,7 +110,7 @@ def has_begun(state: StateTable, group: str) -> bool:
 
 
 def renamed_groups(state: StateTable) -> list[str]:
-    """Names that are in use no more, percent-encoded."""
+    """Names that are no longer in use, percent-encoded."""
     return [each.key.removeprefix(RENAMED) for each in state.list(RENAMED)]
 
 
@@ -165,7 +165,7 @@ def check_earlier(state: StateTable, trigger: Trigger) -> None:
             f"group {old!r} of an earlier version was last {about.function} on column"
             f" {about.column}; {new!r} is {own[1]} on column {own[0]}. If they shared it, each"
             " missed some cells. Say whose its offsets are: cellfeed triggers rename"
-            f" {old} NAME --reason … ({new}, or the group of the other one; what gets no offsets"
+            f" {old} NAME --reason … ({new}, or the group of the other one; a shard without offsets"
             " begins at its start)"
         )
 

@@ -206,8 +206,8 @@ class Reset:
             footholds.moved(taken, locations)
         except CellfeedError as error:
             _log.warning(
-                "the reset is decided; the offsets are saved in ZooKeeper by who works on the"
-                " shards next: %s",
+                "the reset is decided; the offsets are saved in ZooKeeper by the next worker of"
+                " each shard: %s",
                 error,
             )
         failpoint("reset.after_told")

@@ -16,7 +16,7 @@ Saving is fenced: an owner that was overtaken is refused (StaleWriter). Crash po
                                 (:attr:`Position.parking_is_unanswered`): they would be parked
                                 again
     the datastore away too      it raises; nothing more is run before the save has succeeded, so a
-                                death costs what was run since the last save, no more
+                                death costs only the runs since the last save
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ShardRun:
         )
         self._careful_before = context.careful_before
         self._careful_left = CHUNK_CELLS + (self._trigger.batch or 0)
-        """Cells that can have been run since the last save: no more of them were under way."""
+        """Cells that can have been run since the last save: no further ones were under way."""
         self._has_settled_recorded = False
         self._is_outside_sweep = True
 

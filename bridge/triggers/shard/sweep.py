@@ -6,7 +6,7 @@ each cell would cost several times the work itself. A sweep goes over all shards
 (:attr:`ShardRun.is_live`): a few cells to go at most, and nothing amiss. For triggers that can do
 that (:attr:`Trigger.together`).
 
-A sweep is a short cut, and no more. It moves a shard only when the cells before its new place are
+A sweep is only a short cut. It moves a shard only when the cells before its new place are
 done, and **where anything goes wrong, it moves none**: each of its shards has its next chunk to
 itself, which tries, waits, halves, parks and tells as ever. Then it is live again. Crash points:
 

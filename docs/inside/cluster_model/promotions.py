@@ -110,7 +110,7 @@ def _collect(model: Model, state: State, promotion: Promotion) -> Iterator[Step]
         yield "the promotion is refused", state._replace(promotion=None)
         return
     if promotion.planned and model.rules.switch_waits:
-        # The fenced master takes no more commits: a minion has all of it after some time.
+        # The fenced master takes no further commits: a minion has all of it after some time.
         log = state.nodes[promotion.role.master].log
         if not any(model.has(state, node, log) for node in promotion.candidates):
             return

@@ -260,8 +260,8 @@ def open_archive(
         place.write(MARKER, seal(marker))
     if (marker.format_version == ENCRYPTED) != encrypted:
         raise ProtectData(
-            f"{place}: the archive of binlogs is {'not ' if encrypted else ''}encrypted, and what"
-            f" is added would {'' if encrypted else 'not '}be: give the backups a folder of their"
+            f"{place}: the archive of binlogs is {'not ' if encrypted else ''}encrypted, and new"
+            f" pieces would {'' if encrypted else 'not '}be: give the backups a folder of their"
             " own"
         )
     return BinlogArchive(place, marker)

@@ -164,7 +164,7 @@ class BinlogArchiver:
         return self._servers.server(role.master)
 
     def _follow(self, archive: BinlogArchive, stop: threading.Event) -> None:
-        """One master, until it is one no more. Raises StorageUnavailable."""
+        """One master, as long as it is one. Raises StorageUnavailable."""
         master = self._master()
         check_settings(master)
         reached = archive.reached()
@@ -185,7 +185,7 @@ class BinlogArchiver:
                 self._copy(archive, reached, master, begins[-1], stop)
                 return
             except Diverged as error:
-                _log.warning("what follows is archived from an earlier place on: %s", error)
+                _log.warning("later transactions are archived from an earlier place on: %s", error)
             except Purged as error:
                 self._begin(archive, reached, master, str(error))
                 return
@@ -200,7 +200,7 @@ class BinlogArchiver:
         at_us, position = clock_and_position(master)
         if gap:
             _log.error(
-                "a gap in %s: what was committed until now is in no archive. The next increment"
+                "a gap in %s: transactions until now are in no archive. The next increment"
                 " closes it. %s",
                 archive,
                 gap,

@@ -174,7 +174,7 @@ class BinlogStream:
         except OSError as error:
             raise StorageUnavailable(f"{self._server}: its binlog: {error}") from error
         if event is None:
-            raise StorageUnavailable(f"{self._server}: it sends no more of its binlog")
+            raise StorageUnavailable(f"{self._server}: it has stopped sending its binlog")
         return event
 
     def _connect(self, **settings: Any) -> Connection[Any]:

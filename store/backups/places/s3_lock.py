@@ -78,7 +78,7 @@ class S3Lock:
             self._bucket.put(self._key, _FREE, self._etag)
         except FileExistsError as error:
             raise StorageUnavailable(
-                f"{self._place}: another process has taken the lock: what was done is not certain:"
+                f"{self._place}: another process has taken the lock: the outcome is not certain:"
                 " try again"
             ) from error
 

@@ -127,7 +127,7 @@ def heal(clusters: Clusters, found: Underway) -> str | None:
         if note is None or note.source != found.source:
             raise StorageUnavailable(
                 f"cluster {found.target} has no note of a copy of shard {found.shard}: it was"
-                " switched, or what the cluster had was lost"
+                " switched, or the cluster lost its cells"
             )
         bar_switch(source, target)
         failpoint("heal.after_bar")

@@ -41,7 +41,7 @@ class ShardCopy:
             + {
                 "serves": "",
                 "arriving": " (a copy that is being made)",
-                "kept": " (what it keeps)",
+                "kept": " (the kept copy)",
             }[self.kind]
         )
 

@@ -122,7 +122,7 @@ def refuse_loss(
             if each.loses:
                 raise ProtectData(
                     f"nothing dropped: {kept} has the good copy of a cell. {each}. `cellfeed shard"
-                    f" diff --shard {shard}` names what differs; mend the nodes that serve the"
+                    f" diff --shard {shard}` names the differences; mend the nodes that serve the"
                     " shard first (`cellfeed check --repair`)"
                 )
 

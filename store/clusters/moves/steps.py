@@ -90,7 +90,7 @@ class Move:
             )
         if not serves and not fence:
             raise StorageUnavailable(
-                f"no cluster tells that it has shard {self._shard}: the one that has it does not"
+                f"no cluster reports that it has shard {self._shard}: the one that has it does not"
                 " answer, or the configuration lacks it"
             )
         source_name = fence[0] if fence else serves[0]

@@ -216,7 +216,7 @@ class FailoverSupervisor:
             _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
         elif extra.nothing:
             self._copy_to(
-                name, "it holds what was never replicated, and no cell is among it", extra
+                name, "it holds transactions that were never replicated, without any cell", extra
             )
         else:
             self._tell(

@@ -36,7 +36,7 @@ def check_left_out(
         raise ProtectData(
             f"cluster {cluster.name}: {', '.join(heard)} has not caught up with {role.master} since"
             f" it came, and may lack cells that were shown; bring {role.master} back, or continue"
-            " without what only it has by naming it as given up"
+            " without its own cells by naming it as given up"
         )
 
 
@@ -94,8 +94,8 @@ def choose(cluster: ClusterServers, positions: dict[str, Gtid], to: str | None) 
         )
     if to and to not in positions:
         raise ProtectData(
-            f"{to} has not heard of the present epoch of cluster {cluster.name}, so it lacks what"
-            " was written in it"
+            f"{to} has not heard of the present epoch of cluster {cluster.name}, so it lacks the"
+            " writes of that epoch"
         )
     most = max(positions.values(), key=lambda gtid: gtid.sequence)
     chosen = to or next(name for name in positions if positions[name].sequence == most.sequence)

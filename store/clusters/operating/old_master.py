@@ -61,7 +61,7 @@ def hand_over(
             raise StorageUnavailable(
                 f"cluster {cluster.name}: nobody was promoted: {role.master} is at {wanted.text},"
                 f" and after {HANDOVER_S:.0f} s {behind_at}; see why replication lags, or continue"
-                f" without what only {role.master} has by naming it as given up: cellfeed cluster"
+                f" without the cells of {role.master} by naming it as given up: cellfeed cluster"
                 f" promote {cluster.name} --give-up {role.master}"
             )
         time.sleep(_PAUSE_S)

@@ -33,7 +33,7 @@ def cluster_role(cluster: ClusterServers) -> tuple[Role, dict[str, str]]:
     role = newest(role for name, role in roles.items() if name not in foreign)
     if role is None:
         raise StorageUnavailable(
-            f"cluster {cluster.name}: no node tells who is master:"
+            f"cluster {cluster.name}: no node reports a master:"
             f" {'; '.join(silent.values()) or 'it was never made (cluster init)'}"
         )
     return role, silent

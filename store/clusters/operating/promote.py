@@ -110,8 +110,8 @@ def promote(
     master was found to be gone; only if that is still the epoch, and its master still takes no
     writes, is anything done. See the module.
 
-    Raises StaleWriter when that is so no more. Raises ProtectData when cells that were shown could
-    be lost by it, StorageUnavailable when a node that is needed does not answer.
+    Raises StaleWriter when that is no longer so. Raises ProtectData when cells that were shown
+    could be lost by it, StorageUnavailable when a node that is needed does not answer.
     """
     for node in (*give_up, *([to] if to else [])):
         cluster.server(node)
@@ -177,8 +177,8 @@ def _promote(
     candidates = find_candidates(cluster, role, give_up)
     if to and to not in candidates:
         raise ProtectData(
-            f"{to} does not follow {role.master}, and has not heard of its epoch {role.epoch}: what"
-            " it holds may be another history"
+            f"{to} does not follow {role.master}, and has not heard of its epoch {role.epoch}: its"
+            " cells may be of another history"
         )
     for name in candidates:
         check_mariadb(cluster.servers[name])
@@ -201,8 +201,8 @@ def _promote(
             elif was_open and not role.semi_sync:
                 raise StorageUnavailable(
                     f"cluster {cluster.name}: nobody was promoted: {role.master} answers but could"
-                    " not be fenced, so it may acknowledge what no minion has; try again, or"
-                    f" continue without what only it has: cellfeed cluster promote {cluster.name}"
+                    " not be fenced, so it may acknowledge cells that no minion has; try again, or"
+                    f" continue without its cells: cellfeed cluster promote {cluster.name}"
                     f" --give-up {role.master}"
                 )
         positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
@@ -250,7 +250,8 @@ def _refuse_newer(cluster: ClusterServers, role: Role, silent: Collection[str]) 
             and is_same_history(found.history_id, role.history_id)
         ):
             raise StorageUnavailable(
-                f"cluster {cluster.name}: nobody was promoted: {name} has come back and tells epoch"
+                f"cluster {cluster.name}: nobody was promoted: {name} has come back and"
+                " reports epoch"
                 f" {found.epoch}; promote again"
             )
 

@@ -122,8 +122,9 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
         at = role.promotion_after(heard)
         raise HoldsMore(
             f"{node} is at {position(server).text}, and the first master that it has not heard of"
-            f" was at {at or 'a position not known any more'}: {node} holds what was never"
-            " replicated; list it, have it put again and the node cloned with `cellfeed cluster"
+            f" was at {at or 'a position not known any more'}: {node} holds cells that were"
+            " never replicated; list it, have it put again and the node cloned with"
+            " `cellfeed cluster"
             " rejoin --put-again`"
         )
     # Recorded before it follows, so that nobody is shown what only it and the master have while a

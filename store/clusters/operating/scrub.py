@@ -115,7 +115,7 @@ def _scrub(cluster: ClusterServers, name: str, on_step: Callable[[str], None]) -
     done.left += [each for each in left if each is not None]
     if kept:
         done.left.append(
-            f"what is kept of shards that have left the cluster ({', '.join(map(str, kept))}):"
+            f"the kept copies of shards that have left the cluster ({', '.join(map(str, kept))}):"
             " cellfeed shard clean, then scrub again"
         )
     return done

@@ -218,16 +218,16 @@ class BufferDrain:
             try:
                 owners = [count.owner for count in table.counts()]
             except Unavailable as error:
-                _log.info("what %s buffers waits: %s", where, error)
+                _log.info("the buffer of %s waits: %s", where, error)
                 continue
             for owner in owners:
                 try:
                     removed += self._drain(table, owner, older_than_s)
                 except Unavailable as error:
-                    _log.info("what %s buffers for %s waits: %s", where, owner, error)
+                    _log.info("the buffer of %s for %s waits: %s", where, owner, error)
                 except CellfeedError as error:
                     # The others are still drained.
-                    _log.error("what %s buffers for %s cannot be drained: %s", where, owner, error)
+                    _log.error("the buffer of %s for %s cannot be drained: %s", where, owner, error)
         return removed
 
     def forget_row(self, row_key: bytes) -> None:

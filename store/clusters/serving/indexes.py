@@ -335,7 +335,6 @@ def _of_master(cluster: Cluster, read: Callable[[NodeEngine], T]) -> T:
     found, stale = cluster.read(read)
     if stale:
         raise StorageUnavailable(
-            f"cluster {cluster.name}: its master is away or unconfirmed: what is not in the index"
-            " is not known"
+            f"cluster {cluster.name}: its master is away or unconfirmed: its index may lack rows"
         )
     return found

@@ -112,7 +112,8 @@ class ClusteredKeyReads:
         enough: Callable[[list[K], list[T]], bool],
         lasting: Callable[[list[T]], bool] | None,
     ) -> list[T]:
-        """The first of them, up to where one of the clusters had no more room for its own (E26)."""
+        """The first of them, up to the place where one of the clusters had no room left for its own
+        (E26)."""
         results: dict[int, T] = {}
         end = len(keyed)
         for cluster, members in self._grouped(keyed).items():
@@ -127,8 +128,8 @@ class ClusteredKeyReads:
                 # What a minion does not have may still have been acknowledged: "not there" is only
                 # the master's to say.
                 raise StorageUnavailable(
-                    f"cluster {cluster.name}: its master is away or unconfirmed, and what was asked"
-                    " for is not on its minions: absence is not known"
+                    f"cluster {cluster.name}: its master is away or unconfirmed, and the cells are"
+                    " not on its minions: absence is not known"
                 )
             for (index, _), value in zip(members, values, strict=False):
                 results[index] = as_stale(value) if stale else value

@@ -126,8 +126,7 @@ class KnownRole:
                 for node in self.nodes.values()
             )
             raise StorageUnavailable(
-                f"cluster {self.name}: nothing written or read: no node tells who is master:"
-                f" {reasons}"
+                f"cluster {self.name}: nothing written or read: no node reports a master: {reasons}"
             )
         return role
 

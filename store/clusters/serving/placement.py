@@ -139,7 +139,7 @@ class Placement:
                 found.append(shard_map)
         if not found:
             raise StorageUnavailable(
-                f"no cluster tells the shard map (entry {MAP_KEY!r}; made by cellfeed cluster"
+                f"no cluster reports the shard map (entry {MAP_KEY!r}; made by cellfeed cluster"
                 f" init): {'; '.join(reasons)}"
             )
         return merged(sorted(found, key=lambda each: each.version, reverse=True))

@@ -74,7 +74,7 @@ class ClusteredRemovals:
         for name, counts in self._drain.counts().items():
             if isinstance(counts, str):
                 raise StorageUnavailable(
-                    f"nothing trimmed: cluster {name} cannot tell what it buffers for {owners}:"
+                    f"nothing trimmed: cluster {name} cannot report its buffer for {owners}:"
                     f" {counts}"
                 )
             oldest += [each.oldest_at_us for each in counts if each.cells]

@@ -220,8 +220,9 @@ class ShownHeads(KnownRole):
                     else "the configuration does not name it"
                 )
                 raise StorageUnavailable(
-                    f"cluster {self.name}: nothing trimmed: node {name} has not reported what it"
-                    f" has ({why_not or 'it does not follow the master'}); trim when it is back, or"
+                    f"cluster {self.name}: nothing trimmed: node {name} has not reported its"
+                    " counters"
+                    f" ({why_not or 'it does not follow the master'}); trim when it is back, or"
                     " has been given up"
                 )
         members = [views[name] for name in {role.master, *role.minions}]

@@ -179,7 +179,7 @@ class _LogCheck:
                 cell_checksum(*row[:6])  # and its values are those of a cell
                 self._into.without_checksum += 1
                 return None
-            return None if cell_checksum(*row[:6]) == row[6] else "it is not what its checksum says"
+            return None if cell_checksum(*row[:6]) == row[6] else "it does not match its checksum"
         except CellfeedError as error:
             return f"its body cannot be decoded: {error}"
         except _NO_CELL:

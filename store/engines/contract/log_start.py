@@ -25,7 +25,7 @@ def check_scan(
     if (not found or found[0].added_id != location) and location < (start := log_start()):
         raise Trimmed(
             f"location {location} of shard {shard} was trimmed: its log begins at {start}; resume"
-            " there, or at a time, if what is gone is not needed"
+            " there, or at a time, if the trimmed cells are not needed"
         )
 
 
@@ -34,7 +34,7 @@ def check_trim(shard: int, below: int, end: int) -> None:
     trimmed yet."""
     if below > end:
         raise InvalidLocation(
-            f"shard {shard} cannot be trimmed below {below}: only what lies below {end} may go now"
+            f"shard {shard} cannot be trimmed below {below}: only cells below {end} may go now"
         )
 
 

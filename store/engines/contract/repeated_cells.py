@@ -65,7 +65,7 @@ def not_compared(
     return PutResult(
         Outcome.FAILED,
         shard,
-        error=type(error)(f"{cell}, and cannot be compared with what is put: {error}"),
+        error=type(error)(f"{cell}, and cannot be compared with the new cell: {error}"),
     )
 
 

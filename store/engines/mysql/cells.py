@@ -256,6 +256,6 @@ def _unframe(shard: int, frames: bytes) -> list[StoredCell]:
 
 def _damaged(shard: int, added_id: object) -> DataDamaged:
     return DataDamaged(
-        f"the cell at added_id {added_id} of shard {shard} is damaged: it is not what its checksum"
-        f" says. {CURE}"
+        f"the cell at added_id {added_id} of shard {shard} is damaged: it does not match its"
+        f" checksum. {CURE}"
     )

@@ -93,7 +93,10 @@ _LOST: Final = (
     "a crash of the machine would lose commits that were acknowledged, and give their ids to other"
     " cells"
 )
-_HANDED_ON: Final = "a minion that is promoted must be able to hand on what it received as a minion"
+_HANDED_ON: Final = (
+    "a minion that is promoted must be able to hand on the transactions that it received as"
+    " a minion"
+)
 _EVERYWHERE: Final = (
     _Rule("innodb_flush_log_at_trx_commit", "1", _LOST),
     _Rule("sync_binlog", "1", _LOST),
@@ -108,9 +111,7 @@ _EVERYWHERE: Final = (
     _Rule(
         "binlog_format", "ROW", "statements may do something else on a minion than on their master"
     ),
-    _Rule(
-        "binlog_row_image", "FULL", "a minion must be able to tell the row that a change is about"
-    ),
+    _Rule("binlog_row_image", "FULL", "a minion must be able to identify the row of a change"),
 )
 _MARIADB: Final = (
     _Rule("gtid_strict_mode", "ON", "a minion must refuse a history that differs from its own"),
@@ -280,7 +281,7 @@ def _session_problems(connection: Connection[Any]) -> list[Problem]:
                 "sql_log_bin",
                 found.get("sql_log_bin", ""),
                 "ON",
-                "what this session writes would reach no minion",
+                "the writes of this session would reach no minion",
                 fix,
             )
         )

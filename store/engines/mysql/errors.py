@@ -81,7 +81,7 @@ _ADVICE: Final = {
     ER.RECORD_FILE_FULL: "the disk of the server is full, or a tablespace has reached its limit",
     ER.CON_COUNT_ERROR: "the server has no connection left: raise its max_connections",
     _TOO_MANY_USER_CONNECTIONS: "the user has no connection left: raise its limit",
-    _USER_LIMIT_REACHED: "the user has used up what it is granted: raise its limit",
+    _USER_LIMIT_REACHED: "the user has used up its quota: raise its limit",
     ER.LOCK_DEADLOCK: "the transaction gave way to another one",
     ER.LOCK_WAIT_TIMEOUT: (
         "another transaction holds the shard's counter: look for one that was left open"

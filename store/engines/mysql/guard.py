@@ -131,7 +131,7 @@ class Guard:
         role = self._decoded(value)
         if role is None:
             raise ForeignServer(
-                f"{self._server} tells no role: a restore or a copy to it is under way, or it is"
+                f"{self._server} reports no role: a restore or a copy to it is under way, or it is"
                 " another server than it was"
             )
         if role.cluster != cluster or not is_same_history(role.history_id, history_id):

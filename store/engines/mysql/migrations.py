@@ -73,7 +73,7 @@ def schema_version(connection: Connection[Any], server: MySqlServer, layout: Lay
         raise ProtectData(
             f"{server} holds datastore {name!r} with {shards} shards; opened as"
             f" {layout.datastore!r} with {layout.shards} shards. A row key's shard may never"
-            " change: open it with what it was made with"
+            " change: open it with its own settings"
         )
     return version
 

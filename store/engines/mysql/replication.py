@@ -203,7 +203,7 @@ def stop_receiving(server: MySqlServer) -> Gtid:
         )
         if int(result) != 0:
             raise StorageUnavailable(
-                f"{server} has not applied what it received within {APPLY_TIMEOUT_S:.0f} s:"
+                f"{server} has not applied all it received within {APPLY_TIMEOUT_S:.0f} s:"
                 f" {status.error or 'it is still at it'}"
             )
     return position(server)

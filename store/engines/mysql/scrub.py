@@ -231,7 +231,7 @@ class ServerScrub:
         try:
             self._wait(purged, f"readers of the binary log to come to {before}")
         except StorageUnavailable as error:
-            return f"binary log: {error}; see SHOW PROCESSLIST for who reads it, and scrub again"
+            return f"binary log: {error}; see SHOW PROCESSLIST for its readers, and scrub again"
         return None
 
     def begin_relay_log(self) -> None:
@@ -290,7 +290,7 @@ class ServerScrub:
         found = _PURGED.search(str(text))
         if found is None:
             raise StorageUnavailable(
-                f"{self._server}: SHOW ENGINE INNODB STATUS does not tell how far the purge is"
+                f"{self._server}: SHOW ENGINE INNODB STATUS does not show how far the purge is"
             )
         return int(found[1]), int(found[2])
 

@@ -59,8 +59,8 @@ def stored_cell(shard: int, row: tuple[Any, ...]) -> StoredCell:
     except _NO_CELL:
         pass
     raise DataDamaged(
-        f"the cell at added_id {row[0]} of shard {shard} is damaged: it is not what its checksum"
-        f" says. {CURE}"
+        f"the cell at added_id {row[0]} of shard {shard} is damaged: it does not match its"
+        f" checksum. {CURE}"
     )
 
 

@@ -81,8 +81,8 @@ def locate(connection: sqlite3.Connection, shard: int, created_at_us: int) -> in
 def _scanned(
     connection: sqlite3.Connection, shard: int, location: int, limit: int
 ) -> tuple[list[StoredCell], bool]:
-    """The first cells from a location on, as many as one scan may give; and whether there are no
-    more."""
+    """The first cells from a location on, as many as one scan may give; and whether the log ends
+    there."""
     sql = f"SELECT {CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
     cursor = connection.execute(
         sql, (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit)

@@ -145,7 +145,7 @@ def renew_index(cells: SqliteFile) -> None:
     """Makes the next :func:`open_other` make an empty file for indexes. What is there is moved
     aside, its logs first: a log beside another file would be taken for that one's. The caller
     has marked every version of an index as dropped: an empty file has no entries of them. A process
-    that has the old file open writes no more to it."""
+    that has the old file open no longer writes to it."""
     path = cells.path.with_name(INDEX_FILE)
     aside = f"{path}.replaced-{new_history_id()[:8]}"
     for suffix in ("-shm", "-wal", ""):
@@ -172,7 +172,7 @@ def _prepare(
         raise ProtectData(
             f"{path} holds datastore {row[0]!r} with {row[1]} shards in schema version {row[2]};"
             f" opened as {datastore!r} with {shards} shards in version {SCHEMA_VERSION}. A row"
-            " key's shard may never change: open it with what it was made with"
+            " key's shard may never change: open it with its own settings"
         )
     if row is not None and row[2] == SCHEMA_VERSION:
         return  # nothing is made again: a table that is missing here is lost

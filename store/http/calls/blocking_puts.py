@@ -38,7 +38,7 @@ class _Put:
         self.deadline = deadline
         self.request: Together[_Put] | None = None
         """The request that this put's caller has to send."""
-        self.known: PutResult | CellfeedError = OutcomeUnknown("nobody said what came of it")
+        self.known: PutResult | CellfeedError = OutcomeUnknown("nobody reported its outcome")
         """What its shared request came to."""
         self.row: deque[_Put] = deque()
         """The callers of its shared request who were not woken yet."""
@@ -122,7 +122,7 @@ class BlockingPuts:
 
 def _wake_next(row: deque[_Put]) -> None:
     """Wakes the first in the row that still waits; it wakes the next when it runs. Many threads
-    woken at once would fight for the interpreter. One that waits no more, because it was
+    woken at once would fight for the interpreter. One that no longer waits, because it was
     interrupted, may never come here again: so the row continues behind it."""
     while row:
         try:
@@ -151,7 +151,7 @@ def _give_up(shared: _Shared, put: _Put) -> None:
 
 def _appoint(request: Together[_Put] | None) -> None:
     """Wakes the caller who sends it. Under the lock: a caller that gives up sees its request, or is
-    seen to wait no more."""
+    no longer among those that wait."""
     if request is not None:
         request.puts[0].request = request
         request.puts[0].wake()

@@ -15,12 +15,12 @@ from cellfeed.store.clusters.serving.status import ClusterStatus, NodeRole, Node
 _OF_A_CLUSTER: Final[Sequence[tuple[str, str, Callable[[ClusterStatus], float | None]]]] = (
     (
         "leader_epoch",
-        "The leader epoch of the cluster's present master; absent while no node tells it.",
+        "The leader epoch of the cluster's present master; absent while no node reports it.",
         lambda each: each.epoch if each.master else None,
     ),
     (
         "watermark_lag_cells",
-        "Cells committed that no minion holds yet; absent while the master does not tell.",
+        "Cells committed that no minion holds yet; absent while the master does not report it.",
         lambda each: each.lag_cells,
     ),
     (

@@ -81,7 +81,7 @@ class WorkerMetrics(Collector):
             sum_value=self._put_seconds,
         )
         cells = CounterMetricFamily(
-            "cellfeed_http_cells_put", "Cells of puts, by what they came to.", labels=["outcome"]
+            "cellfeed_http_cells_put", "Cells of puts, by outcome.", labels=["outcome"]
         )
         for outcome, count in self._cells.items():
             cells.add_metric([outcome.value], count)

@@ -194,8 +194,9 @@ def _put_many() -> dict[str, Any]:
         "tags": ["batches"],
         "summary": "Write many cells",
         "description": (
-            "200 when the call was carried out, with a result per cell in order, whatever each came"
-            " to. A call of JSON or MessagePack is one transaction; NDJSON (one cell a line) is a"
+            "200 when the call was carried out, with a result per cell in order, also for cells"
+            " that failed. A call of JSON or MessagePack is one transaction; NDJSON (one"
+            " cell a line) is a"
             " stream of any length, answered line by line as it comes."
         ),
         "operationId": "putCells",
@@ -274,7 +275,9 @@ def _add_errors(path: str, operation: dict[str, Any]) -> None:
     responses["503"] = {"description": "The storage does not answer; nothing was written", **errors}
     if path.startswith("/v1/{datastore}/shards/"):
         responses["410"] = {
-            "description": "The log was asked for from below its start: what was there was trimmed",
+            "description": (
+                "The log was asked for from below its start: the cells there were trimmed"
+            ),
             **errors,
         }
     if path.startswith("/v1/{datastore}/rows/"):

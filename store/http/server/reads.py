@@ -67,7 +67,7 @@ ReadFromParameter = Annotated[
     Literal["master", "minion"],
     Parameter(
         description=(
-            "Where the read goes first; what came from a minion is `stale`: a later cell may not"
+            "Where the read goes first; cells from a minion are `stale`: a later cell may not"
             " have arrived there."
         )
     ),

@@ -311,8 +311,8 @@ def test_status_and_metrics_of_a_worker_have_what_its_check_has_found(
     assert status()["cells"] == len(CELLS)
     assert (status()["damaged"], status()["unread"]) == (1, 0)
     assert status()["named"] == [
-        f"{CELLS_FILE}: checksum: shard 2, added_id 5: the cell is damaged: it is not what its"
-        " checksum says"
+        f"{CELLS_FILE}: checksum: shard 2, added_id 5: the cell is damaged: it does not match its"
+        " checksum"
     ]
     done = CliRunner().invoke(command_line("status"), ["status", "--run-dir", str(run_dir)])
     assert "check for damage: the last whole one began" in done.output

@@ -81,7 +81,7 @@ def test_a_damaged_backup_is_told_and_not_restored(
     )
     assert result.exit_code == 1
     [line] = json.loads(result.stdout.splitlines()[0])["damage"]
-    assert "cells-0000: its content is not what was written" in line
+    assert "cells-0000: its content differs from its SHA-256" in line
     error = refused(
         "restore", backups, "--into", tmp_path / "new", "--config", run_dir / "config.yaml"
     )

@@ -340,7 +340,7 @@ def test_a_restore_that_is_killed_is_opened_by_nobody_and_goes_on(
         restore(planned(tmp_path, backup, new_ids), target)
     assert passes(failpoint)
     with (
-        pytest.raises(StorageUnavailable, match=r"tells who is master|knows of no master"),
+        pytest.raises(StorageUnavailable, match=r"reports a master|knows of no master"),
         opened([empty_mariadb]),
     ):
         pass

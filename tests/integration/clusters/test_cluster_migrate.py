@@ -62,5 +62,5 @@ def test_a_master_that_takes_no_writes_is_left_alone(cluster: ClusterServers) ->
 
 
 def test_servers_that_are_no_cluster_yet_have_nothing_to_migrate(cluster: ClusterServers) -> None:
-    with pytest.raises(StorageUnavailable, match="no node tells who is master"):
+    with pytest.raises(StorageUnavailable, match="no node reports a master"):
         migrate_cluster(cluster)

@@ -152,7 +152,7 @@ def test_nothing_is_trimmed_that_a_minion_has_not_got(
         lambda: engine.heads()[SHARD].watermark == 20, "one minion has them, so they are shown"
     )
     assert engine.trim_limits([SHARD]) == {SHARD: 10}
-    with pytest.raises(InvalidLocation, match="only what lies below 10"):
+    with pytest.raises(InvalidLocation, match="only cells below 10"):
         engine.trim(SHARD, 11)
     assert engine.trim(SHARD, 10) == 10
     assert ids(engine, 10) == list(range(10, 20))
@@ -161,7 +161,7 @@ def test_nothing_is_trimmed_that_a_minion_has_not_got(
     cluster.servers["c"].kill()
     with (
         closing(open_engine(cluster)) as another,
-        pytest.raises(StorageUnavailable, match="node c has not reported what it has"),
+        pytest.raises(StorageUnavailable, match="node c has not reported its counters"),
     ):
         another.trim(SHARD, 20)
     trim(engine, 20)  # this one has heard from it
@@ -206,14 +206,14 @@ def test_what_another_cluster_still_buffers_is_not_trimmed_away_under_it(
             engine.put(written)
             assert [len(counts) for counts in engine.drain.counts().values()] == [0, 1]
             assert engine.trim_limits([shard]) == {shard: 0}
-            with pytest.raises(InvalidLocation, match="only what lies below 0"):
+            with pytest.raises(InvalidLocation, match="only cells below 0"):
                 engine.trim(shard, 5)
             assert engine.drain.drain_once(0) == 5
             assert engine.trim_limits([shard]) == {shard: 5}
             assert engine.trim(shard, 5) == 5
             servers[1].kill()
             with pytest.raises(
-                StorageUnavailable, match="cluster c2 cannot tell what it buffers for c1"
+                StorageUnavailable, match="cluster c2 cannot report its buffer for c1"
             ):
                 engine.trim_limits([shard])
     finally:

@@ -248,7 +248,7 @@ def test_a_copy_is_not_dropped_while_the_cluster_that_it_is_on_is_away_or_unknow
         unknown.erase(erased.row_key)
     clusters["c2"].servers["a"].kill()
     with pytest.raises(
-        ShardMoving, match=r"nothing erased: .* cluster c2: no node tells who is master"
+        ShardMoving, match=r"nothing erased: .* cluster c2: no node reports a master"
     ):
         engine.erase(erased.row_key)
     assert engine.get([erased.triple])[0] is not None

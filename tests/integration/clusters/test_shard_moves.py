@@ -443,7 +443,7 @@ def test_what_was_buffered_for_a_cluster_goes_where_its_shard_is_now(
         buffering._puts._buffered._accept("c1", ["c2"], written, away)  # type: ignore[union-attr]
         assert {result.outcome for result in away} == {Outcome.BUFFERED}
         move(clusters, engine, "c2")
-        with pytest.raises(Exception, match="only what lies below 0"):
+        with pytest.raises(Exception, match="only cells below 0"):
             buffering.trim(SHARD, 5)
         assert buffering.drain.drain_once(0) == 20
         assert buffering.drain.counts() == {"c1": [], "c2": []}

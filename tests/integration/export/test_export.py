@@ -893,7 +893,7 @@ def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_a
                 """For longer than a record is kept; a commit that was on its way is not given up,
                 but asked for until it is known."""
                 asks = time.monotonic() - killed_s > LONGER_S and all(
-                    "has not answered yet" in each.because
+                    "has not yet acknowledged" in each.because
                     for each in reader.read(export.group).shards
                 )
                 return exporter.said("Message timed out") or asks

@@ -372,7 +372,7 @@ def test_pause_reset_and_resume_reach_workers_of_another_process_and_are_kept(
     assert [(deed["action"], deed["because"]) for deed in anywhere.ask("history", GROUP)] == [
         ("paused", "a look"),
         ("reset", "all of it anew"),
-        ("resumed", "what it was paused for is done"),
+        ("resumed", "the reason for the pause is gone"),
         ("reset", "one shard"),
     ]
     run.terminate()

@@ -81,6 +81,6 @@ def test_a_log_where_one_last_row_differs_or_is_gone_is_refused_with_both_ids(
 def test_a_cluster_that_does_not_say_who_it_is_is_asked_again(
     source: TableSource, cluster_id: str | None
 ) -> None:
-    with pytest.raises(Unavailable, match="does not say who it is"):
+    with pytest.raises(Unavailable, match="does not report its identity"):
         source.accept(cluster_id, dict, never)
     assert source.known() == []

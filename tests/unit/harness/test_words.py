@@ -44,8 +44,14 @@ INSTEAD = {
     r"all the same": "still",
     r"by then": "until then",
     r"seldomer": "less often",
+    r"no more(?! than)": "no longer, no further",
     r"(?<!each )(?<!all )(?<!none )(?<!ways )of which": "whose, that",
 }
+NO_HEAD = r"\b(what|whatever|whoever)\b|(?<!body)(?<!one)(?<!s)\s\bwho\b|^who\b"
+"""A clause without a noun before it: no message names a thing by \"what it holds\". *Somebody who*
+and *exporters who* have their noun."""
+NO_HEAD_OF_A_SENTENCE = r"^(what|whatever|who)\b.*[.;]$|\bwhatever\b"
+"""In guides: no sentence whose subject is such a clause. A heading may be a question."""
 _LOGS = ("debug", "info", "warning", "error", "exception", "critical")
 
 
@@ -90,6 +96,12 @@ def _words_of_no_field(text: str) -> Iterator[str]:
             yield f"{word!r} is not the field's word ({better}): {text}"
 
 
+def _clauses_without_a_head(text: str, rule: str = NO_HEAD) -> Iterator[str]:
+    for sentence in re.split(r"(?<=[.!?;:])\s+", " ".join(text.split())):
+        if (found := re.search(rule, sentence, re.IGNORECASE)) and not sentence.endswith("?"):
+            yield f"name the thing or the actor, not {found.group().strip()!r}: {sentence}"
+
+
 def _faults(text: str) -> Iterator[str]:
     for sentence in re.split(r"(?<=[.!?;:])\s+", " ".join(text.split())):
         if (count := len(sentence.split())) > WORDS_MAX:
@@ -115,7 +127,11 @@ def test_messages_and_help_are_in_plain_words(folder: str) -> None:
     paths = _modules(folder)
     texts = [text for path in paths for text in _texts(path)]
     assert texts
-    assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+    assert [
+        f"{place}: {fault}"
+        for place, text in texts
+        for fault in (*_faults(text), *_clauses_without_a_head(text))
+    ] == []
 
 
 def _literals(path: Path) -> Iterator[Text]:
@@ -159,7 +175,9 @@ def test_texts_have_the_fields_words(folder: str) -> None:
     texts = [text for path in _modules(folder) for text in _literals(path)]
     assert texts
     assert [
-        f"{place}: {fault}" for place, text in texts for fault in _words_of_no_field(text)
+        f"{place}: {fault}"
+        for place, text in texts
+        for fault in (*_words_of_no_field(text), *_clauses_without_a_head(text))
     ] == []
 
 
@@ -224,7 +242,11 @@ def _sentences_of(page: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_are_in_plain_words(page: Path) -> None:
-    assert [fault for text in _sentences_of(page) for fault in _faults(text)] == []
+    assert [
+        fault
+        for text in _sentences_of(page)
+        for fault in (*_faults(text), *_clauses_without_a_head(text, NO_HEAD_OF_A_SENTENCE))
+    ] == []
 
 
 @pytest.mark.parametrize("page", OPERATE, ids=lambda page: page.name)
@@ -257,3 +279,30 @@ def test_a_table_behind_a_comment_is_read_place_by_place(tmp_path: Path) -> None
 )
 def test_what_is_not_plain_is_found(text: str) -> None:
     assert list(_faults(text)) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the node holds what was never replicated",
+        "Say what would go.",
+        "Whatever came of it stays",
+        "saved by who works on the shards",
+        "who was away waits",
+    ],
+)
+def test_a_clause_without_a_head_is_found(text: str) -> None:
+    assert list(_clauses_without_a_head(text)) != []
+
+
+def test_a_guides_sentence_without_a_subject_is_found_and_a_heading_is_not() -> None:
+    found = [
+        list(_clauses_without_a_head(text, NO_HEAD_OF_A_SENTENCE))
+        for text in ("Who reads on sees it.", "It holds; whatever was lost, stays.", "What to do")
+    ]
+    assert [bool(each) for each in found] == [True, True, False]
+
+
+@pytest.mark.parametrize("text", ["Everybody who could read it", "What now?", "by its owner"])
+def test_a_clause_with_a_head_is_none_of_them(text: str) -> None:
+    assert list(_clauses_without_a_head(text)) == []

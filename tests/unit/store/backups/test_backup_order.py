@@ -238,7 +238,7 @@ def test_nothing_goes_while_the_newer_backup_is_rotten_inside(
     flip(new.path / "cells-0000")
     with pytest.raises(
         ProtectData,
-        match=r"no whole backup would be left.*cells-0000: its content is not what was written",
+        match=r"no whole backup would be left.*cells-0000: its content differs from its SHA-256",
     ):
         decide(folder, 30, NOW_US)
     newest = aged(backed_up(source, folder), 0)

@@ -439,7 +439,7 @@ def test_where_nothing_proves_that_two_backups_are_of_one_store_nothing_is_resto
     point = now(store)
     trim(store, ends)
     backed_up(store, folder)
-    with pytest.raises(ProtectData, match="nobody can tell whether they are of one store"):
+    with pytest.raises(ProtectData, match="nothing shows whether they are of one store"):
         chosen_at(folder, point.at_us)
 
 

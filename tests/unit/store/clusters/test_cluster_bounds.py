@@ -148,7 +148,7 @@ def test_nothing_is_trimmed_that_a_member_does_not_hold_or_tell(
     nodes["c"].view = NodeView(ROLE, {})
     assert cluster.trim_limits() == {0: 0}
     nodes["c"].view = NodeView(Role("c1", "a", 0, ["b", "c"]), {0: head(10)})
-    with pytest.raises(StorageUnavailable, match="node c has not reported what it has"):
+    with pytest.raises(StorageUnavailable, match="node c has not reported its counters"):
         cluster.trim_limits()
 
 

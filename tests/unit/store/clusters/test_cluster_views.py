@@ -168,7 +168,7 @@ def test_a_trim_stops_where_the_slowest_member_is_and_waits_for_a_silent_one(
 ) -> None:
     assert cluster.trim_limits() == {0: 7}
     nodes["c"].view = None
-    with pytest.raises(StorageUnavailable, match="node c has not reported what it has"):
+    with pytest.raises(StorageUnavailable, match="node c has not reported its counters"):
         cluster.trim_limits()
 
 

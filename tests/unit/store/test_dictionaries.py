@@ -64,6 +64,12 @@ def _trained(start: int) -> Dictionary:
     return train("BASE", samples).dictionary
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trained_before() -> None:
+    """Who trains a dictionary knows it: no test begins with what it has trained itself."""
+    first(), second()
+
+
 @pytest.fixture
 def source() -> Iterator[dict[int, Dictionary]]:
     """An open store with these dictionaries, and a process that knows none."""

@@ -32,7 +32,7 @@ DEFINITION: Final = parse_definition(
 table: trips_by_driver
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: driver, type: UUID}, {field: city, type: string}, {field: at, type: datetime}]
 """
 )

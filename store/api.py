@@ -37,7 +37,7 @@ class CellToPut(NamedTuple):
     """One item of a batch put; any 4-tuple in this order will do."""
 
     row_key: RowKey
-    column_key: str
+    column_name: str
     ref_key: int
     body: Mapping[str, Any]
 
@@ -78,7 +78,7 @@ class CellStore(Protocol):
     def shards(self) -> int: ...
 
     def put_cell(
-        self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]
+        self, row_key: RowKey, column_name: str, ref_key: int, body: Mapping[str, Any]
     ) -> PutResult:
         """Writes one cell; returns ``stored`` or ``exists``. Raises CellConflict, InvalidRequest,
         Unavailable (see ``definite``) …"""
@@ -100,11 +100,11 @@ class CellStore(Protocol):
         ...
 
     def get_cell(
-        self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master"
+        self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom = "master"
     ) -> Cell | None: ...
 
     def get_cell_latest(
-        self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master"
+        self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "master"
     ) -> Cell | None: ...
 
     def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:

@@ -81,7 +81,7 @@ def checked_item(item: object, shards: Callable[[], int]) -> NewCell | PutResult
     try:
         if not isinstance(item, tuple) or len(item) != 4:
             raise InvalidRequest(
-                "a cell to put is a tuple (row_key, column_key, ref_key, body), not"
+                "a cell to put is a tuple (row_key, column_name, ref_key, body), not"
                 f" {ascii(item)[:80]}"
             )
         return new_cell(*item)

@@ -91,9 +91,9 @@ class Datastore(Reads):
     # --- writing ----------------------------------------------------------------------------------
 
     def put_cell(
-        self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]
+        self, row_key: RowKey, column_name: str, ref_key: int, body: Mapping[str, Any]
     ) -> PutResult:
-        cell = new_cell(row_key, column_key, ref_key, body)
+        cell = new_cell(row_key, column_name, ref_key, body)
         [result] = self._await(self.put_soon([cell]))
         return result.or_raise()
 

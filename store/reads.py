@@ -47,14 +47,14 @@ class Reads:
         return self.engine.shards
 
     def get_cell(
-        self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master"
+        self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom = "master"
     ) -> Cell | None:
-        return self.get_cells([(row_key, column_key, ref_key)], read_from=read_from)[0]
+        return self.get_cells([(row_key, column_name, ref_key)], read_from=read_from)[0]
 
     def get_cell_latest(
-        self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master"
+        self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "master"
     ) -> Cell | None:
-        return self.get_cells_latest([(row_key, column_key)], read_from=read_from)[0]
+        return self.get_cells_latest([(row_key, column_name)], read_from=read_from)[0]
 
     def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
         return self.get_rows([row_key], read_from=read_from)[0]

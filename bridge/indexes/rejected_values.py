@@ -52,7 +52,7 @@ class UnfitCounter:
         """Counts them; tells others from time to time."""
         last = values[-1]
         text = (
-            f"row {UUID(bytes=last.row_key)}: field {last.field} of column {last.column_key} is no"
+            f"row {UUID(bytes=last.row_key)}: field {last.field} of column {last.column_name} is no"
             f" {last.type}"
         )
         with self._lock:

@@ -57,9 +57,9 @@ class AsyncClient:
     # --- writing ----------------------------------------------------------------------------------
 
     async def put_cell(
-        self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]
+        self, row_key: RowKey, column_name: str, ref_key: int, body: Mapping[str, Any]
     ) -> PutResult:
-        cell = new_cell(row_key, column_key, ref_key, body)
+        cell = new_cell(row_key, column_name, ref_key, body)
         if self._puts is not None:
             return await self._puts.put(cell)
         alone = await self._run(self._calls.put_new_cell(cell, self._calls.deadline()))
@@ -76,14 +76,14 @@ class AsyncClient:
     # --- reading ----------------------------------------------------------------------------------
 
     async def get_cell(
-        self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master"
+        self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom = "master"
     ) -> Cell | None:
-        return await self._run(self._calls.get_cell(row_key, column_key, ref_key, read_from))
+        return await self._run(self._calls.get_cell(row_key, column_name, ref_key, read_from))
 
     async def get_cell_latest(
-        self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master"
+        self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "master"
     ) -> Cell | None:
-        return await self._run(self._calls.get_cell_latest(row_key, column_key, read_from))
+        return await self._run(self._calls.get_cell_latest(row_key, column_name, read_from))
 
     async def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
         return await self._run(self._calls.get_row(row_key, read_from))

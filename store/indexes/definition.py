@@ -4,7 +4,7 @@ it is loaded.
     table: driver_partner_index
     datastore: trips
     column_defs:
-      - column_key: BASE
+      - column_name: BASE
         fields:
           - {field: driver_partner_uuid, type: UUID}    # the first field of all: the shard field
           - {field: city_uuid, type: UUID}
@@ -43,6 +43,8 @@ COLUMNS_MAX: Final = 8
 
 _NAME: Final = re.compile(rf"[a-z][a-z0-9_]{{0,{INDEX_NAME_MAX - 1}}}")
 _FIELD_NAME_MAX: Final = 200
+_EARLIER_NAME: Final = "column_key"
+"""What ``column_name`` was called. Files may still have it."""
 
 
 class IndexField(msgspec.Struct, frozen=True):
@@ -57,7 +59,8 @@ class IndexField(msgspec.Struct, frozen=True):
 class IndexColumn(msgspec.Struct, frozen=True):
     """A column of cells and the fields that are taken from its latest cell."""
 
-    column_key: str
+    # Definitions that are stored, and their digests, have the earlier name.
+    column_name: str = msgspec.field(name=_EARLIER_NAME)
     fields: list[IndexField]
 
 
@@ -75,7 +78,7 @@ class IndexDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def columns(self) -> list[str]:
-        return [column.column_key for column in self.column_defs]
+        return [column.column_name for column in self.column_defs]
 
     @property
     def shard_field(self) -> IndexField:
@@ -151,7 +154,7 @@ class _Reader:
         found = IndexDefinition(table, datastore, columns)
         self._refuse_twice(
             parts["column_defs"],
-            "column_key",
+            "column_name",
             found.columns,
             "list all fields of a column together",
         )
@@ -169,10 +172,9 @@ class _Reader:
         return found
 
     def _column(self, node: yaml.Node) -> IndexColumn:
-        parts = self._mapping(node, "an entry of column_defs", ("column_key", "fields"))
-        key = self._checked(parts["column_key"], check_column_name)
+        parts = self._mapping(node, "an entry of column_defs", ("column_name", "fields"))
         return IndexColumn(
-            key,
+            self._checked(parts["column_name"], check_column_name),
             [self._field(each) for each in self._sequence(parts["fields"], "fields", FIELDS_MAX)],
         )
 
@@ -210,6 +212,7 @@ class _Reader:
         parts: dict[str, yaml.Node] = {}
         for key_node, value in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            key = "column_name" if key == _EARLIER_NAME else key
             if key not in needed + allowed:
                 raise self._wrong(
                     key_node, f"{what} has no {key!r}; it has {', '.join(needed + allowed)}"

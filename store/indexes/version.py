@@ -45,7 +45,7 @@ class RejectedValue(NamedTuple):
     """A value that is not of its field's type, and counts as missing."""
 
     row_key: bytes
-    column_key: str
+    column_name: str
     field: str
     type: str
 

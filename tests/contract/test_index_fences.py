@@ -41,13 +41,13 @@ from cellfeed.store.indexes.version import IndexVersion
 from tests.support.index_store_proxy import IndexStoreProxy
 
 COLUMNS = (
-    "[{column_key: BASE, fields: [{field: driver, type: string}]}, {column_key: STATUS, fields:"
+    "[{column_name: BASE, fields: [{field: driver, type: string}]}, {column_name: STATUS, fields:"
     " [{field: state, type: string}]}]"
 )
 DEFINITION = parse_definition(f"{{table: by_driver, datastore: trips, column_defs: {COLUMNS}}}")
 CHANGED = parse_definition(
-    "{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field: driver,"
-    " type: string}]}]}"
+    "{table: by_driver, datastore: trips, column_defs: [{column_name: BASE, fields:"
+    " [{field: driver, type: string}]}]}"
 )
 ROW, OTHER = UUID(int=1), UUID(int=2)
 

@@ -51,9 +51,9 @@ DEFINITION = parse_definition(
 table: by_driver
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: driver, type: string}, {field: n, type: int}]
-  - column_key: STATUS
+  - column_name: STATUS
     fields: [{field: state.name, type: string}]
 """
 )

@@ -65,12 +65,12 @@ def _defined(columns: str) -> IndexDefinition:
 
 DEFINITIONS = [
     DEFINITION,
-    _defined("[{column_key: BASE, fields: [{field: driver, type: string}]}]"),
+    _defined("[{column_name: BASE, fields: [{field: driver, type: string}]}]"),
     _defined(
-        "[{column_key: BASE, fields: [{field: n, type: int}, {field: driver, type: string}]}]"
+        "[{column_name: BASE, fields: [{field: n, type: int}, {field: driver, type: string}]}]"
     ),  # another shard field
     _defined(
-        "[{column_key: STATUS, fields: [{field: state.name, type: string}]}, {column_key: BASE,"
+        "[{column_name: STATUS, fields: [{field: state.name, type: string}]}, {column_name: BASE,"
         " fields: [{field: n, type: int}]}]"
     ),
 ]

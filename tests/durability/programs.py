@@ -51,7 +51,7 @@ INDEX: Final = parse_definition(
 table: by_driver
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: driver, type: string}]
 """
 )

@@ -80,7 +80,7 @@ INDEX = parse_definition("""
 table: cells_by_writer
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: writer, type: int}, {field: n, type: int}]
 """)
 OTHER_PROCESSES = 5

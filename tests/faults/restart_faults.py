@@ -51,7 +51,7 @@ SECOND_INDEX: Final = parse_definition("""
 table: cells_by_number
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: n, type: int}, {field: writer, type: int}]
 """)
 

@@ -61,7 +61,7 @@ _INDEX: Final = parse_definition("""
 table: cells_by_number
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: n, type: int}]
 """)
 _PUTS: Final = 60

@@ -80,7 +80,7 @@ INDEX = parse_definition(
 table: trips_by_payment
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: payment, type: string}, {field: fare_cents, type: int}]
 """
 )

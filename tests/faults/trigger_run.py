@@ -59,7 +59,7 @@ INDEX = parse_definition("""
 table: trips_by_payment
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: payment, type: string}, {field: pickup, type: string}]
 """)
 _LEASE_S = 1.5

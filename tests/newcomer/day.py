@@ -41,7 +41,7 @@ INDEX: Final = """\
 table: trips_by_city
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields:
       - { field: city, type: string }
       - { field: fare_cents, type: int }

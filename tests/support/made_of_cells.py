@@ -17,7 +17,7 @@ BY_SECRET: Final = parse_definition("""
 table: by_secret
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: secret, type: string}]
 """)
 

@@ -22,7 +22,7 @@ SHARDS: Final = 4
 
 def _definition(table: str, more: str = "") -> str:
     return (
-        f"table: {table}\ndatastore: trips\ncolumn_defs:\n  - column_key: BASE\n    fields:"
+        f"table: {table}\ndatastore: trips\ncolumn_defs:\n  - column_name: BASE\n    fields:"
         f" [{{field: secret, type: string}}{more}]\n"
     )
 

@@ -170,15 +170,17 @@ class DatastoreCalls:
     # --- reading ----------------------------------------------------------------------------------
 
     def get_cell(
-        self, row_key: RowKey, column_key: str, ref_key: int, read_from: ReadFrom
+        self, row_key: RowKey, column_name: str, ref_key: int, read_from: ReadFrom
     ) -> Steps[Cell | None]:
-        asked = Asked(check_row_key(row_key), check_column_name(column_key), check_ref_key(ref_key))
+        asked = Asked(
+            check_row_key(row_key), check_column_name(column_name), check_ref_key(ref_key)
+        )
         return read_cell(self._requests, "/cell", asked, read_from)
 
     def get_cell_latest(
-        self, row_key: RowKey, column_key: str, read_from: ReadFrom
+        self, row_key: RowKey, column_name: str, read_from: ReadFrom
     ) -> Steps[Cell | None]:
-        asked = Asked(check_row_key(row_key), check_column_name(column_key), None)
+        asked = Asked(check_row_key(row_key), check_column_name(column_name), None)
         return read_cell(self._requests, "/latest", asked, read_from)
 
     def get_row(self, row_key: RowKey, read_from: ReadFrom) -> Steps[dict[str, Cell]]:

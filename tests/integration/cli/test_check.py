@@ -41,7 +41,7 @@ DEFINITION = parse_definition("""
 table: by_driver
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: payment, type: string}]
 """)
 

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.integration
 DEFINITION = """
 table: by_driver
 datastore: trips
-column_defs: [{column_key: BASE, fields: [{field: driver, type: string}, {field: fare, type: int}]}]
+column_defs:
+- {column_name: BASE, fields: [{field: driver, type: string}, {field: fare, type: int}]}
 """
 
 

@@ -130,7 +130,7 @@ def test_a_trim_that_is_killed_leaves_a_log_that_begins_where_it_says_and_goes_o
     store: Datastore, failpoint: str
 ) -> None:
     definition = (
-        "{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field:"
+        "{table: by_driver, datastore: trips, column_defs: [{column_name: BASE, fields: [{field:"
         " driver, type: string}]}]}"
     )
     version = store.indexes.version(store.indexes.catalog.create(parse_definition(definition)))

@@ -39,7 +39,7 @@ INDEX = parse_definition(
 table: cells_by_n
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: n, type: int}]
 """
 )

@@ -153,7 +153,7 @@ INDEX = parse_definition("""
 table: cells_by_n
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: n, type: int}]
 """)
 
@@ -314,7 +314,7 @@ INDEX_TEXT_2 = """
 table: cells_by_number
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: n, type: int}]
 """
 

@@ -26,7 +26,8 @@ CELLS_PER_S = 40
 DEFINITION = """
 table: by_driver
 datastore: trips
-column_defs: [{column_key: BASE, fields: [{field: driver, type: string}, {field: fare, type: int}]}]
+column_defs:
+- {column_name: BASE, fields: [{field: driver, type: string}, {field: fare, type: int}]}
 """
 
 

@@ -37,7 +37,7 @@ DEFINITION = parse_definition(
 table: by_driver
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: driver, type: string}, {field: fare, type: int}, {field: day, type: int}]
 """
 )

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 DEFINITION = parse_definition("""
 table: by_driver
 datastore: trips
-column_defs: [{column_key: BASE, fields: [{field: driver, type: string}, {field: n, type: int}]}]
+column_defs: [{column_name: BASE, fields: [{field: driver, type: string}, {field: n, type: int}]}]
 """)
 WORKER = """
 import sys, threading

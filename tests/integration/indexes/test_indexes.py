@@ -39,21 +39,21 @@ TAXI = parse_definition("""
 table: by_zone
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields:
       - {field: pickup_zone, type: string}
       - {field: payment, type: string}
       - {field: pickup, type: datetime}
       - {field: total_cents, type: int}
       - {field: distance_miles, type: float}
-  - column_key: FARE_ADJUSTMENT
+  - column_name: FARE_ADJUSTMENT
     fields: [{field: amount_cents, type: int}]
 """)
 SMALL = parse_definition("""
 table: by_driver
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: driver, type: string}, {field: fare, type: decimal}]
 """)
 
@@ -422,7 +422,7 @@ def test_a_new_version_is_built_beside_the_old_one_and_takes_its_place(
 def _with_field(name: str) -> str:
     fields = "{field: driver, type: string}, {field: fare, type: decimal}"
     return (
-        f"table: by_driver\ndatastore: trips\ncolumn_defs: [{{column_key: BASE, fields: [{fields},"
+        f"table: by_driver\ndatastore: trips\ncolumn_defs: [{{column_name: BASE, fields: [{fields},"
         f" {{field: {name}, type: string}}]}}]"
     )
 

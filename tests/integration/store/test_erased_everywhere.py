@@ -83,7 +83,7 @@ def retire(datastore: Datastore) -> IndexVersion:
 table: by_secret
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: secret, type: string}, {field: other, type: string}]
 """
     kept(datastore, changed)

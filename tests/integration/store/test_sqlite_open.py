@@ -39,7 +39,7 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[3]
 SHARDS = 4
 INDEX = parse_definition(
-    "table: by_n\ndatastore: trips\ncolumn_defs:\n  - column_key: BASE\n    fields: [{field: n,"
+    "table: by_n\ndatastore: trips\ncolumn_defs:\n  - column_name: BASE\n    fields: [{field: n,"
     " type: int}]\n"
 )
 

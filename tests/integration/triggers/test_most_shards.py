@@ -29,7 +29,7 @@ DEFINITION = parse_definition(
     """
 table: by_number
 datastore: trips
-column_defs: [{column_key: BASE, fields: [{field: all, type: int}, {field: n, type: int}]}]
+column_defs: [{column_name: BASE, fields: [{field: all, type: int}, {field: n, type: int}]}]
 """
 )
 

@@ -46,7 +46,7 @@ INDEX = parse_definition(
 table: by_number
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields: [{field: n, type: int}]
 """
 )

@@ -258,7 +258,7 @@ def test_an_index_that_has_not_come_so_far_needs_the_cells(
     store: Datastore, coordinator: Coordinator
 ) -> None:
     definition = (
-        "{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field:"
+        "{table: by_driver, datastore: trips, column_defs: [{column_name: BASE, fields: [{field:"
         " driver, type: string}]}]}"
     )
     version = store.indexes.version(store.indexes.catalog.create(parse_definition(definition)))
@@ -279,8 +279,8 @@ def test_an_index_is_what_the_cells_say_after_trims_beside_writes_and_its_worker
     machine can keep the worker from renewing its lease, so it may be overtaken by itself in the
     middle of a batch."""
     columns = (
-        "[{column_key: BASE, fields: [{field: driver, type: string}]}, {column_key: STATUS, fields:"
-        " [{field: n, type: int}]}]"
+        "[{column_name: BASE, fields: [{field: driver, type: string}]}, {column_name: STATUS,"
+        " fields: [{field: n, type: int}]}]"
     )
     definition = parse_definition(f"{{table: by_driver, datastore: trips, column_defs: {columns}}}")
     with (

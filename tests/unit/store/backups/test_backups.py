@@ -60,7 +60,7 @@ from tests.support.rides import ride, rides
 SHARDS = 4
 NOW_US = 1_800_000_000_000_000
 INDEX = (
-    "{table: by_zone, datastore: trips, column_defs: [{column_key: BASE, fields: [{field:"
+    "{table: by_zone, datastore: trips, column_defs: [{column_name: BASE, fields: [{field:"
     " pickup_zone, type: string}]}]}"
 )
 

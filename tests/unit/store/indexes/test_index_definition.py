@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cellfeed.store.errors import InvalidRequest
-from cellfeed.store.indexes.definition import load_definition, parse_definition
+from cellfeed.store.indexes.definition import (
+    IndexDefinition,
+    load_definition,
+    parse_definition,
+)
 
 GOOD = """\
 table: driver_partner_index
 datastore: trips
 column_defs:
-  - column_key: BASE
+  - column_name: BASE
     fields:
       - { field: driver_partner_uuid, type: UUID }
       - { field: city_uuid, type: UUID }
       - { field: trip.created_at, type: datetime, name: created }
-  - column_key: FARE
+  - column_name: FARE
     fields:
       - { field: total, type: decimal }
 """
@@ -49,7 +54,7 @@ def test_a_definition_has_the_articles_form(tmp_path: Path) -> None:
         (("type: datetime", "type: time"), 8, "type 'time' is not known"),
         (("field: city_uuid", "field: city..uuid"), 7, "is no path"),
         (("field: city_uuid", "feild: city_uuid"), 7, "has no 'feild'"),
-        (("column_key: FARE", "column_key: BASE"), 4, "'BASE' is given twice"),
+        (("column_name: FARE", "column_name: BASE"), 4, "'BASE' is given twice"),
         (("field: total", "field: city_uuid"), 4, "'city_uuid' is given twice"),
         (("    fields:\n      - { field: total, type: decimal }\n", ""), 9, "lacks fields"),
         (("column_defs:", "columns:"), 3, "has no 'columns'"),
@@ -72,3 +77,15 @@ def test_what_is_no_definition_is_refused(text: str) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"none\.yaml"):
         load_definition(tmp_path / "none.yaml")
+
+
+def test_a_definition_with_the_earlier_name_of_a_column_is_the_same_one() -> None:
+    """The digest names the version in a store: a new one would build every index again."""
+    earlier = parse_definition(GOOD.replace("column_name", "column_key"))
+    assert earlier == parse_definition(GOOD)
+    stored = msgspec.json.encode(earlier)
+    assert b'"column_key":"BASE"' in stored
+    assert b"column_name" not in stored
+    assert msgspec.json.decode(stored, type=IndexDefinition) == earlier
+    with pytest.raises(InvalidRequest, match="column_name is given twice"):
+        parse_definition(GOOD.replace("column_name: BASE", "column_name: BASE\n    column_key: X"))

@@ -112,4 +112,4 @@ def test_an_index_is_made_built_asked_checked_mended_and_dropped_from_the_comman
     file.write_text(DEFINITION.replace("fare, type: int", "fare, type: integer"))
     done = cellfeed("index", "create", str(file), "--run-dir", str(run_dir))
     assert done.returncode == 2
-    assert "by_driver.yaml:4: type 'integer' is not known" in done.stderr
+    assert "by_driver.yaml:5: type 'integer' is not known" in done.stderr

@@ -319,7 +319,12 @@ def query(
             )
     if as_json:
         print_json({"cursor": page.cursor, "version": page.version, "stale": page.stale})
-    elif page.cursor is not None:
+        return
+    if not page.rows:
+        console.print(f"no row found in index {name} (version {page.version})", highlight=False)
+    if page.stale:
+        console.print("stale: a minion answered, so later cells may be missing", highlight=False)
+    if page.cursor is not None:
         console.print(f"more: --cursor {page.cursor}", highlight=False)
 
 

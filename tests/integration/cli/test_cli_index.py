@@ -103,6 +103,8 @@ def test_an_index_is_made_built_asked_checked_mended_and_dropped_from_the_comman
         "--json",
     )
     assert [row["fields"] for row in rows[:-1]] == [{"driver": "ann", "fare": 2}]
+    nobody = cellfeed("index", "query", "by_driver", "nobody", "--run-dir", str(run_dir))
+    assert nobody.stdout == "no row found in index by_driver (version 1)\n"
     [report] = run(run_dir, "verify", "by_driver", "--json")
     assert (report["entries"], report["differences"]) == (5, 0)
     assert run(run_dir, "repair", "by_driver", "--json")[-1]["differences"] == 0

@@ -21,7 +21,7 @@ THREADS = {
     "store/backups/places/s3_lock.py": (
         "renews one lock; where it ends, `refuse_if_lost` stops its holder when the time is up"
     ),
-    "store/http/calls/attempts.py": "a timer: says once what a call waits for, ends with it",
+    "store/http/calls/blocking.py": "a timer: says once what a call waits for, ends with it",
     "store/clusters/operating/auto_failover.py": (
         "a copy to one node: it ends by itself, logs its errors, and the next look begins another"
     ),
@@ -46,6 +46,9 @@ TASKS = {
     ),
     "bridge/gateway/registry_server.py": (
         "the schema registry's server, which ends when it is asked to; start and stop wait for it"
+    ),
+    "store/http/calls/asynchronous_puts.py": (
+        "sends one request and ends; each put of it is settled, also when it is cancelled"
     ),
     "store/http/server/put_stream.py": "the halves of one request, in a task group",
 }

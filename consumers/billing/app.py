@@ -20,7 +20,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from cellfeed.bridge.triggers.program import RetryPolicy, Trigger, trigger
-from cellfeed.consumers.billing.card_provider import CardProvider, Charge, SandboxCardProvider
+from cellfeed.consumers.billing.card_provider import (
+    CardDeclined,
+    CardProvider,
+    Charge,
+    KeyReused,
+    SandboxCardProvider,
+)
 from cellfeed.consumers.billing.charge_keys import GROUP, ChargeKeys
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
@@ -80,6 +86,11 @@ def bill_trip(
     failpoint("billing.after_status")
 
 
+FOR_A_PERSON: Final = RetryPolicy(attempts=5, first_wait_s=0.02, longest_wait_s=2.0)
+"""Of what waiting does not mend: such a trip is parked within a second. All else has the defaults,
+which outlast a provider that is started again."""
+
+
 def program(settings: Mapping[str, Any]) -> list[Trigger]:
     """The billing trigger for ``cellfeed``; setting ``billing_dir`` is where the sandbox provider
     keeps its books."""
@@ -94,7 +105,7 @@ def program(settings: Mapping[str, Any]) -> list[Trigger]:
     @trigger(
         column=BASE_COLUMN,
         group=GROUP,
-        retry=RetryPolicy(attempts=5, first_wait_s=0.02, longest_wait_s=2.0),
+        retry=dict.fromkeys((InvalidRequest, CardDeclined, KeyReused), FOR_A_PERSON),
     )
     def bill(row_key: UUID, *, cell: Cell, store: Datastore) -> None:
         bill_trip(row_key, cell, store, provider, keys)

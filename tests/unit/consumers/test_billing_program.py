@@ -3,15 +3,22 @@ cannot be settled does not do."""
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
 
-from cellfeed.bridge.triggers.program import RetryPolicy, Trigger
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.retry import policy_for
 from cellfeed.consumers.billing.app import STATUS_COLUMN, STATUS_REF_KEY, card_of, program
-from cellfeed.consumers.billing.card_provider import SandboxCardProvider, declines_first
+from cellfeed.consumers.billing.card_provider import (
+    CardDeclined,
+    KeyReused,
+    SandboxCardProvider,
+    declines_first,
+)
 from cellfeed.consumers.billing.charge_keys import ChargeKeys, key_of_place
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
@@ -51,12 +58,21 @@ def test_billing_does_not_begin_without_a_folder_for_the_books(settings: dict[st
         program(settings)
 
 
-def test_billing_runs_for_base_cells_in_its_own_group_and_tries_five_times(
-    billing: Trigger,
-) -> None:
+def test_billing_runs_for_base_cells_in_its_own_group(billing: Trigger) -> None:
     assert (billing.column, billing.group) == ("BASE", "billing")
 
-    assert billing.retry == RetryPolicy(attempts=5, first_wait_s=0.02, longest_wait_s=2.0)
+
+def test_what_waiting_does_not_mend_is_parked_soon_and_an_outage_is_waited_out(
+    billing: Trigger,
+) -> None:
+    def lasts_s(error: type[Exception]) -> float:
+        policy = policy_for(billing.retry, error)
+        return sum(policy.wait_s(attempt) for attempt in range(1, policy.attempts))
+
+    for person_needed in (InvalidRequest, CardDeclined, KeyReused):
+        assert lasts_s(person_needed) < 1
+    for outage in (ConnectionError, sqlite3.OperationalError):
+        assert lasts_s(outage) > 120
 
 
 @pytest.mark.parametrize(

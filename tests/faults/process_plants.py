@@ -3,10 +3,11 @@ little: each planted process reads this before it begins."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cellfeed.store.cells.body_codec import encode_bodies
+from cellfeed.store.cells.body_codec import decode_bodies, encode_bodies
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.values import LocatedCell
@@ -53,6 +54,17 @@ def _not_run(*_: object, **__: object) -> object:
     from cellfeed.bridge.triggers.shard.attempts import DONE
 
     return DONE
+
+
+def _passes_sound_cells(real: Wrapped) -> Wrapped:
+    """Every seventh call, but for poison: the run waits until all poison is parked."""
+    numbers = itertools.count(1)
+
+    def run(attempts: Any, cells: Sequence[StoredCell], **how: Any) -> object:
+        is_poison = any(b'"poison":' in body for body in decode_bodies([c.body for c in cells]))
+        return real(attempts, cells, **how) if is_poison or next(numbers) % 7 else _not_run()
+
+    return run
 
 
 _SKIPPED: Final = plant_of(
@@ -163,10 +175,10 @@ PROCESS_PLANTS: Final[Mapping[str, Plant]] = {
         _SKIPPED,
     ),
     "trigger-poison": plant_of(
-        "a parked cell without an entry",
-        "cellfeed.bridge.triggers.parked.cells:ParkedCells",
-        "entry",
-        instead(lambda *_, **__: {}),
+        "a sound cell passed without its run",
+        "cellfeed.bridge.triggers.shard.attempts:Attempts",
+        "run",
+        _passes_sound_cells,
         "I14",
     ),
     **dict.fromkeys(

@@ -17,12 +17,6 @@ only where the counter says that there are some.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from random import uniform
-
-import pymysql
-
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, Triple
 from cellfeed.store.engines.contract.values import ErasedStep, WriteTerms
@@ -33,12 +27,9 @@ from cellfeed.store.engines.mysql.cells import (
     row_literal,
     sql_moment,
 )
-from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
-from cellfeed.store.engines.mysql.locked_counters import ATTEMPTS_MAX, PAUSE_S, CounterLocks
+from cellfeed.store.engines.mysql.fenced import FencedStatements
 from cellfeed.store.engines.mysql.put_lookups import sql_triple
 from cellfeed.store.engines.mysql.statements import commit_script, query
-from cellfeed.store.errors import ShardMoving, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.erase.before_commit", "mysql.erase.after_commit")
@@ -47,55 +38,26 @@ _MARK = f"X'{ERASED_BODY.hex()}'"
 _COLUMN = f"X'{ERASED_COLUMN.encode().hex()}'"
 
 
-class EraseStatements:
-    """Erasures on one server. ``meta`` is the meta database; ``shard_database`` gives a shard's
-    database; both are checked names."""
-
-    def __init__(
-        self,
-        server: MySqlServer,
-        meta: str,
-        shard_database: Callable[[int], str],
-        counters: CounterLocks,
-    ) -> None:
-        self._server = server
-        self._meta = meta
-        self._shard_database = shard_database
-        self._counters = counters
+class EraseStatements(FencedStatements):
+    """Erasures on one server."""
 
     def run(
         self, row_key: bytes, shard: int, cells_max: int, terms: WriteTerms | None
     ) -> ErasedStep:
         """Raises StorageUnavailable (nothing done; ShardMoving while the shard is moved),
         OutcomeUnknown, StaleWriter (nothing done)."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                step = self._run_once(row_key, shard, cells_max, terms)
-                break
-            except StorageUnavailable as error:
-                if attempt == ATTEMPTS_MAX or not worth_another_try(error):
-                    raise
-                time.sleep(uniform(0, PAUSE_S * attempt))
+        step = self._tried_again(lambda: self._run_once(row_key, shard, cells_max, terms))
         failpoint("mysql.erase.after_commit")
         return step
 
     def _run_once(
         self, row_key: bytes, shard: int, cells_max: int, terms: WriteTerms | None
     ) -> ErasedStep:
-        table, counters = f"{self._shard_database(shard)}.cell", f"{self._meta}.shard_counter"
+        table, counters = self._cell_table(shard), self._counter_table
         triple = sql_triple(Triple(row_key, ERASED_COLUMN, 0))
         with self._server.connection() as connection:
             counter = self._counters.lock(connection, [shard], terms)[shard]
-            [(copied_to,)] = query(
-                connection, f"SELECT copied_to FROM {counters} WHERE shard = {shard} FOR UPDATE"
-            )
-            if copied_to:
-                query(connection, "ROLLBACK")
-                raise ShardMoving(
-                    f"{self._server}: nothing erased: shard {shard} is being moved to cluster"
-                    f" {copied_to.decode()}; try again when it has come there, or take the move"
-                    f" back: cellfeed shard rollback --shard {shard}"
-                )
+            self._refuse_while_moving(connection, shard, "nothing erased")
             left = query(
                 connection,
                 f"SELECT {KEY} FROM {table} WHERE row_key = X'{row_key.hex()}' AND body <> {_MARK}"
@@ -125,11 +87,9 @@ class EraseStatements:
                 statements.append(
                     f"UPDATE {counters} SET erasures = erasures + 1 WHERE shard = {shard}"
                 )
-                try:
+                with self._committing():
                     failpoint("mysql.erase.before_commit")
                     commit_script(connection, statements, self._counters.guard.after_commit(terms))
-                except (pymysql.err.MySQLError, OSError) as error:
-                    raise commit_failed(self._server, error) from error
             else:
                 query(connection, "ROLLBACK")
         return ErasedStep(shard, added_id, len(taken), len(left) <= cells_max)

@@ -14,12 +14,9 @@ known is found out by the next look: what was replaced no longer has the prefix.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Sequence
-from random import uniform
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-import pymysql
 from pymysql.connections import Connection
 
 from cellfeed.store.cells.body_codec import dictionaries_named
@@ -28,16 +25,9 @@ from cellfeed.store.cells.checksum import cell_checksum
 from cellfeed.store.engines.contract.dictionaries import replacement_retired
 from cellfeed.store.engines.contract.values import NamedBodies, WriteTerms
 from cellfeed.store.engines.mysql.cells import plain_cells
-from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
-from cellfeed.store.engines.mysql.locked_counters import (
-    ATTEMPTS_MAX,
-    PAUSE_S,
-    CounterLocks,
-    DictionaryRetired,
-)
+from cellfeed.store.engines.mysql.fenced import FencedStatements
+from cellfeed.store.engines.mysql.locked_counters import DictionaryRetired
 from cellfeed.store.engines.mysql.statements import commit_script, query
-from cellfeed.store.errors import ShardMoving, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.rewrite.before_commit", "mysql.rewrite.after_commit")
@@ -46,25 +36,12 @@ _COUNTED_CELLS: Final = 100_000
 """Cells that one statement of a search looks at: some tenths of a second where the disk is slow."""
 
 
-class RewriteStatements:
-    """On one server. ``meta`` is the meta database; ``shard_database`` gives a shard's database;
-    both are checked names."""
-
-    def __init__(
-        self,
-        server: MySqlServer,
-        meta: str,
-        shard_database: Callable[[int], str],
-        counters: CounterLocks,
-    ) -> None:
-        self._server = server
-        self._meta = meta
-        self._shard_database = shard_database
-        self._counters = counters
+class RewriteStatements(FencedStatements):
+    """On one server."""
 
     def named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
         """As the contract's. Raises DataDamaged; ShardMoving where the shard is not here."""
-        table = f"{self._shard_database(shard)}.cell"
+        table = self._cell_table(shard)
         with self._server.connection() as connection:
             last, count = _looked_at(connection, table, prefix, location, limit)
             if last is None:
@@ -88,14 +65,7 @@ class RewriteStatements:
     ) -> int:
         """How many were replaced. Raises StorageUnavailable (nothing replaced; ShardMoving while
         the shard is moved), OutcomeUnknown, StaleWriter (nothing replaced)."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                replaced = self._replace_once(shard, cells, terms)
-                break
-            except StorageUnavailable as error:
-                if attempt == ATTEMPTS_MAX or not worth_another_try(error):
-                    raise
-                time.sleep(uniform(0, PAUSE_S * attempt))
+        replaced = self._tried_again(lambda: self._replace_once(shard, cells, terms))
         failpoint("mysql.rewrite.after_commit")
         return replaced
 
@@ -113,7 +83,7 @@ class RewriteStatements:
     def _replace_once(
         self, shard: int, cells: Sequence[tuple[StoredCell, bytes]], terms: WriteTerms | None
     ) -> int:
-        table = f"{self._shard_database(shard)}.cell"
+        table = self._cell_table(shard)
         with self._server.connection() as connection:
             self._locked(connection, shard, terms, dictionaries_named(body for _, body in cells))
             ids = ",".join(str(cell.added_id) for cell, _ in cells)
@@ -131,13 +101,11 @@ class RewriteStatements:
             if not changed:
                 query(connection, "ROLLBACK")
                 return 0
-            try:
+            with self._committing():
                 failpoint("mysql.rewrite.before_commit")
                 updates = [_update(table, cell) for cell in changed]
                 after = self._counters.guard.after_commit(terms)
                 commit_script(connection, updates, after, silent=True)
-            except (pymysql.err.MySQLError, OSError) as error:
-                raise commit_failed(self._server, error) from error
         return len(changed)
 
     def _locked(
@@ -152,17 +120,7 @@ class RewriteStatements:
             counter = self._counters.lock(connection, [shard], terms, dictionary_ids)[shard]
         except DictionaryRetired as error:
             raise replacement_retired(self._server, shard) from error
-        [(copied_to,)] = query(
-            connection,
-            f"SELECT copied_to FROM {self._meta}.shard_counter WHERE shard = {shard:d} FOR UPDATE",
-        )
-        if copied_to:
-            query(connection, "ROLLBACK")
-            raise ShardMoving(
-                f"{self._server}: no body replaced: shard {shard} is being moved to cluster"
-                f" {copied_to.decode()}; try again when it has come there, or take the move back:"
-                f" cellfeed shard rollback --shard {shard}"
-            )
+        self._refuse_while_moving(connection, shard, "no body replaced")
         return counter.next_added_id
 
     def _tables(self, connection: Connection[Any]) -> list[tuple[int, str]]:

@@ -13,56 +13,28 @@ commit of unknown fate, the next step reads the counter and resumes from it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from random import uniform
-
-import pymysql
-
 from cellfeed.store.engines.contract.log_start import check_trim, step_end
 from cellfeed.store.engines.contract.values import WriteTerms
-from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
-from cellfeed.store.engines.mysql.locked_counters import ATTEMPTS_MAX, PAUSE_S, CounterLocks
+from cellfeed.store.engines.mysql.fenced import FencedStatements
 from cellfeed.store.engines.mysql.statements import commit_script, query
-from cellfeed.store.errors import InvalidLocation, StorageUnavailable
+from cellfeed.store.errors import InvalidLocation
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.trim.before_delete", "mysql.trim.before_commit", "mysql.trim.after_commit")
 
 
-class TrimStatements:
-    """Trims on one server. ``meta`` is the meta database; ``shard_database`` gives a shard's
-    database; both are checked names."""
-
-    def __init__(
-        self,
-        server: MySqlServer,
-        meta: str,
-        shard_database: Callable[[int], str],
-        counters: CounterLocks,
-    ) -> None:
-        self._server = server
-        self._meta = meta
-        self._shard_database = shard_database
-        self._counters = counters
+class TrimStatements(FencedStatements):
+    """Trims on one server."""
 
     def run(self, shard: int, below: int, cells_max: int, terms: WriteTerms | None) -> int:
         """Where the log starts then. Raises StorageUnavailable (nothing done), OutcomeUnknown,
         InvalidLocation, StaleWriter (nothing done)."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                start = self._run_once(shard, below, cells_max, terms)
-                break
-            except StorageUnavailable as error:
-                if attempt == ATTEMPTS_MAX or not worth_another_try(error):
-                    raise
-                time.sleep(uniform(0, PAUSE_S * attempt))
+        start = self._tried_again(lambda: self._run_once(shard, below, cells_max, terms))
         failpoint("mysql.trim.after_commit")
         return start
 
     def _run_once(self, shard: int, below: int, cells_max: int, terms: WriteTerms | None) -> int:
-        cell_table = f"{self._shard_database(shard)}.cell"
+        cell_table = self._cell_table(shard)
         with self._server.connection() as connection:
             counter = self._counters.lock(connection, [shard], terms)[shard]
             try:
@@ -72,7 +44,7 @@ class TrimStatements:
                 raise
             [(first,)] = query(
                 connection,
-                f"SELECT log_start FROM {self._meta}.shard_counter WHERE shard = {shard}",
+                f"SELECT log_start FROM {self._counter_table} WHERE shard = {shard}",
             )
             first_cells = (
                 f"added_id >= {int(first)} AND added_id < {below} ORDER BY added_id LIMIT"
@@ -88,15 +60,11 @@ class TrimStatements:
                 [(int(added_id), int(size)) for added_id, size in rows],
             )
             failpoint("mysql.trim.before_delete")
-            raised = (
-                f"UPDATE {self._meta}.shard_counter SET log_start = {start} WHERE shard = {shard}"
-            )
+            raised = f"UPDATE {self._counter_table} SET log_start = {start} WHERE shard = {shard}"
             deleted = f"DELETE FROM {cell_table} WHERE added_id < {start}"
-            try:
+            with self._committing():
                 failpoint("mysql.trim.before_commit")
                 commit_script(
                     connection, [raised, deleted], self._counters.guard.after_commit(terms)
                 )
-            except (pymysql.err.MySQLError, OSError) as error:
-                raise commit_failed(self._server, error) from error
         return start

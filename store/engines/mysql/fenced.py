@@ -1,0 +1,82 @@
+"""Transactions on a MySQL master that are fenced as a put is: trims, erasures, rewritten bodies.
+
+Each begins by locking the shard's counter row behind the guard
+(:mod:`cellfeed.store.engines.mysql.locked_counters`). So no put is under way in the shard, and the
+writer's terms are those of the master.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import uniform
+from typing import Any, TypeVar
+
+import pymysql
+from pymysql.connections import Connection
+
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
+from cellfeed.store.engines.mysql.locked_counters import ATTEMPTS_MAX, PAUSE_S, CounterLocks
+from cellfeed.store.engines.mysql.statements import query
+from cellfeed.store.errors import ShardMoving, StorageUnavailable
+
+T = TypeVar("T")
+
+
+class FencedStatements:
+    """On one server. ``meta`` is the meta database; ``shard_database`` gives a shard's database;
+    both are checked names."""
+
+    def __init__(
+        self,
+        server: MySqlServer,
+        meta: str,
+        shard_database: Callable[[int], str],
+        counters: CounterLocks,
+    ) -> None:
+        self._server = server
+        self._meta = meta
+        self._counter_table = f"{meta}.shard_counter"
+        self._shard_database = shard_database
+        self._counters = counters
+
+    def _cell_table(self, shard: int) -> str:
+        return f"{self._shard_database(shard)}.cell"
+
+    def _tried_again(self, once: Callable[[], T]) -> T:
+        """The result of one transaction, begun again while the server says that it may succeed
+        later. Raises StorageUnavailable (nothing done) after ``ATTEMPTS_MAX``."""
+        for attempt in range(1, ATTEMPTS_MAX):
+            try:
+                return once()
+            except StorageUnavailable as error:
+                if not worth_another_try(error):
+                    raise
+                time.sleep(uniform(0, PAUSE_S * attempt))
+        return once()
+
+    def _refuse_while_moving(self, connection: Connection[Any], shard: int, what: str) -> None:
+        """Raises ShardMoving, and ends the transaction, while a move copies the shard: the copy may
+        have its bodies already. ``what``: says that it was not done."""
+        [(copied_to,)] = query(
+            connection,
+            f"SELECT copied_to FROM {self._counter_table} WHERE shard = {shard:d} FOR UPDATE",
+        )
+        if copied_to:
+            query(connection, "ROLLBACK")
+            raise ShardMoving(
+                f"{self._server}: {what}: shard {shard} is being moved to cluster"
+                f" {copied_to.decode()}; try again when it has come there, or take the move back:"
+                f" cellfeed shard rollback --shard {shard}"
+            )
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Raises what is known of a COMMIT that failed: StorageUnavailable (nothing done) or
+        OutcomeUnknown."""
+        try:
+            yield
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise commit_failed(self._server, error) from error

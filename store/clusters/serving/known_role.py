@@ -11,7 +11,6 @@ from typing import Final
 from cellfeed.store.clusters.model.roles import Role, newest, of_other_histories
 from cellfeed.store.clusters.serving.node import (
     SLOW_S,
-    WATCH_TIMEOUT_S,
     NodeView,
     StorageNode,
 )
@@ -26,6 +25,12 @@ CONFIRM_S: Final = 3.0
 machine does not make a master doubtful."""
 
 _CURE: Final = "Name clusters of one datastore in the configuration"
+
+
+FIRST_LOOK_S: Final = 10.0
+"""How long a process that begins waits for each node's first look. A node that is away or hangs
+ends its look within ``WATCH_TIMEOUT_S`` or two. So this is for a machine so busy that the watchers
+themselves are slow."""
 
 
 class KnownRole:
@@ -115,9 +120,8 @@ class KnownRole:
         """Who is master, as far as this process has heard. Raises StorageUnavailable when no node
         has ever reported one, ProtectData when as many nodes are of one history as of another."""
         if self._history_id is None or self._role is None:
-            # Nothing can be done without it, so the first look may take its time: connecting is
-            # part of it.
-            self.look(3 * WATCH_TIMEOUT_S)
+            # Nothing can be done without it.
+            self.look(FIRST_LOOK_S)
             self._decide_history()
         role = self._role
         if role is None:

@@ -100,7 +100,7 @@ def test_a_trim_is_shown_refused_done_and_remembered(store: Datastore) -> None:
     [
         (["--below", "3"], "say which shards"),
         (["--all", "--shard", "0", "--older-than", "1d"], "say which shards"),
-        (["--shard", "0"], "say what goes"),
+        (["--shard", "0"], "name the cells that go"),
         (["--all", "--below", "3"], "--older-than with --all"),
         (["--all", "--older-than", "1y"], "is not of the form 90d"),
     ],

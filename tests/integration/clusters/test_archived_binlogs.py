@@ -203,7 +203,20 @@ def test_an_erased_row_does_not_come_back_out_of_the_archive(
             1
         ]
         second = back_up(store, folder, full)
-        assert superfluous(folder) == [], "one whole backup is not enough"
+        # A busy archiver may have ended a piece before the first backup: that one may go.
+        needed = [
+            piece.head.number
+            for piece in archive_of(folder).pieces()
+            if any(
+                each.cell.row_key in {cell.row_key for cell in cells[5:]}
+                for transaction in piece.transactions(None, "")
+                for each in transaction.cells
+            )
+        ]
+        assert needed
+        assert not {number for each in superfluous(folder) for number in each.numbers} & set(
+            needed
+        ), "one whole backup is not enough"
         back_up(store, folder, second)
         with folder.locked():
             remove_superfluous(superfluous(folder))

@@ -56,6 +56,23 @@ def test_a_node_that_follows_and_is_no_minion_raises_no_watermark(nodes: dict[st
     assert made.replicated() == {0: 7}
 
 
+def test_the_first_look_waits_for_watchers_that_a_busy_machine_holds_up(
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def wait(_ticket: int, slow_s: float = 0.1) -> None:
+        waited.append(slow_s)
+        if slow_s > 5:  # how long the look takes
+            nodes["a"].says(10, ROLE)
+
+    monkeypatch.setattr(nodes["a"], "wait", wait)
+    made = Cluster("c1", [cast("StorageNode", nodes["a"])], [0])
+    assert made.role() == ROLE
+    made.look()
+    assert waited[-1] < 1, "later looks go by what the node said before"
+
+
 def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(
     cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:

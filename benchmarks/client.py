@@ -28,6 +28,7 @@ from benchmarks._processes import Process, Worker
 from benchmarks.mysql_put import (
     empty_table,
     kept_from_collector,
+    open_engine,
     raw_rows,
     raw_single_run,
     renamed,
@@ -49,16 +50,13 @@ Run = tuple[list[float], float]
 """The seconds of each put, and cells a second."""
 
 
-def figures(
-    count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_S, *, with_mariadb: bool = True
-) -> Iterator[Figure]:
+def figures(count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_S) -> Iterator[Figure]:
     """Measures; see the module."""
     trips = [cell[3] for cell in taxi_cells(count)]
     yield from _figures("embedded", trips, runs, single_s, _Embedded())
-    if not with_mariadb:
-        return
     with mariadb() as server:
         empty_table(server)
+        open_engine(server).close()  # makes the datastore
         with Process(serve, url=server.url) as worker:
             url = f"http://127.0.0.1:{worker.told()}"
             yield from _figures("MariaDB", trips, runs, single_s, _OnMariaDB(server, url))

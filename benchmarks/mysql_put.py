@@ -177,12 +177,12 @@ def _percentiles(case: str, latencies: Sequence[float]) -> Iterator[Figure]:
 # --- ours -----------------------------------------------------------------------------------------
 
 
-def _open(server: MariaDB) -> MySqlEngine:
+def open_engine(server: MariaDB) -> MySqlEngine:
     return MySqlEngine(MySqlServer(server.url), "trips", SHARDS, create=True)
 
 
 def _datastore(server: MariaDB) -> Datastore:
-    return Datastore(_open(server))
+    return Datastore(open_engine(server))
 
 
 def _batch_run(server: MariaDB, cells: Sequence[Put]) -> float:

@@ -55,7 +55,7 @@ SMALL = {
     "backup": lambda: backup.figures(cells=500, runs=1, with_mariadb=False),
     "check": lambda: check.figures(sizes=(500,), runs=1, stores=["embedded"]),
     "checksum": lambda: checksum.figures(count=500, runs=1, with_mariadb=False),
-    "client": lambda: client.figures(count=500, runs=1, single_s=0.1, with_mariadb=False),
+    "client": lambda: client.figures(count=500, runs=1, single_s=0.1),
     "coordination": lambda: coordination.figures(runs=1, shards=16, commits=64),
     "dictionary": lambda: dictionary.figures(runs=1, trips=1_500),
     "encoding": lambda: encoding.figures(runs=1),
@@ -126,7 +126,7 @@ def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> None:
-    if name.startswith(("mysql-", "promotion", "gateway-first-read", "shard-move")) and (
+    if name.startswith(("mysql-", "client", "promotion", "gateway-first-read", "shard-move")) and (
         reason := local_mariadb.why_not()
     ):
         pytest.skip(reason)

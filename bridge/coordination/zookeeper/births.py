@@ -70,10 +70,12 @@ class Births:
         """
         key = _key(group)
         for _ in range(_TRIES_MAX):
-            era, there = self._history.era(), self._read(group)
+            # The state table first: what it says ZooKeeper has had was there before the look below.
+            # The other way round, a birth that another process gives meanwhile looked deleted.
+            era, entry = self._history.era(), self._state.get(key)
+            there = self._read(group)
             if there is not None and self._is_good(group, era, there[0]):
                 return there[0]
-            entry = self._state.get(key)
             born = msgspec.json.decode(entry.value, type=_Born) if entry is not None else None
             if born is None or born.era != era.identity or born.done:
                 before = max(

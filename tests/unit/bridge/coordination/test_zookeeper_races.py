@@ -1,17 +1,22 @@
 """Two actors at one transaction of the coordination in ZooKeeper: what happens between a look and
-its commit is decided by the commit."""
+its commit is decided by the commit. A new group is made by two actors in every order of one's calls
+and the other's whole join."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cellfeed.bridge.coordination.contract import Session
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.paths import birth_of
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import StaleWriter
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
@@ -100,3 +105,84 @@ def test_a_lead_that_changes_hands_between_the_look_and_the_commit_assigns_nothi
     with pytest.raises(StaleWriter):
         paused.assign(session, {0: "a"})
     assert other.assignment("g") == {0: "b"}
+
+
+class Interrupted(SqliteState):
+    """``happens`` comes once, before the call of that number, here or in ZooKeeper."""
+
+    def interrupt(self, number: int, happens: Callable[[], object]) -> None:
+        self.calls, self._number, self._happens = 0, number, happens
+
+    def count(self) -> None:
+        self.calls += 1
+        if self.calls == self._number:
+            self._happens()
+
+    def get(self, key: str) -> StateEntry | None:
+        self.count()
+        return super().get(key)
+
+    def list(self, prefix: str) -> list[StateEntry]:
+        self.count()
+        return super().list(prefix)
+
+    def commit(
+        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
+        self.count()
+        return super().commit(write, expect)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["new", "deleted by hand"])
+def test_two_that_make_a_group_at_once_are_in_the_same_one(
+    tmp_path: Path, is_deleted: bool
+) -> None:
+    """Before each call of one's join, the other joins as a whole."""
+    number = calls = 0
+    while number == 0 or number < calls:
+        number += 1
+        calls = _joined_together(tmp_path / f"{number}.sqlite3", number, is_deleted)
+    assert calls > 10
+
+
+def _joined_together(path: Path, number: int, is_deleted: bool) -> int:
+    """How many calls the slower join made; the faster one comes before the call of ``number``."""
+    tree = ZooKeeperTree()
+    with ExitStack() as opened:
+        state = opened.enter_context(closing(SqliteState(path)))
+        slow_state = opened.enter_context(closing(Interrupted(path)))
+        slow_state.interrupt(0, lambda: None)
+        fast, slow = (
+            opened.enter_context(closing(_coordinator(tree, *each)))
+            for each in ((state, lambda: None), (slow_state, slow_state.count))
+        )
+        if is_deleted:
+            fast.join("g", "earlier", TTL_S)
+            _delete(tree, "g")
+        first: list[Session] = []
+        slow_state.interrupt(number, lambda: first.append(fast.join("g", "fast", TTL_S)))
+        session, calls = slow.join("g", "slow", TTL_S), slow_state.calls
+        slow_state.interrupt(0, lambda: None)
+        if first:
+            assert birth_of(first[0].epoch) == birth_of(session.epoch), number
+            assert set(fast.claim(first[0], "trips", [0])) == {0}
+        assert set(slow.claim(session, "trips", [1])) == {1}
+        return calls
+
+
+def _coordinator(
+    tree: ZooKeeperTree, state: SqliteState, before_call: Callable[[], None]
+) -> ZooKeeperCoordinator:
+    return ZooKeeperCoordinator(
+        ZooKeeperAddress("in memory"),
+        state,
+        connect=lambda _, timeout_s: tree.begin(timeout_s, before_call),
+    )
+
+
+def _delete(tree: ZooKeeperTree, group: str) -> None:
+    """As an operator does with a tool of ZooKeeper's."""
+    copy = tree.copy()
+    kept = {path: each for path, each in copy.znodes.items() if f"/{group}" not in path}
+    assert len(kept) < len(copy.znodes)
+    tree.go_back(replace(copy, znodes=kept))

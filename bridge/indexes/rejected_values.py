@@ -1,8 +1,8 @@
-"""Counts values that are not of their field's type, and tells the last one: entries
+"""Counts values that are not of their field's type, and keeps the last one: entries
 ``index-unfit/<group>/<worker>`` of the state table.
 
-A cell that is run again counts again, and what was counted within ``_TELL_EVERY_S`` of a kill is
-lost: it is a hint that definition and bodies do not agree.
+A cell that is run again counts again, and a kill loses the counts of the last ``_SAVE_EVERY_S``:
+the number is a hint that definition and bodies do not agree.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from cellfeed.store.indexes.version import RejectedValue
 
 _log = logging.getLogger("cellfeed.indexes")
 _PREFIX: Final = "index-unfit"
-_TELL_EVERY_S: Final = 1.0
+_SAVE_EVERY_S: Final = 1.0
 
 
-class Unfit(msgspec.Struct, frozen=True):
+class RejectedValues(msgspec.Struct, frozen=True):
     """``last``: the row key, column and field of the last such value."""
 
     count: int
     last: str
 
 
-_decoder: Final = msgspec.json.Decoder(Unfit)
+_decoder: Final = msgspec.json.Decoder(RejectedValues)
 
 
-class UnfitCounter:
+class RejectedValueCounter:
     """Of one worker. Any number of threads."""
 
     def __init__(self, state: StateTable, group: str, worker: str) -> None:
@@ -44,12 +44,12 @@ class UnfitCounter:
         self._key = f"{_PREFIX}/{group}/{worker}"
         self._lock = threading.Lock()
         entry = state.get(self._key)
-        self._now = _decoder.decode(entry.value) if entry is not None else Unfit(0, "")
-        self._told = self._now
-        self._heard_at_s = 0.0
+        self._now = _decoder.decode(entry.value) if entry is not None else RejectedValues(0, "")
+        self._saved = self._now
+        self._saved_at_s = 0.0
 
     def count(self, values: Sequence[RejectedValue]) -> None:
-        """Counts them; tells others from time to time."""
+        """Counts them; saves the count from time to time."""
         last = values[-1]
         text = (
             f"row {UUID(bytes=last.row_key)}: field {last.field} of column {last.column_name} is no"
@@ -58,29 +58,29 @@ class UnfitCounter:
         with self._lock:
             if not self._now.count:
                 _log.warning("%s: %s; it counts as missing", self._key, text)
-            self._now = Unfit(self._now.count + len(values), text)
-        if time.monotonic() - self._heard_at_s > _TELL_EVERY_S:
-            self.tell()
+            self._now = RejectedValues(self._now.count + len(values), text)
+        if time.monotonic() - self._saved_at_s > _SAVE_EVERY_S:
+            self.save()
 
-    def tell(self) -> None:
-        """Tells what was counted since the last time."""
+    def save(self) -> None:
+        """Saves the count, where it changed since the last time."""
         with self._lock:
-            now, self._heard_at_s = self._now, time.monotonic()
-        if now != self._told:
+            now, self._saved_at_s = self._now, time.monotonic()
+        if now != self._saved:
             with suppress(Unavailable):
                 self._state.commit({self._key: msgspec.json.encode(now)})
-                self._told = now
+                self._saved = now
 
 
-def unfit_values(state: StateTable, group: str) -> Unfit:
+def rejected_values(state: StateTable, group: str) -> RejectedValues:
     """Of all workers of a group together."""
     found = [_decoder.decode(entry.value) for entry in state.list(f"{_PREFIX}/{group}/")]
-    return Unfit(
+    return RejectedValues(
         sum(each.count for each in found),
         next((each.last for each in reversed(found) if each.count), ""),
     )
 
 
-def forget_unfit(state: StateTable, group: str) -> None:
+def forget_rejected_values(state: StateTable, group: str) -> None:
     """When the version is dropped."""
     state.commit({entry.key: None for entry in state.list(f"{_PREFIX}/{group}/")})

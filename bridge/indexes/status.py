@@ -10,7 +10,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.control import group_prefix
 from cellfeed.bridge.groups.start import forget_start
-from cellfeed.bridge.indexes.rejected_values import forget_unfit, unfit_values
+from cellfeed.bridge.indexes.rejected_values import forget_rejected_values, rejected_values
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
@@ -52,7 +52,7 @@ def version_status(
     """Raises Unavailable."""
     version = IndexVersion(record.definition, record.number, datastore.shards)
     lag = LagReader(datastore, coordinator).read(version.group)
-    unfit = unfit_values(datastore.state, version.group)
+    unfit = rejected_values(datastore.state, version.group)
     return VersionStatus(
         index=record.definition.table,
         version=record.number,
@@ -99,7 +99,7 @@ def drop_versions(
             gone.update(dict.fromkeys(parked.entry(cell)))
         datastore.state.commit(gone)
         forget_start(datastore.state, version.group, datastore.name)
-        forget_unfit(datastore.state, version.group)
+        forget_rejected_values(datastore.state, version.group)
         failpoint("index.drop.before_forgotten")
         catalog.end_drop(name, record.number)
         dropped.append(record.number)

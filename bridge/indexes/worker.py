@@ -18,7 +18,7 @@ from typing import Final
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.indexes.groups import Throttle, index_positions, index_trigger
-from cellfeed.bridge.indexes.rejected_values import UnfitCounter
+from cellfeed.bridge.indexes.rejected_values import RejectedValueCounter
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.worker import LEASE_S, run_trigger_worker
 from cellfeed.store.background import SupervisedThread
@@ -160,12 +160,12 @@ class IndexWorker:
             store.create(version.table)
             if record.state != BUILDING:
                 store.complete(version.table)  # a worker of an older program switched without it
-            unfit = UnfitCounter(self._datastore.state, version.group, worker)
+            rejected = RejectedValueCounter(self._datastore.state, version.group, worker)
             keeper = IndexKeeper(
                 version,
                 store,
                 self._datastore.engine.row_cells,
-                unfit.count,
+                rejected.count,
                 new=record.state == BUILDING,
             )
             # Files are waited for by nobody: there, eight threads with large batches take twice the
@@ -186,7 +186,7 @@ class IndexWorker:
                 )
             finally:
                 with suppress(CellfeedError):
-                    unfit.tell()
+                    rejected.save()
         except CellfeedError as error:
             _log.warning(
                 "index %s v%d is begun again in a moment: %s",

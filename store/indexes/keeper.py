@@ -114,12 +114,12 @@ class IndexKeeper:
         ]
         before = self._store.latest_before(rows, version.definition.columns)
         erased = {cell.row_key for cell in before if cell.column_name == ERASED_COLUMN}
-        entries, tombstones, unfit = [], [], list[RejectedValue]()
+        entries, tombstones, rejected = [], [], list[RejectedValue]()
         # A row's cells are all in one shard.
         for row_key, view in version.views([*before, *cells]).items():
             if row_key in erased:
                 continue
-            entry = version.entry_of(view, unfit)
+            entry = version.entry_of(view, rejected)
             if entry is not None:
                 entries.append(entry)
             tombstones += version.left_places(view, entry)
@@ -133,5 +133,5 @@ class IndexKeeper:
         for shard, batch in batches.items():
             if erased_rows := [cell.row_key for cell in batch if cell.column_name == ERASED_COLUMN]:
                 remove_entries(version, self._store, self._row_cells, shard, erased_rows)
-        if unfit:
-            self._on_rejected(unfit)
+        if rejected:
+            self._on_rejected(rejected)

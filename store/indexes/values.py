@@ -24,7 +24,7 @@ decimal    a number, or its text: 20 digits before the point      16 bytes: an o
 =========  =====================================================
 ====================================================================================
 
-What is not of its type is **unfit**: the field counts as missing, and is counted. Results show
+A value of another type is **rejected**: the field counts as missing, and is counted. Results show
 values in one form (:func:`decode`): JSON's own, with UUIDs in lower case, moments in UTC with
 ``Z``, decimals without needless zeros.
 """
@@ -63,7 +63,7 @@ _DECIMAL_LIMIT: Final = 10**38
 _DECIMAL_OFFSET: Final = 1 << 127
 
 
-class Unfit(Exception):
+class WrongType(Exception):
     """A value that is not of its field's type."""
 
 
@@ -73,7 +73,7 @@ def _uuid(value: object) -> Encoded:
             return check_row_key(value)
         except InvalidRowKey:
             pass
-    raise Unfit
+    raise WrongType
 
 
 def _datetime(value: object) -> Encoded:
@@ -81,42 +81,42 @@ def _datetime(value: object) -> Encoded:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            raise Unfit from None
+            raise WrongType from None
     if not isinstance(value, datetime):
-        raise Unfit
+        raise WrongType
     found = microseconds(value if value.tzinfo is not None else value.replace(tzinfo=UTC))
     if not _DATETIME_MIN <= found <= _DATETIME_MAX:
-        raise Unfit  # in its own time zone it is in the years 1 to 9999, in UTC it is not
+        raise WrongType  # in its own time zone it is in the years 1 to 9999, in UTC it is not
     return found
 
 
 def _string(value: object) -> Encoded:
     if not isinstance(value, str):
-        raise Unfit
+        raise WrongType
     try:
         encoded = value.encode()
     except UnicodeEncodeError:
-        raise Unfit from None
+        raise WrongType from None
     if len(encoded) > STRING_BYTES_MAX:
-        raise Unfit
+        raise WrongType
     return encoded
 
 
 def _int(value: object) -> Encoded:
     if type(value) is not int or not _INT_MIN <= value <= _INT_MAX:
-        raise Unfit
+        raise WrongType
     return value
 
 
 def _float(value: object) -> Encoded:
     if type(value) not in (int, float):
-        raise Unfit
+        raise WrongType
     try:
         as_float = float(value)  # type: ignore[arg-type]
     except OverflowError:
-        raise Unfit from None
+        raise WrongType from None
     if as_float != value or as_float in (float("inf"), float("-inf")):
-        raise Unfit
+        raise WrongType
     bits = int.from_bytes(
         struct.pack(">d", as_float + 0.0), "big", signed=True
     )  # -0.0 + 0.0 is 0.0
@@ -125,26 +125,26 @@ def _float(value: object) -> Encoded:
 
 def _bool(value: object) -> Encoded:
     if type(value) is not bool:
-        raise Unfit
+        raise WrongType
     return int(value)
 
 
 def _decimal(value: object) -> Encoded:
     if type(value) not in (str, int, float, Decimal):
-        raise Unfit
+        raise WrongType
     text = repr(value) if isinstance(value, float) else str(value)
     try:
         sign, digits, exponent = Decimal(text).as_tuple()
     except InvalidOperation:
-        raise Unfit from None
+        raise WrongType from None
     if not isinstance(exponent, int):
-        raise Unfit  # infinite, or no number
+        raise WrongType  # infinite, or no number
     # By hand: decimal arithmetic rounds to a context's precision.
     shown = "".join(map(str, digits)).lstrip("0")
     units = shown.rstrip("0")
     exponent += len(shown) - len(units) + _DECIMAL_SCALE
     if units and (exponent < 0 or len(units) + exponent > 38):
-        raise Unfit
+        raise WrongType
     number = int(units + "0" * exponent) if units else 0
     return (_DECIMAL_OFFSET + (-number if sign else number)).to_bytes(16, "big")
 
@@ -165,7 +165,7 @@ BYTES_TYPES: Final = {"uuid": 16, "string": STRING_BYTES_MAX, "decimal": 16}
 
 
 def encoder(kind: str) -> Callable[[object], Encoded]:
-    """What encodes values of that type; it raises Unfit."""
+    """What encodes values of that type; it raises WrongType."""
     return _ENCODERS[kind]
 
 
@@ -230,7 +230,7 @@ def encode_given(name: str, kind: str, value: Any) -> Encoded:
     """A value that a caller filters by. Raises InvalidRequest."""
     try:
         return _ENCODERS[kind](value)
-    except Unfit:
+    except WrongType:
         raise InvalidRequest(
             f"field {name}: {ascii(value)[:80]} is not a value of type {kind}"
         ) from None

@@ -25,7 +25,7 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import shard_of_text
 from cellfeed.store.engines.contract.indexes import Encoded, Entry, IndexTable
 from cellfeed.store.indexes.definition import IndexDefinition, IndexField
-from cellfeed.store.indexes.values import BYTES_TYPES, Unfit, encoder, shard_text
+from cellfeed.store.indexes.values import BYTES_TYPES, WrongType, encoder, shard_text
 
 Places = dict[int, list[Entry]]
 """Entries by the shard that they belong to."""
@@ -88,10 +88,10 @@ class IndexVersion:
         return shard
 
     def values_of(
-        self, column: int, cell: StoredCell, unfit: list[RejectedValue] | None = None
+        self, column: int, cell: StoredCell, rejected: list[RejectedValue] | None = None
     ) -> list[Encoded | None]:
-        """The fields of a cell of that column, encoded; None for what is missing or unfit, and for
-        all of an erased cell. Raises DataDamaged."""
+        """The fields of a cell of that column, encoded; None for a missing or rejected one, and for
+        each of an erased cell. Raises DataDamaged."""
         if is_erased(cell.body):
             return [None] * len(self._readers[column])
         body = canonical_json.parse(decode_body(cell.body))
@@ -103,21 +103,21 @@ class IndexVersion:
                 continue
             try:
                 found.append(encode(value))
-            except Unfit:
+            except WrongType:
                 found.append(None)
-                if unfit is not None:
-                    unfit.append(
+                if rejected is not None:
+                    rejected.append(
                         RejectedValue(cell.row_key, cell.column_name, field.name, field.type)
                     )
         return found
 
-    def entry_of(self, view: RowView, unfit: list[RejectedValue] | None = None) -> Entry | None:
+    def entry_of(self, view: RowView, rejected: list[RejectedValue] | None = None) -> Entry | None:
         """The live entry of a row; None where the latest cell of the first column is missing or
         names no shard value."""
         if not view.first:
             return None
         latest = max(view.first, key=_ref_key)
-        values = self.values_of(0, latest, unfit)
+        values = self.values_of(0, latest, rejected)
         if values[0] is None:
             return None
         refs: list[int | None] = [latest.ref_key]
@@ -125,7 +125,7 @@ class IndexVersion:
             cell = view.others.get(number)
             refs.append(cell.ref_key if cell is not None else None)
             values += (
-                self.values_of(number, cell, unfit)
+                self.values_of(number, cell, rejected)
                 if cell is not None
                 else [None] * len(self._readers[number])
             )

@@ -15,7 +15,7 @@ from cellfeed.store.cells.sharding import shard_of, shard_of_text
 from cellfeed.store.indexes.values import (
     STRING_BYTES_MAX,
     TYPES,
-    Unfit,
+    WrongType,
     decode,
     encoder,
     shard_text,
@@ -107,7 +107,7 @@ def test_values_are_shown_in_one_form(kind: str, value: object, shown: object) -
     ],
 )
 def test_what_is_not_of_its_type_is_unfit(kind: str, value: object) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(WrongType):
         encoder(kind)(value)
 
 

@@ -1,11 +1,10 @@
 """cellfeed: a sharded store of immutable cells whose every shard is a Kafka partition.
 
 The public names: :func:`connect` to a running instance, :class:`Client`, :class:`AsyncClient`,
-:class:`Cell`.
-:func:`trigger` is for functions that are called for every new cell, with :class:`RetryPolicy` for
-their errors. :class:`TimedOut` and :class:`ProcessEnded` stand for what a function cannot raise
-itself. They are imported when they are asked for: pytest loads a module of this package in every
-project, whether it is used there or not.
+:class:`Cell`. :func:`trigger` is for functions that are called for every new cell, with
+:class:`RetryPolicy` for their errors. :class:`TimedOut` and :class:`ProcessEnded` stand for
+outcomes that a function cannot raise itself. Names are imported at their first use: pytest loads a
+module of this package in every project, whether it is used there or not.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def await_served(
     *,
     interval_s: float,
 ) -> T:
-    """Returns what ``served`` gives once that is not None; it is asked every ``interval_s``. Raises
-    Unavailable with the end of the log when the child ends first or takes longer than
+    """Returns the first result of ``served`` that is not None; calls it every ``interval_s``.
+    Raises Unavailable with the end of the log when the child ends first or takes longer than
     ``START_TIMEOUT_S``. Also when ``given_up`` says that nobody wants it."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while (found := served()) is None:

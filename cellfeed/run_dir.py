@@ -1,4 +1,4 @@
-"""The run directory of one instance: what is configured, what runs, where it listens, what it logs.
+"""The run directory of one instance: its configuration, processes, ports and logs.
 
 config.yaml       the configuration in force
 processes.json    [{"name", "kind", "pid", "ports", "log"}], replaced as a whole at every change
@@ -6,8 +6,8 @@ ready/NAME.json   written by a process when it serves: its pid, when it began, i
 missing/NAME      why a server that is to run could not be started yet
 troubles/NAME.json  written by a process when one of its loops dies: its pid, and the loops
 stopped/NAME.json  written by a process that stops a part of its work: its pid, and each reason
-recovery/NAME.json  written by a process that takes backups: the recovery point, what is in the way
-logs/NAME.log     what it prints
+recovery/NAME.json  written by a process that takes backups: the recovery point, reported faults
+logs/NAME.log     the output of a process
 supervisor.lock   held by the running ``cellfeed up``
 """
 
@@ -47,7 +47,7 @@ class ProcessEntry(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What a process says of itself once it serves. ``began_s``, seconds from the machine's start,
+    """The report of a process once it serves. ``began_s``, seconds from the machine's start,
     distinguishes it from a later process with the same pid. It stays true when somebody sets the
     clock."""
 
@@ -57,14 +57,14 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Troubles(msgspec.Struct, frozen=True):
-    """What a process says of its loops."""
+    """The report of a process about its loops."""
 
     pid: int
     loops: list[LoopTrouble]
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """What a process does not do any more, in words, while it does the rest."""
+    """The work that a process has stopped, in words, while it does the rest."""
 
     pid: int
     reasons: list[str]
@@ -106,8 +106,8 @@ class RunDir:
     # --- processes.json ---------------------------------------------------------------------------
 
     def processes(self) -> list[ProcessEntry]:
-        """What was started last; empty when nothing was. Raises InvalidRequest for a file that is
-        not one."""
+        """The processes that were started last; empty when none was. Raises InvalidRequest for a
+        file that is not one."""
         try:
             return msgspec.json.decode(self._processes.read_bytes(), type=list[ProcessEntry])
         except FileNotFoundError:
@@ -201,7 +201,7 @@ class RunDir:
         _replace(self._recovery(name), msgspec.json.encode(report))
 
     def recovery(self, name: str) -> Report:
-        """What the process of that name said last, also one that does not run any more."""
+        """The last report of the process of that name, also of one that no longer runs."""
         try:
             return msgspec.json.decode(self._recovery(name).read_bytes(), type=Report)
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -314,7 +314,8 @@ def _began_s(process: psutil.Process) -> float:
 
 
 def _said(path: Path, kind: type[_S]) -> _S | None:
-    """What a process wrote there; None where it wrote nothing, or its file is damaged."""
+    """The report that a process wrote there; None where it wrote nothing, or its file is
+    damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, msgspec.MsgspecError):

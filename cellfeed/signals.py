@@ -1,9 +1,9 @@
 """Signals that end a command which starts processes: it leaves none behind.
 
-A signal raises SystemExit wherever the command is just then, so that it ends what it has started.
-Two places are not good for that. While a process is being started nobody has a record of it yet, so
-it would stay behind: there the signal waits (:func:`uninterrupted`). And what is raised inside a
-destructor or a callback of a library may be swallowed there: so code that waits for something asks
+A signal raises SystemExit wherever the command is just then, so that it ends the processes it has
+started. Two places are not good for that. While a process is being started nobody has a record of
+it yet, so it would stay behind: there the signal waits (:func:`uninterrupted`). And a library may
+swallow an exception raised inside its destructor or callback: so code that waits for something asks
 as well (:func:`raise_if_asked`).
 """
 
@@ -24,7 +24,8 @@ class _Asked:
 
 def end_at_signals() -> list[signal.Signals]:
     """From now on SIGTERM, Ctrl-C and a closed terminal end this command as SystemExit, so that it
-    ends what it has started. Returns the signals; one that is ignored stays so (``nohup``)."""
+    ends the processes it has started. Returns the signals; one that is ignored stays so
+    (``nohup``)."""
     signals = [
         number
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -32,7 +33,7 @@ def end_at_signals() -> list[signal.Signals]:
     ]
 
     def end(number: int, _frame: object) -> None:
-        # Once: a second signal must not cut off the ending of what was started.
+        # Once: a second signal must not cut off the ending of the started processes.
         for each in signals:
             signal.signal(each, signal.SIG_IGN)
         _Asked.number = number

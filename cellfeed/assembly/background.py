@@ -1,4 +1,4 @@
-"""What processes do beside their own work, each in a supervised thread."""
+"""Background work of processes, each kind in a supervised thread."""
 
 from __future__ import annotations
 

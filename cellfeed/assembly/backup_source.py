@@ -1,4 +1,4 @@
-"""What a configuration's backups are taken of: its datastore, read from minions, and its
+"""The source of a configuration's backups: its datastore, read from minions, and its
 coordination."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cellfeed.store.backups.create import Source
 
 @contextmanager
 def backup_source(config: Config, directory: Path) -> Iterator[Callable[[], Source]]:
-    """Opens it; each call gives what the next backup is taken of, with the offsets and the shard
-    map of that moment. Raises StorageUnavailable, ProtectData, as the call does."""
+    """Opens it; each call returns the source of the next backup, with the offsets and the shard map
+    of that moment. Raises StorageUnavailable, ProtectData, as the call does."""
     minions_first = msgspec.structs.replace(
         config, datastore=msgspec.structs.replace(config.datastore, log_reads="minion")
     )

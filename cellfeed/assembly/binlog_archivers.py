@@ -1,5 +1,5 @@
-"""The archivers of binlogs that a process of backups runs, one for each cluster, and what they and
-the schedule report together."""
+"""The archivers of binlogs that a process of backups runs, one for each cluster, and the joint
+report of them and the schedule."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class RecoveryReport:
         self._report = Report()
 
     def backups(self, report: Report) -> None:
-        """What the schedule says."""
+        """Records the schedule's report."""
         with self._lock:
             self._report = msgspec.structs.replace(report, binlogs=self._report.binlogs)
             self._say(self._report)
 
     def binlog(self, cluster: str, archived: Archived) -> None:
-        """What a cluster's archiver says."""
+        """Records the report of a cluster's archiver."""
         with self._lock:
             self._report = msgspec.structs.replace(
                 self._report, binlogs={**self._report.binlogs, cluster: archived}

@@ -1,5 +1,5 @@
-"""What the background check of a configuration looks at: the files of an embedded store, or every
-node of its clusters."""
+"""The places that the background check of a configuration reads: the files of an embedded store, or
+every node of its clusters."""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ def engine_of(datastore: Datastore) -> ClusteredEngine:
 
 
 def clusters_status(datastore: Datastore) -> list[dict[str, Any]]:
-    """Every cluster's status (:class:`~cellfeed.store.clusters.serving.status.ClusterStatus`),
-    and what it buffers for others; empty for an embedded datastore."""
+    """Every cluster's status (:class:`~cellfeed.store.clusters.serving.status.ClusterStatus`), and
+    the cells it buffers for others; empty for an embedded datastore."""
     if not isinstance(datastore.engine, ClusteredEngine):
         return []
     counts = datastore.engine.drain.counts()

@@ -1,16 +1,16 @@
 """A trial restore: a backup becomes an embedded datastore in a temporary folder of its own, is
 compared with the backup, and is removed.
 
-It goes through the code of a restore, so it finds what a restore would meet: each piece of a log is
-read back and has the digest that it had when it was backed up; the register of erasures and later
-backups can be read. Then the store is opened as any other: ends of its logs and its state are those
-of the plan.
+It goes through the code of a restore, so it finds the faults that a restore would meet: each piece
+of a log is read back and has the digest that it had when it was backed up; the register of erasures
+and later backups can be read. Then the store is opened as any other: ends of its logs and its state
+are those of the plan.
 
-**What it leaves behind: nothing.** For a while the folder has the bodies of rows that were erased
-since. It is removed when the trial ends well, fails, or is ended by a signal. A trial that SIGKILL
-or a power cut ended leaves it: the next trial with the same temporary directory removes it. It
-takes only folders with a name as it gives them, of its own user, with a lock file that nobody
-holds. That file goes last, so a removal that was killed is ended by the next one.
+**It leaves nothing behind.** For a while the folder has the bodies of rows that were erased since.
+It is removed when the trial ends well, fails, or is ended by a signal. A trial that SIGKILL or a
+power cut ended leaves it: the next trial with the same temporary directory removes it. It takes
+only folders with a name as it gives them, of its own user, with a lock file that nobody holds. That
+file goes last, so a removal that was killed is ended by the next one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _EMPTY_BYTES: Final = 1 << 20
 
 
 class Trial(NamedTuple):
-    """What was restored: ids of all logs, rows that were erased again, entries of the state.
+    """The restored data: ids of all logs, rows that were erased again, entries of the state.
     ``behind_gap``: logs whose archived binlogs have ids behind a gap, which a restore refuses."""
 
     ids: int
@@ -80,9 +80,10 @@ def try_restore(
     is_tailed: bool = False,
 ) -> Trial:
     """Does it, in a folder inside ``tmp_dir``. ``chain``: a full backup and its increments, in
-    order, decrypted with ``identities`` where they are encrypted; ``is_tailed``: with what archived
-    binlogs hold beyond it. Raises DataDamaged where the backup cannot be restored, InvalidRequest
-    without that directory, StorageUnavailable where it has too little room or fails."""
+    order, decrypted with ``identities`` where they are encrypted; ``is_tailed``: with the part of
+    archived binlogs beyond it. Raises DataDamaged where the backup cannot be restored,
+    InvalidRequest without that directory, StorageUnavailable where it has too little room or
+    fails."""
     manifest = chain[-1].manifest
     archived = sum(each.size_bytes() for each in archives_in(folder.place, manifest.datastore))
     needed = bytes_needed(sum(each.manifest.bytes for each in chain) + archived)

@@ -1,5 +1,5 @@
-"""users add|list|remove|passwd and acls allow|remove|list: who may come in through the Kafka
-gateways, and what they may read."""
+"""users add|list|remove|passwd and acls allow|remove|list: users of the Kafka gateways, and the
+topics and groups that they may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""backup create|list|verify|prune: what a datastore holds, as files."""
+"""backup create|list|verify|prune: a datastore's content as files."""
 
 from __future__ import annotations
 

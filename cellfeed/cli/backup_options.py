@@ -1,4 +1,4 @@
-"""What several commands on backups take."""
+"""Options that several commands on backups share."""
 
 from __future__ import annotations
 

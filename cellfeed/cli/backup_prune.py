@@ -1,4 +1,4 @@
-"""backup prune: removes what is older than the declared time."""
+"""backup prune: removes backups that are older than the declared time."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def prune(
     backups have made superfluous.
 
     Only folders that a backup made are removed, and of these only a backup's own files. A dry run
-    prints what a run removes. Refused (exit code 3) unless a whole newer backup stays: take a full
-    one first.
+    prints the files that a run removes. Refused (exit code 3) unless a whole newer backup stays:
+    take a full one first.
     """
     if keep < 0:
         raise InvalidRequest(f"--keep {keep:g} is below 0")

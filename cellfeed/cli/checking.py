@@ -70,8 +70,8 @@ def check_indexes(
     into: Findings,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Holds the entries of every index that answers queries against the cells. What cannot be
-    looked at is a finding."""
+    """Holds the entries of every index that answers queries against the cells. An index that cannot
+    be read is a finding."""
     try:
         with opened(run_dir, config) as instance:
             positions = index_positions(instance.coordinator, instance.datastore.name)
@@ -107,7 +107,7 @@ def check_indexes(
 
 
 class Backups(NamedTuple):
-    """A folder of backups, and what decrypts them."""
+    """A folder of backups, and the identities that decrypt them."""
 
     folder: Place
     identities: Identities | None

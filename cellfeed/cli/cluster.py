@@ -1,5 +1,4 @@
-"""cluster init, migrate, status, promote, rejoin, buffer: what the operator of MariaDB clusters
-does."""
+"""cluster init, migrate, status, promote, rejoin, buffer: operations on MariaDB clusters."""
 
 from __future__ import annotations
 

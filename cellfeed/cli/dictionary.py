@@ -1,4 +1,4 @@
-"""dictionary train|list|show|export|recover|retire: what bodies are encoded with.
+"""dictionary train|list|show|export|recover|retire: dictionaries that encode bodies.
 
 Only ``train`` and ``retire`` open the datastore. The others look at every storage node by itself,
 so they work where a lost dictionary keeps the datastore from being opened.

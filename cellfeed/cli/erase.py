@@ -29,13 +29,13 @@ def erase(
     """Erase a row: the bodies of all its cells are taken away for good, in every column and
     version; nothing brings them back.
 
-    Their places in the log stay, and one more cell there tells followers of it. Puts to the row are
-    refused from then on. It is on record before it begins. It may be broken off, or wait for a
-    cluster that is away or for a move of the row's shard. Then a worker ends it, and `cellfeed
-    status` shows it until then. Run again it does the same at once, or nothing when all is done. A
-    half copy of the shard whose mover has died is dropped first. The command names what clusters
-    keep of shards that have left them: `cellfeed shard clean` drops it. docs/operate/erase.md says
-    what disks, backups and exported topics still hold.
+    Their places in the log stay, and one more cell there reports the erasure to followers. Puts to
+    the row are refused from then on. It is on record before it begins. It may be broken off, or
+    wait for a cluster that is away or for a move of the row's shard. Then a worker ends it, and
+    `cellfeed status` shows it until then. Run again it does the same at once, or nothing when all
+    is done. A half copy of the shard whose mover has died is dropped first. The command names the
+    remains that clusters keep of shards that have left them: `cellfeed shard clean` drops them.
+    docs/operate/erase.md lists the bytes that disks, backups and exported topics still hold.
     """
     with client_of(run_dir, url, datastore) as client:
         if not yes:

@@ -93,7 +93,7 @@ def run(
 
 
 class _Looks:
-    """What is shown, and whether all is refused, at each look of an exporter."""
+    """Shows an exporter's progress at each look, and ends it once every export is refused."""
 
     def __init__(self, stopping: threading.Event, bar: Progress, ends: Mapping[int, int]) -> None:
         self.refused: CellfeedError | None = None

@@ -1,5 +1,5 @@
-"""export pause|resume|forget|verify|parked: what operators do to an export, and whether it is what
-it should be."""
+"""export pause|resume|forget|verify|parked: control of an export by hand, and its comparison with
+the store."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the commands of triggers and of exports do with a group in the same way: show how far it is,
-and let it resume."""
+"""The group actions that commands of triggers and of exports share: show its progress, and resume
+it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def done(as_json: bool, value: dict[str, Any], text: str) -> None:
 
 
 def print_lag(name: str, lag: GroupLag, *, place: str, worker: str) -> None:
-    """Prints a group shard by shard. ``place`` and ``worker``: what the user calls an offset and
-    the process that works on a shard."""
+    """Prints a group shard by shard. ``place`` and ``worker``: the user's words for an offset and
+    for the process that works on a shard."""
     table = Table(
         "shard",
         place,
@@ -81,7 +81,7 @@ def summary(lag: GroupLag) -> dict[str, Any]:
 
 
 def lag_cells(lag: GroupLag) -> tuple[str, str, str, str, Text]:
-    """Workers, cells and seconds behind, parked cells, and what it waits for, as cells of a
+    """Workers, cells and seconds behind, parked cells, and the reason it waits, as cells of a
     table."""
     reason = (
         lag.waits_because

@@ -1,4 +1,4 @@
-"""index create|build|query|status|drop: secondary indexes. What checks and mends them is in
+"""index create|build|query|status|drop: secondary indexes. Checks and repairs are in
 index_check.py."""
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ def query(
 
 
 def _value(text: str) -> Any:
-    """What is JSON is meant as such, everything else as text."""
+    """The value of a text that is JSON; any other text, and JSON text of an object, as it is."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -66,7 +66,8 @@ IdentityOption = Annotated[
 
 
 def client_of(run_dir: Path, urls: list[str] | None, datastore: str | None) -> Client:
-    """A client of the instance. After a second without an answer it says what it waits for."""
+    """A client of the instance. After a second without an answer it prints the reason for the
+    wait."""
     if datastore is None:
         config = RunDir(run_dir).config
         datastore = (

@@ -1,4 +1,4 @@
-"""What can be learnt of an instance: its processes, logs, groups, gateways and backups."""
+"""The status of an instance: its processes, logs, groups, gateways and backups."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class GroupLag:
 
 @dataclass
 class GatewayAmongOthers:
-    """A living gateway of the datastore, on whatever host. ``addresses``: by listener, as clients
-    get them; ``slots`` of groups that it coordinates."""
+    """A living gateway of the datastore, on any host. ``addresses``: by listener, as clients get
+    them; ``slots`` of groups that it coordinates."""
 
     name: str
     node_id: int
@@ -59,8 +59,8 @@ class GatewayAmongOthers:
 
 @dataclass
 class InstanceStatus:
-    """What could be learnt of an instance. ``storage_away``, ``coordination_away``: why the rest is
-    not known."""
+    """The status of an instance, as far as it can be read. ``storage_away``, ``coordination_away``:
+    why the rest is not known."""
 
     processes: list[dict[str, Any]]
     missing: list[dict[str, Any]]
@@ -78,7 +78,7 @@ class InstanceStatus:
     """The check for damage that the workers run; None where the configuration has none."""
 
     left_out: list[LeftOutOfTopic] = field(default_factory=list)
-    """What typed topics leave out, by column."""
+    """Cells that typed topics leave out, by column."""
 
     storage_away: str | None = None
     coordination_away: str | None = None

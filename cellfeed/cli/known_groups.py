@@ -24,7 +24,7 @@ def must_exist(group: str, instance: Opened, *, done_by_hand: bool = False) -> N
     if done_by_hand:
         known |= groups_with_history(state)
     if group in known or has_begun(state, group):
-        return  # the coordination need not be there to tell
+        return  # this needs no reachable coordination
     known |= set(instance.coordinator.groups())
     if group not in known:
         note = renamed(state, group)

@@ -1,5 +1,5 @@
-"""load: a file's records as cells. What is loaded stays for ever, so the first load of a file is
-shown before it begins."""
+"""load: a file's records as cells. Loaded cells stay for ever, so the first load of a file is shown
+before it begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load says to a person: before it, and at its end."""
+"""The output of a load: before it, and at its end."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ _WRONG_PATH: Final = (
     NotADirectoryError,
     PermissionError,
 )
-"""What a mistyped path leads to. A full or failing disk is no mistake of a person."""
+"""Errors of a mistyped path. A full or failing disk is no mistake of a person."""
 
 
 class _Listed(TyperGroup):
@@ -142,8 +142,8 @@ def _options(
 
 def main() -> None:
     """Entry point: an error that a user can act on is one line, never a traceback."""
-    # A command says once that ZooKeeper is away; its client would tell the terminal of every
-    # attempt. In the logs of processes its lines are as before.
+    # A command says once that ZooKeeper is away; its client would print every attempt on the
+    # terminal. In the logs of processes its lines are as before.
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     try:
         _check_arguments()

@@ -37,7 +37,7 @@ _NARROWEST_COLUMN: Final = 12
 _BETWEEN_COLUMNS: Final = 2
 """Blanks between two columns of a table."""
 
-# Without markup: what is printed is mostly data, where "[red]" is text like any other.
+# Without markup: the output is mostly data, where "[red]" is text like any other.
 console = Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 errors = Console(stderr=True, soft_wrap=True, markup=False)
 
@@ -67,7 +67,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
         shown = [
             [str(name), str(value)] for row in rows for name, value in (*row.items(), ("", ""))
         ]
-        shown.pop()  # what parts records stands between them
+        shown.pop()  # blank lines stand between records only
     table = Table(*(names if fits else ("", "")), box=None, show_header=fits, pad_edge=False)
     for row in shown:
         table.add_row(*row)
@@ -81,7 +81,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _shared(needed: Sequence[int], columns: int) -> list[int]:
-    """Widths that fit a line: what is short stays whole, what is long shares the rest."""
+    """Widths that fit a line: short columns stay whole, long ones share the rest."""
     room = columns - _BETWEEN_COLUMNS * (len(needed) - 1)
     widest = min(max(needed), columns)
     while widest > 1 and sum(min(width, widest) for width in needed) > room:
@@ -135,7 +135,7 @@ def cluster_line(cluster: Mapping[str, Any]) -> str:
 
 
 def node_advice(cluster: Mapping[str, Any]) -> list[str]:
-    """What the operator of each node should know, a line each."""
+    """Advice for the operator of each node, a line each."""
     return [f"  {node['name']}: {node['advice']}" for node in cluster["nodes"] if node["advice"]]
 
 
@@ -151,7 +151,7 @@ def left_out_line(of: LeftOutOfTopic) -> str:
 
 
 def fail(error: CellfeedError, as_json: bool = False) -> typer.Exit:
-    """Prints an error; what to raise then."""
+    """Prints an error; returns the exception to raise then."""
     if as_json:
         print_json(error.as_json())
     errors.print(f"cellfeed: {error}", style="red", markup=False, highlight=False)

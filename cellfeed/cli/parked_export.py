@@ -1,5 +1,5 @@
-"""Parked cells as a file: what failed, why, and the cell's body, for people and programs that deal
-with it elsewhere.
+"""Parked cells as a file: each failed cell, its error and its body, for people and programs that
+handle it elsewhere.
 
 NDJSON: one object a line, the body as an object. CSV: a header and one record a line (RFC 4180),
 the body as JSON text. Times are RFC 3339, UTC. A cell that is not in the datastore any more has no

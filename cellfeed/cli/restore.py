@@ -149,8 +149,8 @@ def restore(
     Killed, it is run again. Indexes are built again; every reader resumes where it was. An
     encrypted backup needs --identity.
 
-    What archived binlogs hold beyond the newest backup is restored with it, and covers moments up
-    to which they go. Ids behind a gap in them count as read.
+    The part of archived binlogs beyond the newest backup is restored with it, and covers moments up
+    to their end. Ids behind a gap in them count as read.
 
     --at takes the two backups of the folder that the moment lies between. Cells come from both,
     the state (offsets, parked cells, users) from the earlier one, and erasures from the register,
@@ -217,7 +217,7 @@ def restore(
         living = [*group_readers(offsets, manifest.shards), *readers_of_config(checked, run_dir)]
         readers = [*living, *backup_readers(later), *folder.beyond]
         if ahead is ReadersAhead.REFUSE:
-            # That later backups go beyond a point in time is what it was asked for.
+            # A point in time lies before later backups by definition, so they are no readers ahead.
             asked = readers if chosen.point is None else living
             refuse_readers_ahead([chosen.backup], readers_ahead([chosen.backup], asked))
         now_us = time.time_ns() // 1000
@@ -244,8 +244,8 @@ def restore(
 
         def before_open() -> None:
             if offsets is not None:
-                # What was opened by a run that was killed is in use: its offsets, and what was
-                # parked since, are those of the cells that are there.
+                # A shard that a killed run opened is in use: its offsets, and cells parked since,
+                # belong to the cells that are there.
                 back.extend(
                     set_back(
                         offsets,

@@ -28,8 +28,8 @@ def put_part(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Opens the datastore as any other of its processes does, and puts what it lacks. Exits with 1
-    where it does not have each cell as the backup has it."""
+    """Opens the datastore as any other of its processes does, and puts the cells it lacks. Exits
+    with 1 where it does not have each cell as the backup has it."""
     place = run_dir.inside(config.datastore.directory) / config.datastore.name
     if not config.datastore.clusters and not place.exists():
         raise NotFound(
@@ -57,7 +57,8 @@ def put_part(
 
 
 def part_of(row_key: str | None, shard: int | None, shards: int) -> Part | None:
-    """What is asked for; None where it is all of a backup. Raises InvalidRowKey, UnknownShard."""
+    """The part that the options name; None for all of a backup. Raises InvalidRowKey,
+    UnknownShard."""
     if row_key is not None:
         key = check_row_key(row_key)
         return Part(shard_of(key, shards), key)

@@ -1,4 +1,5 @@
-"""Which backups a restore reads, and what it restores of them: all of one, or a point in time."""
+"""Which backups a restore reads, and which part of them it restores: all of one, or a point in
+time."""
 
 from __future__ import annotations
 

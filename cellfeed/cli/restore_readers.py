@@ -19,7 +19,7 @@ from cellfeed.store.limits import ADDED_ID_MAX
 
 
 class ReadersAhead(StrEnum):
-    """What becomes of readers that have come further than the backup."""
+    """How a restore treats readers that are ahead of the backup."""
 
     REFUSE = "refuse"
     RAISE_EPOCH = "raise-epoch"

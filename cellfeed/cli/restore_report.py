@@ -1,4 +1,4 @@
-"""What a restore reports at its end."""
+"""The report at the end of a restore."""
 
 from __future__ import annotations
 

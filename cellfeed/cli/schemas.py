@@ -218,7 +218,7 @@ def _rule(declared: list[ColumnSchema], column: str, stored: StoredColumn) -> Co
 def _try_cells(
     datastore: Datastore, column: str, schema: BodySchema, stored: StoredColumn, cells: int
 ) -> tuple[int, int, list[str]]:
-    """How many were tried, how many fit no version, and what is said of the first of these."""
+    """How many were tried, how many fit no version, and the messages about the first of these."""
     encoders = [
         BodyEncoder(each.root)
         for each in (*(body_schema(version.body) for version in stored.versions), schema)
@@ -272,8 +272,8 @@ def _cells_of(datastore: Datastore, column: str) -> Iterator[tuple[int, StoredCe
 
 
 def _wait_until_heard(datastore: Datastore) -> None:
-    """A gateway that has not heard of the newest version leaves its cells out still: who reads on
-    there meanwhile would not be named."""
+    """Waits until gateways know the newest version: an older one still leaves its cells out, and
+    readers that pass them there would not be named."""
     newest_us = max(
         (
             version.at_us
@@ -306,8 +306,8 @@ def _read_on(
 
 
 def _shows(datastore: str, topic: str, cell: UnfitCell) -> bool:
-    """Topics of other columns show no such cell, and that of all cells shows it whatever it fits;
-    which cells a view shows is not known here."""
+    """Whether the topic may have left the cell out. Topics of other columns have no such cell; the
+    topic of all cells has it whether it fits or not. For a view it is unknown, so True."""
     return topic != datastore and (
         not topic.startswith(f"{datastore}.")
         or topic.removesuffix("@latest") == f"{datastore}.{cell.column}"

@@ -1,4 +1,4 @@
-"""scrub: no byte is left in the files of what was erased."""
+"""scrub: removes every byte of erased cells from the files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def scrub(
 
     Clusters of MariaDB: while everything is at work, one server after the other: tables, undo logs,
     redo log, binary and relay logs. Every node has to be there, since binary logs are deleted; the
-    room of the largest table is taken once more. The command names what it could not write again,
-    with what to do about it; the exit code is 1 then.
+    room of the largest table is taken once more. The command names the files it could not write
+    again, with a remedy each; the exit code is 1 then.
 
     It may be killed, and run again.
     """

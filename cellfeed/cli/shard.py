@@ -46,7 +46,7 @@ SomeShardsOption = Annotated[
 
 
 class _Moving(NamedTuple):
-    """The clusters of a configuration, and what brings dictionaries to all of them."""
+    """The clusters of a configuration, and the function that brings dictionaries to all of them."""
 
     clusters: Clusters
     shards: int

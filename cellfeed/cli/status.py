@@ -1,5 +1,4 @@
-"""status: what runs, how far the logs are, how far the triggers and consumer groups have come, what
-is parked."""
+"""status: processes, log ends, progress of triggers and consumer groups, parked cells."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""triggers pause|resume|reset|rename|redefine|forget|history: what operators do to a trigger by
-hand, each with a reason that is kept."""
+"""triggers pause|resume|reset|rename|redefine|forget|history: control of a trigger by hand; each
+action keeps its reason."""
 
 from __future__ import annotations
 

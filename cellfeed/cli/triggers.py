@@ -175,7 +175,7 @@ def lag(
 def _chosen(
     program: str, config: Config, settings: dict[str, str], name: str | None
 ) -> TriggersConfig:
-    """What to run: an entry of the configuration by its name, or a program."""
+    """The triggers to run: an entry of the configuration by its name, or a program."""
     for entry in config.triggers:
         if (entry.name or UNNAMED) == program:
             if name is not None:

@@ -1,4 +1,4 @@
-"""trim: what is old in the logs goes."""
+"""trim: removes old cells from the logs."""
 
 from __future__ import annotations
 

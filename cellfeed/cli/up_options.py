@@ -1,4 +1,4 @@
-"""What options of ``up`` change in a configuration."""
+"""The changes that options of ``up`` make to a configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UpOptions(NamedTuple):
     registry_port: int | None = None
 
     def applied(self, config: Config) -> Config:
-        """The configuration with what the options say. Raises InvalidRequest."""
+        """The configuration with the options applied. Raises InvalidRequest."""
         if self.datastore is not None:
             config = msgspec.structs.replace(
                 config, datastore=msgspec.structs.replace(config.datastore, name=self.datastore)

@@ -1,4 +1,4 @@
-"""The version, and the formats on disk that it reads and writes: what an operator compares before
+"""The version, and the formats on disk that it reads and writes: an operator compares them before
 an older program opens a newer store."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from cellfeed.store.engines.sqlite.open import SCHEMA_VERSION as EMBEDDED_VERSIO
 
 
 def version_lines() -> Iterator[str]:
-    """The version first; then each format. What is opened becomes the newest of its kind: an
-    embedded store by itself, a cluster by ``cellfeed cluster migrate``."""
+    """The version first; then each format. Opening an embedded store migrates it to the newest
+    version; a cluster is migrated by ``cellfeed cluster migrate``."""
     yield f"cellfeed {__version__}"
     yield (
         f"embedded store: reads schema versions 1 to {EMBEDDED_VERSION}, writes {EMBEDDED_VERSION}"

@@ -40,7 +40,7 @@ def query(
 ) -> None:
     """Ask the table, with DuckDB."""
     table = WarehouseTable(table_directory(directory, run_dir))
-    import duckdb  # a large library, for those who ask in SQL only
+    import duckdb  # a large library: loaded for SQL only
 
     try:
         rows = table.query(sql)

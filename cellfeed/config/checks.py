@@ -26,8 +26,8 @@ _DAY_S: Final = 86_400
 
 
 def check_entries(config: Config) -> None:
-    """Checks what no type says: names are unique, hosts are loopback. Raises InvalidRequest,
-    ProtectData."""
+    """Checks rules that no type expresses: names are unique, hosts are loopback. Raises
+    InvalidRequest, ProtectData."""
     check_datastore_name(config.datastore.name)
     check_coordination(config.coordination)
     nodes = Counter(node.name for cluster in config.datastore.clusters for node in cluster.nodes)

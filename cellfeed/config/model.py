@@ -1,4 +1,5 @@
-"""The types of the configuration file: what ``cellfeed up`` starts, and where everything listens.
+"""The types of the configuration file: the processes that ``cellfeed up`` starts, and their
+listeners.
 
 An unknown key or a wrong value is refused with its path. Every field has a
 default, so an empty file (or none) is an embedded store with one HTTP worker and one gateway. Port
@@ -84,8 +85,8 @@ class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """Storage nodes of one cluster, the first being the first master. ``shards``: those it holds
     when it is made (``0-2047``), evenly divided without.
 
-    ``semi_sync``: a commit is acknowledged when a minion has received it. ``failover``: who
-    promotes a minion when the master is gone.
+    ``semi_sync``: a commit is acknowledged when a minion has received it. ``failover``: whether the
+    operator or a worker promotes a minion when the master is gone.
     """
 
     name: ProcessName
@@ -127,9 +128,9 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """Where a gateway listens for Kafka clients. ``advertised``: the ``host:port`` that clients of
-    this listener get, where it is not what is bound. ``certificate`` and ``key``: PEM files for tls
-    and sasl_tls; ``client_ca``: clients need a certificate of it. ``mechanisms``: of SASL. Beyond
-    loopback only sasl_tls, or tls with client_ca."""
+    this listener get, where it differs from the bound address. ``certificate`` and ``key``: PEM
+    files for tls and sasl_tls; ``client_ca``: clients need a certificate of it. ``mechanisms``: of
+    SASL. Beyond loopback only sasl_tls, or tls with client_ca."""
 
     name: ProcessName
     bind: str = "127.0.0.1"
@@ -159,9 +160,8 @@ class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class KeptBlocksConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a gateway may take for encoded blocks of the log, bytes: ``memory_bytes``, and
-    ``disk_bytes`` in files below ``directory`` (a relative one lies in the run directory); 0: no
-    files."""
+    """Room of a gateway for encoded blocks of the log, bytes: ``memory_bytes``, and ``disk_bytes``
+    in files below ``directory`` (a relative one lies in the run directory); 0: no files."""
 
     memory_bytes: Annotated[int, Meta(ge=1 << 20)] = BLOCKS_BYTES_MAX
     directory: str = "blocks"

@@ -24,8 +24,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the demo found. Cells by column are counted in the store's logs; ``warehouse_rows`` by
-    SQL over the Parquet files."""
+    """The figures of the demo. Cells by column are counted in the store's logs; ``warehouse_rows``
+    by SQL over the Parquet files."""
 
     cells_by_column: Mapping[str, int]
     records_by_offset: int

@@ -1,5 +1,4 @@
-"""What the demo does, step by step, on an instance that is up: load, settle, fill the warehouse,
-prove."""
+"""The steps of the demo, on an instance that is up: load, settle, fill the warehouse, prove."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from cellfeed.store.errors import InvalidRequest
 
 
 def load_config(path: Path | None) -> Config:
-    """The configuration of a file, or the defaults. Raises InvalidRequest (what, where),
+    """The configuration of a file, or the defaults. Raises InvalidRequest (the fault and its path),
     ProtectData for an address beyond loopback."""
     if path is None:
         return check_config(Config())

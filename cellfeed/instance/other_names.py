@@ -35,5 +35,5 @@ def _is_store(folder: Path) -> bool:
     try:
         check_datastore_name(folder.name)
     except InvalidRequest:
-        return False  # what a restore has put aside
+        return False  # a restore has put this aside
     return True

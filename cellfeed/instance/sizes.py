@@ -15,8 +15,8 @@ _WRITE_AHEAD: Final = "-wal"
 
 
 def sizes(directory: RunDir, config: Config) -> dict[str, int]:
-    """Bytes by what they are for; without what is not there. Cells of clusters are on their
-    servers: those that are processes of the instance count, others are asked by ``status``."""
+    """Bytes by purpose; missing places are left out. Cells of clusters are on their servers: those
+    that are processes of the instance count here; ``status`` asks the others."""
     found = {}
     if not config.datastore.clusters:
         store = directory.inside(config.datastore.directory) / config.datastore.name

@@ -1,9 +1,9 @@
 """Starting, watching and ending the processes of one instance.
 
 Each process has a session of its own, so a Ctrl-C at the terminal reaches only the supervisor,
-which ends them in order; and ``kill -9`` of one, or of the supervisor, leaves the others alone. Who
-is alive is asked of the system (pid and start time), not remembered: so ``start``, ``down`` and
-``status`` work whether or not the supervisor is there.
+which ends them in order; and ``kill -9`` of one, or of the supervisor, leaves the others alone. The
+system reports which processes are alive (pid and start time); nothing is remembered. So ``start``,
+``down`` and ``status`` work whether or not the supervisor is there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def start_all(directory: RunDir, config: Config, say: Say) -> None:
     """Starts every process and waits until all of them serve: the servers first; then clusters that
     are made of them are initialised, unless they have been.
 
-    A server that does not start is said so and left to :func:`supervise`: one node's absence is
-    what clusters are for. Anything else that does not start ends what was started before, and its
+    A server that does not start is said so and left to :func:`supervise`: clusters tolerate the
+    absence of a node. If any other process does not start, those started before are ended, and its
     error is raised. A new cluster needs all its servers, and a worker its store."""
     directory.make()
     for name, _ in process_names(config):
@@ -154,8 +154,8 @@ def stop_all(directory: RunDir, say: Say) -> None:
 def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[], bool]) -> None:
     """Watches until ``stopping`` says so. Names processes that died, and starts them again where
     the configuration asks for it: at once the first time, after a growing delay when they die again
-    or do not start. Servers that never started are tried again in the same way, whatever it asks
-    for."""
+    or do not start. Servers that never started are tried again in the same way, also without that
+    setting."""
     kinds = dict(process_names(config))
     down: set[str] = set()
     restarts: dict[str, Restarts] = {}

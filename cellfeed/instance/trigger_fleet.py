@@ -50,7 +50,7 @@ class _Worker:
 
 
 class TriggerFleet:
-    """See the module. ``config`` and ``run_dir`` are what each worker reads for itself."""
+    """See the module. Each worker reads ``config`` and ``run_dir`` for itself."""
 
     def __init__(
         self, config: Path, run_dir: Path, triggers: TriggersConfig, names: Sequence[str], say: Say
@@ -71,8 +71,8 @@ class TriggerFleet:
         return code or (0 if drained else 1)
 
     def _keep_running(self, stopping: Callable[[], bool]) -> int:
-        # The first one alone: what is wrong with the program or the configuration is reported once,
-        # not by each.
+        # The first one alone: a fault of the program or the configuration is reported once, not by
+        # each.
         self._start(self._workers[0])
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while (

@@ -3,9 +3,9 @@
 line of input.
 
 In its input and not among its arguments, which everybody on the host can read: settings may be
-secrets. The input is held open by who started it. The worker drains at SIGTERM, and when its input
-ends, so it does not outlive a ``triggers run`` that was killed. Exit codes are those of the command
-line.
+secrets. The process that started the worker holds the input open. The worker drains at SIGTERM, and
+when its input ends, so it does not outlive a ``triggers run`` that was killed. Exit codes are those
+of the command line.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from cellfeed.store.errors import CellfeedError
 
 
 class Specification(msgspec.Struct, frozen=True):
-    """What a worker needs, as JSON in one line. ``ready_fd``: where it writes a byte when it has
-    begun."""
+    """The settings of a worker, as JSON in one line. ``ready_fd``: where it writes a byte when it
+    has begun."""
 
     config: str
     run_dir: str
@@ -55,7 +55,7 @@ def main() -> None:
     SupervisedThread("parent", partial(_end_with_parent, stop)).start()
 
     def ready() -> None:
-        with suppress(OSError):  # who started it has ended: the worker is about to learn so
+        with suppress(OSError):  # its parent has ended: the worker is about to learn so
             os.write(specification.ready_fd, b"!")
             os.close(specification.ready_fd)
 

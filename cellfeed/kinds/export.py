@@ -21,5 +21,5 @@ def run(process: Process) -> None:
         register_schemas(config, directory.path, datastore)
         process.say_ready()
         # Of several instances over one storage each has a process of this name: the run directory
-        # tells them apart.
+        # distinguishes them.
         run_exporter(config.exports, datastore, coordinator, directory.unique_name(name), stop)

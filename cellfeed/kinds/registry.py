@@ -1,7 +1,7 @@
 """Where each kind of process registers itself, at the place where it is written.
 
-A module of a kind imports what its process runs only inside ``run``. So the names of processes cost
-a command nothing, and a worker does not load the gateway: with it, a worker starts two seconds
+A module of a kind imports the code of its process only inside ``run``. So the names of processes
+cost a command nothing, and a worker does not load the gateway: with it, a worker starts two seconds
 later and is three times as large.
 """
 
@@ -24,7 +24,7 @@ class Process(NamedTuple):
     stop: threading.Event
 
     def say_ready(self, **ports: int) -> None:
-        """Reports in the run directory that the process serves. ``ports``: by what each is for."""
+        """Reports in the run directory that the process serves. ``ports``: by their purpose."""
         self.directory.say_ready(self.name, ports)
 
     def say_stopped(self, reasons: Sequence[str]) -> None:
@@ -49,8 +49,8 @@ KINDS: Final[dict[str, Kind]] = {}
 def process_kind(
     name: str, position: int, names: Callable[[Config], list[str]]
 ) -> Callable[[Callable[[Process], None]], Callable[[Process], None]]:
-    """Registers the decorated function as what the processes of a kind run. Raises ValueError for
-    a name or a position that another kind has."""
+    """Registers the decorated function as the main function of a kind's processes. Raises
+    ValueError for a name or a position that another kind has."""
 
     def register(run: Callable[[Process], None]) -> Callable[[Process], None]:
         for other in KINDS.values():

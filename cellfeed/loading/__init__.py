@@ -7,7 +7,7 @@ ndjson_file   NDJSON
 parquet_file  Parquet, column by column
 row_keys      a row key out of the values of a record
 spec          how records become cells
-look          what a load would do, without writing
+look          the outcome of a load, without writing
 load          cells into a datastore, several batches under way, with a report
 taxi          how the taxi trips that the product ships become cells
 ============  =============================================================================

@@ -1,5 +1,5 @@
-"""CSV as records. Python's reader, because it knows the line of every record and refuses what is
-not CSV by the line; it takes a tenth of the time of a load."""
+"""CSV as records. Python's reader, because it knows the line of every record and names the line of
+a record that is not CSV; it takes a tenth of the time of a load."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def csv_records(
             if field_types.get(name, "text") != "text"
         ]
         texts = [(name, header.index(name)) for name in key_texts]
-        # A field of JSON may hold what is refused only by a closer look.
+        # A field of JSON may hold a value that only a closer look refuses.
         encode = canonical if "json" in field_types.values() else canonical_of_decoded
         for line, found in _rows(reader, len(header)):
             if isinstance(found, CellfeedError):
@@ -108,7 +108,7 @@ def _opened(path: Path, raw: BinaryIO) -> _Table:
 
 
 def _rows(reader: Any, width: int) -> Iterator[tuple[int, list[Any] | CellfeedError]]:
-    """Lines with their values, or with what is wrong there; empty lines are passed over."""
+    """Lines with their values, or with the error there; empty lines are passed over."""
     for _ in repeat(None):
         line = reader.line_num + 1
         try:

@@ -124,10 +124,10 @@ CONVERT: Final[Mapping[str, Callable[[str], Any]]] = {
     "bool": lambda value: _BOOLS[value.lower()],
     "json": json.loads,
 }
-"""By type, what makes a value of a text that is not empty."""
+"""By type, the function that converts a text that is not empty."""
 
 NOT_OF_THE_TYPE: Final = (ValueError, KeyError, RecursionError)
-"""What a conversion raises for a text of another type."""
+"""Errors of a conversion for a text of another type."""
 
 _FITS: Final[Mapping[str, Callable[[str], bool]]] = {
     "int": _is_integer,

@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 from cellfeed.store.limits import BODY_BYTES_MAX
 
 LINE_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
-"""One line, bytes: what the largest body may take with all its characters escaped."""
+"""One line, bytes: the largest body with all its characters escaped."""
 
 
 class TextLines:

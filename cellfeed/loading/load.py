@@ -1,7 +1,7 @@
 """Records of a file into a datastore. Loading the same file again changes nothing; a load that was
 cut off is finished by running it again.
 
-There is no progress file: puts are idempotent, so the store itself knows what it has. A cell whose
+There is no progress file: puts are idempotent, so the store itself knows its cells. A cell whose
 triple is stored with another body is a conflict: it is reported with its line and never overwrites
 anything.
 
@@ -67,10 +67,11 @@ def load_cells(
     max_errors: int | None = None,
     report: LoadReport | None = None,
 ) -> LoadReport:
-    """Puts a stream of cells and counts what became of each, in the order of the lines.
+    """Puts a stream of cells and counts the outcomes, in the order of the lines.
 
-    ``max_errors``: with more errors than these nothing more is put; what is under way is waited
-    for. ``report``: what to count in, for a caller who wants the counts of a load that raises.
+    ``max_errors``: after more errors than these no further batch is put, and the load waits for
+    those under way. ``report``: receives the counts, for a caller that wants the counts of a load
+    that raises.
     """
     report = LoadReport() if report is None else report
     under_way: deque[_Batch] = deque()

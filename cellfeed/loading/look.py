@@ -1,5 +1,5 @@
-"""A look at what a load would do, which writes nothing: the types and examples of the fields, the
-keys, and what of it the store has."""
+"""A dry run of a load, which writes nothing: the types and examples of the fields, the keys, and
+the cells that the store has already."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPARED_CELLS: Final = 1_000
 """Cells that are read from the store in one call."""
 
 FIRST_CELLS: Final = 100
-"""Cells at the beginning of a file that tell whether it was loaded before."""
+"""Cells at the beginning of a file that show whether it was loaded before."""
 
 KEYS_KEPT_MAX: Final = 1_000_000
 """Keys of a file that are compared with each other, about 100 MB of memory."""
@@ -68,9 +68,9 @@ class FieldSeen:
 
 @dataclass(slots=True)
 class Look:
-    """What a load would do. ``would`` counts cells as a load does: ``stored`` are new, ``exists``
-    there already, ``conflicts`` there with another body, or twice in the file with two bodies;
-    ``failed`` lines cannot be loaded. ``repeated``: lines that an earlier line equals.
+    """The outcome that a load would have. ``would`` counts cells as a load does: ``stored`` are
+    new, ``exists`` there already, ``conflicts`` there with another body, or twice in the file with
+    two bodies; ``failed`` lines cannot be loaded. ``repeated``: lines that an earlier line equals.
     ``compared``: cells that were looked for in the store."""
 
     records: int = 0
@@ -187,7 +187,7 @@ def _compare(look: Look, batch: Sequence[LineCell], store: CellStore) -> None:
 
 
 def _there(cells: Sequence[NewCell], store: CellStore) -> list[Cell | None]:
-    """What the store has under the keys of ``cells``."""
+    """The stored cells under the keys of ``cells``; None for each one missing."""
     return store.get_cells(
         [(UUID(bytes=cell.row_key), cell.column_name, cell.ref_key) for cell in cells]
     )

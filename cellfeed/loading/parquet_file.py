@@ -36,8 +36,8 @@ def parquet_header(path: Path) -> list[str]:
 
 
 def parquet_records(path: Path) -> Iterator[Record]:
-    """The records. Rows behind damaged pages cannot be told apart any more, so that one error
-    stands for the rest of the file."""
+    """The records. Rows behind damaged pages cannot be separated, so one error stands for the rest
+    of the file."""
     size, row = path.stat().st_size, 0
     with _opened(path) as file:
         total = max(file.metadata.num_rows, 1)
@@ -115,7 +115,8 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _values(name: str, column: pa.Array, wrong: dict[int, CellfeedError]) -> list[Any]:
-    """The values of a column as JSON has them; what cannot be one is in ``wrong`` by its row."""
+    """The values of a column as JSON has them; ``wrong`` has an error by row for each value that
+    JSON cannot hold."""
     kind = column.type
     try:
         if pa.types.is_timestamp(kind):

@@ -1,11 +1,11 @@
 """CSV, NDJSON and Parquet files as streams of records, each with the line it stands on. Never more
 than one batch in memory.
 
-What values become:
+Values:
 
 - CSV: text, unless ``field_types`` names the field (:mod:`cellfeed.loading.field_types`). An empty
   value of a typed field is null.
-- NDJSON: what the JSON says (:mod:`cellfeed.loading.ndjson_file`).
+- NDJSON: the values of the JSON (:mod:`cellfeed.loading.ndjson_file`).
 - Parquet: as they are, or exact text (:mod:`cellfeed.loading.parquet_file`).
 
 A line that cannot be read is a record with an error in its place: the others are loaded, and the
@@ -42,7 +42,7 @@ _BY_SUFFIX: Final = {
 
 
 def format_of(path: Path) -> FileFormat:
-    """The format that a file's name tells. Raises InvalidRequest when it tells none."""
+    """The format that a file's name implies. Raises InvalidRequest when it implies none."""
     found = _BY_SUFFIX.get(path.suffix.lower())
     if found is None:
         raise InvalidRequest(
@@ -70,7 +70,7 @@ def read_records(
         return csv_file.csv_records(path, field_types, key_texts)
     if file_format is FileFormat.NDJSON:
         return ndjson_records(path)
-    from cellfeed.loading import parquet_file  # a large library, for those who load Parquet only
+    from cellfeed.loading import parquet_file  # a large library: loaded for Parquet only
 
     return parquet_file.parquet_records(path)
 
@@ -95,7 +95,7 @@ def check_file(path: Path) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file: what a progress bar counts to. Raises NotFound."""
+    """Bytes of a file: the total of a progress bar. Raises NotFound."""
     try:
         return os.stat(path).st_size  # noqa: PTH116
     except OSError as error:

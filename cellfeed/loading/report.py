@@ -1,4 +1,4 @@
-"""What became of the lines of a load. Equal problems are one, with a count and its first lines."""
+"""The outcomes of the lines of a load. Equal problems are one, with a count and its first lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBLEM_LINES_MAX: Final = 5
 _VALUES: Final = re.compile(
     r"(?<!field )'(?:[^'\\]|\\.)*'|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+"
 )
-"""What differs between two errors that are the same mistake: values, row keys, numbers."""
+"""The parts that differ between two errors of the same mistake: values, row keys, numbers."""
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class Problem:
 
 @dataclass(slots=True)
 class LoadReport:
-    """What became of the cells of a load. ``failed`` cells were not written, ``unknown`` ones may
-    have been: running the load again tells. ``stopped_behind``: the last line that was tried, of a
-    load that had more errors than it may have."""
+    """The outcomes of the cells of a load. ``failed`` cells were not written, ``unknown`` ones may
+    have been: running the load again settles it. ``stopped_behind``: the last line that was tried,
+    of a load that had more errors than it may have."""
 
     stored: int = 0
     exists: int = 0

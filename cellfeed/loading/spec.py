@@ -149,7 +149,7 @@ def _check_key_fields(path: Path, file_format: FileFormat, spec: LoadSpec) -> No
             if record.fields
         ]
         if not first:
-            return  # every line will say what is wrong with it
+            return  # every line will report its own error
         known = list(dict.fromkeys(name for fields in first for name in fields))
         of = f"its first {len(first)} records have" if len(first) > 1 else "its record has"
     for name in spec.key_fields():

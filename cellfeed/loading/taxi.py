@@ -50,8 +50,8 @@ _MAY_BE_MISSING: Final = ("passengers", "pickup_zone", "dropoff_zone")
 
 @dataclass(frozen=True, slots=True)
 class TaxiFigures:
-    """What a file of trips must come to, computed from the text with decimal arithmetic and without
-    the store: the other side of the demo's proof."""
+    """The figures that a file of trips must give, computed from the text with decimal arithmetic
+    and without the store: the other side of the demo's proof."""
 
     trips: int
     base_cells: int
@@ -108,8 +108,8 @@ def load_taxi(
 
 
 def expected_figures(path: Path | None = None) -> TaxiFigures:
-    """What :func:`load_taxi` and billing must come to, from the CSV alone. Raises InvalidRequest
-    when a line is no taxi trip."""
+    """The figures that :func:`load_taxi` and billing must give, from the CSV alone. Raises
+    InvalidRequest when a line is no taxi trip."""
     counts = dict.fromkeys((BASE, NOTES, FARE_ADJUSTMENT), 0)
     trips, cents = dict.fromkeys((CARD, CASH, ""), 0), dict.fromkeys((CARD, CASH, ""), Decimal(0))
     for record in read_records(path or shipped_csv(), FileFormat.CSV):

@@ -56,8 +56,8 @@ def kafka_class_path(version: str = KAFKA_VERSION) -> str:
 
 
 def class_path_of(name: str, jars: Sequence[str]) -> str:
-    """The class path of these jars (``group:artifact:version``) and what they need, in a folder of
-    the cache. Raises JarsUnavailable with the reason."""
+    """The class path of these jars (``group:artifact:version``) and their dependencies, in a folder
+    of the cache. Raises JarsUnavailable with the reason."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise JarsUnavailable(

@@ -1,5 +1,5 @@
-"""The life of a local server, whatever its kind: made ready once, started, awaited, recorded like
-every process of the instance.
+"""The life of a local server of any kind: made ready once, started, awaited, recorded like every
+process of the instance.
 
 The server is the recorded process itself, without a process of ours between: ``kill -9`` of the
 recorded pid is the server's death, SIGTERM its gentle end
@@ -61,7 +61,7 @@ class LocalServer(Protocol):
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """What each port that it listens on is for."""
+        """The ports that it listens on, by purpose."""
         ...
 
     def prepare(self) -> None:
@@ -70,8 +70,8 @@ class LocalServer(Protocol):
         ...
 
     def command(self) -> list[str]:
-        """What runs it in the foreground, once it is prepared. Raises Unavailable when a program is
-        missing."""
+        """The command that runs it in the foreground, once it is prepared. Raises Unavailable when
+        a program is missing."""
         ...
 
     def answers(self) -> bool:
@@ -93,7 +93,7 @@ def start_server(
         entry = ProcessEntry(server.name, server.kind, process.pid, dict(server.ports), str(log))
         directory.say_ready(server.name, entry.ports, process.pid)
         directory.record(entry)
-    # The handle is let go: from here on the system is asked who is alive, and a handle that is
+    # The handle is dropped: from here on the system reports whether the process is alive. A handle
     # dropped while its process runs would complain.
     process.returncode = 0
     return entry
@@ -167,7 +167,7 @@ def program(name: str, server: str, package: str) -> str:
 
 def run_to_end(command: list[str], what: str, given: str = "") -> None:
     """Runs a command that makes a server's files, with ``given`` as its input. Raises Unavailable
-    with the end of what it said."""
+    with the end of its output."""
     try:
         subprocess.run(
             command,
@@ -186,7 +186,7 @@ def run_to_end(command: list[str], what: str, given: str = "") -> None:
 
 
 def _listener(port: int) -> str | None:
-    """Who listens there, where the system tells."""
+    """The process that listens there, where the system reports it."""
     try:
         connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:

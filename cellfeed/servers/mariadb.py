@@ -142,7 +142,7 @@ class MariaDbServer:
         return [f"--user={SERVICE_USER}"] if os.geteuid() == 0 else []
 
     def _make_accounts(self, data: Path, tmp: Path) -> None:
-        # Bootstrap: the server executes what it is given, does not listen, and writes no binlog.
+        # Bootstrap: the server executes its input, does not listen, and writes no binlog.
         statements = ["FLUSH PRIVILEGES;"]
         for each in self.accounts:
             account = f"'{escape_string(each.user)}'@'%'"
@@ -162,7 +162,7 @@ class MariaDbServer:
 
 
 def _check_open_to_service_user(directory: Path, name: str) -> None:
-    """Started by root the server runs as another user, who must be able to pass through every
+    """Started by root the server runs as another user, which must be able to pass through every
     folder above its own."""
     try:
         user = pwd.getpwnam(SERVICE_USER)

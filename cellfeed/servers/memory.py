@@ -13,7 +13,7 @@ import psutil
 
 PART_OF_MEMORY: Final = 0.5
 """Of the machine's memory, for the buffer pools of all MariaDB servers of an instance together: the
-rest is for what reads them, and for the file system."""
+rest is for their readers, and for the file system."""
 
 POOL_BYTES_MIN: Final = 128 << 20
 """The server's own default."""
@@ -32,8 +32,8 @@ def pool_bytes(servers: int, memory_bytes: int) -> int:
 
 
 def memory_bytes(limit: Path = _CGROUP_LIMIT) -> int:
-    """What this machine has, or the control group of the process where that is less. ``limit``:
-    the file of control groups (version 2) that says how much."""
+    """The memory of this machine, or the limit of the process' control group where that is less.
+    ``limit``: the file of control groups (version 2) with the limit."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(limit.read_text()))

@@ -13,7 +13,7 @@ from cellfeed.store.errors import Unavailable
 
 PACKAGE: Final = "zookeeper"
 JARS: Final = (Path("/usr/share/java/zookeeper.jar"), Path("/usr/share/java/slf4j-simple.jar"))
-"""Where Debian has them; what else is needed the first one names itself."""
+"""Where Debian has them; the first one names its further dependencies itself."""
 
 _HEAP: Final = "-Xmx256m"
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"

@@ -1,8 +1,7 @@
 """The test kit for services that have triggers; with pytest it is the fixture ``cellfeed_kit``, see
 the guide ``docs/testing-triggers.md``.
 
-Nothing is imported before it is asked for, so that the plugin costs those who do not use it
-nothing.
+Nothing is imported before it is asked for, so that the unused plugin costs nothing.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
 
 
 class Observer(Protocol):
-    """Gets what a worker claims, and what is refused to it."""
+    """Gets the claims of a worker, and its refused saves."""
 
     def claimed(self, gate: Gate, claims: Collection[Claim]) -> None: ...
 

@@ -8,7 +8,7 @@ under a higher leader epoch. Every cell that was acknowledged is kept (E5, E7, a
 :mod:`cellfeed.store.clusters.serving.cluster`).
 
 Cells of a put that are to be lost are never written to the engine below: they are on the master's
-disk only, which is what this class stands for.
+disk only, and this class stands for that disk.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LostCell:
-    """A cell that was on the old master only. ``added_id``: what the master had given it; another
-    cell gets it now."""
+    """A cell that was on the old master only. ``added_id``: its id on the old master; another cell
+    gets it now."""
 
     row_key: UUID
     column_name: str
@@ -55,8 +55,8 @@ class LostCell:
 
 
 class FailingMaster:
-    """:class:`cellfeed.store.engines.contract.engine.Engine` over another one, which is what the
-    minion has."""
+    """:class:`cellfeed.store.engines.contract.engine.Engine` over another one, which is the
+    minion."""
 
     def __init__(self, minion: Engine) -> None:
         self._minion = minion
@@ -123,8 +123,8 @@ class FailingMaster:
         with self._lock:
             self.check_master()
             if any(triple.row_key == row_key for triple in self._on_master):
-                # what only the master has of the row would be left over: another one is asked, or
-                # none yet
+                # cells of the row that only the master has would be left over: another one is
+                # asked, or none yet
                 self._die()
                 self.check_master()
             return self._minion.erase(row_key, cells_max)
@@ -191,8 +191,8 @@ class FailingMaster:
         )
 
     def _answered(self, found: list[T], as_stale: Callable[[T], T], read_from: Replica) -> list[T]:
-        """What was found on the minion, as the node that was asked answers. While there is no
-        master, the minion answers for what it has."""
+        """The minion's cells, as the node that was asked answers. While there is no master, the
+        minion answers for the cells it has."""
         if read_from is Replica.MASTER and not self._is_away():
             return found
         if self._is_away() and not all(found):

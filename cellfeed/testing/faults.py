@@ -41,7 +41,7 @@ class Fault(ABC):
     @property
     @abstractmethod
     def missing(self) -> str | None:
-        """What has not happened of it; None when all of it has."""
+        """The part of it that has not happened; None when all of it has."""
 
     @property
     def happened(self) -> bool:

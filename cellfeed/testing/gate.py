@@ -1,10 +1,10 @@
-"""What stands between a worker of the kit and everything outside it, so that the worker can be
-paused and killed as a process can.
+"""The gate between a worker of the kit and everything outside it, so that the worker can be paused
+and killed as a process can.
 
-A worker is a few threads here. What a process does to the world it does by calls: to the store, to
-the coordination, and in the trigger functions. All of them pass the gate first. Behind a gate that
-is shut for a pause every thread of the worker waits; behind one that is shut for good they end,
-wherever they were. In between they may compute: nobody can tell.
+A worker is a few threads here. A process acts on the world by calls: to the store, to the
+coordination, and in the trigger functions. All of them pass the gate first. Behind a gate that is
+shut for a pause every thread of the worker waits; behind one that is shut for good they end,
+wherever they were. In between they may compute: nobody can see that.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Every call of a trigger's function in a kit: what it was for, on which worker, and what came of
-it."""
+"""Every call of a trigger's function in a kit: its cells, its worker and its outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunOutcome(StrEnum):
-    """What came of a call: ``killed`` with its worker, wherever in the function that was."""
+    """The outcome of a call: ``killed`` with its worker, wherever in the function that was."""
 
     RUNNING = "running"
     DONE = "done"
@@ -30,8 +29,8 @@ class RunOutcome(StrEnum):
 
 @dataclass
 class Run:
-    """One call. ``cells`` are several where the trigger takes batches; ``error`` is what the
-    function raised."""
+    """One call. ``cells`` are several where the trigger takes batches; ``error`` is the function's
+    exception."""
 
     group: str
     cells: Sequence[Cell]

@@ -3,7 +3,7 @@
 A run is idle when three things hold: every trigger's saved offset is at every shard's watermark; no
 parked cell waits for a retry that was asked for; no worker is paused. A shard whose offset is past
 a cell has run it or parked it (that is the runtime's promise); while ZooKeeper is away the offset
-is what the workers keep in the store.
+is the one that workers keep in the store.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LEASE_S: Final = 2.0
 in a quarter of it."""
 
 LEASE_TO_LOSE_S: Final = 1.0
-"""Lease where a worker is to be paused past it: what such a test waits for."""
+"""Lease where a worker is to be paused past it: such a test waits that long."""
 
 _LOOK_EVERY_S: Final = 0.005
 
 
 class NotIdle(AssertionError):
-    """A run did not become idle in time; the message says what it waited for."""
+    """A run did not become idle in time; the message names the remaining work."""
 
 
 class TriggerStopped(AssertionError):
@@ -97,8 +97,8 @@ class IdleRun:
     # --- the run ----------------------------------------------------------------------------------
 
     def until_idle(self, deadline_s: float) -> None:
-        """Raises NotIdle, TriggerStopped, or what ended a worker. Ends the workers in any case:
-        they drain, or where it failed they are killed."""
+        """Raises NotIdle, TriggerStopped, or the error that ended a worker. Ends the workers in any
+        case: they drain, or where it failed they are killed."""
         try:
             self._until_idle(time.monotonic() + deadline_s, deadline_s)
         except BaseException:
@@ -178,10 +178,10 @@ class IdleRun:
         return [*left.values(), *paused]
 
     def _left(self) -> dict[tuple[str, int], str]:
-        """By (group, shard): what is still to be done."""
+        """By (group, shard): the remaining work."""
         left = {}
         located = {trigger.group: self._locations(trigger.group) for trigger in self._triggers}
-        # The heads after the offsets: what a function put before its offset moved is seen.
+        # The heads after the offsets: a cell that a function put before its offset moved is seen.
         heads = self._engine.heads()
         for group, locations in located.items():
             for shard, head in heads.items():

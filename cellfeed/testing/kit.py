@@ -1,9 +1,9 @@
 """The test kit: a store, a trigger runtime and their faults in one process, for the tests of a
 service's triggers.
 
-Nothing in it is a stand-in for what it tests: the store is the embedded one, the runtime and its
-coordination are those of production, on threads instead of processes. What is played is the world
-around them: a process that dies or is paused, a master that is lost, a ZooKeeper that is away.
+It has no stand-in for a tested part: the store is the embedded one, the runtime and its
+coordination are those of production, on threads instead of processes. It simulates the world around
+them: a process that dies or is paused, a master that is lost, a ZooKeeper that is away.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ F = TypeVar("F", bound=Fault)
 
 
 class FaultNeverHappened(AssertionError):
-    """A fault was injected and never came about, so the test has not shown what it means to
-    show."""
+    """A fault was injected and never came about, so the test has not shown its claim."""
 
 
 class Kit:
@@ -74,8 +73,8 @@ class Kit:
             raise ValueError(f"coordination={coordination!r} is neither 'store' nor 'zookeeper'")
         self._engine = FailingMaster(SqliteEngine(directory / datastore, datastore, shards))
         self.store: Datastore = Datastore(self._engine)
-        """The store: put the cells in that the triggers are to run for, and look at what they have
-        put."""
+        """The store: put the cells in that the triggers are to run for, and look at the cells that
+        they have put."""
         self._parked = ParkedCells(self._engine.state)
         self._in_zookeeper = coordination == "zookeeper"
         self._coordination: Coordination | None = None
@@ -96,9 +95,9 @@ class Kit:
         trigger's retry policy says, without its waits. With several workers no cell is shown to any
         of them before they have divided the shards.
 
-        Raises NotIdle when that takes longer than ``deadline_s`` seconds, and says what it waits
-        for; TriggerStopped when a trigger has stopped because too many of its cells are parked;
-        whatever ends a worker by a defect.
+        Raises NotIdle when that takes longer than ``deadline_s`` seconds, and names the remaining
+        work; TriggerStopped when a trigger has stopped because too many of its cells are parked;
+        and any error that ends a worker by a defect.
         """
         programs = [
             each
@@ -146,7 +145,7 @@ class Kit:
         )
 
     def history(self) -> list[Run]:
-        """Every call of a function: for which cells, on which worker, and what came of it."""
+        """Every call of a function: for which cells, on which worker, and its outcome."""
         return self._history.all()
 
     def parked(self, trigger: Any = None) -> list[ParkedCell]:
@@ -181,7 +180,7 @@ class Kit:
     def stall(self, which: Which, *, past_lease: Literal[True]) -> PausedWorker: ...
 
     def stall(self, which: Which, *, past_lease: bool = False) -> Stall | PausedWorker:
-        """The function hangs, once for each cell picked, until ``release()`` of what this returns,
+        """The function hangs, once for each cell picked, until ``release()`` of the returned fault,
         or until the run has nothing else left to do. In a trigger with a time-out it hangs until
         that ends the worker.
 

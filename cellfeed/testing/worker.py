@@ -28,7 +28,7 @@ has none."""
 _THREADS: Final = 4
 
 Watch = Callable[[Gate, Trigger, int, Sequence[StoredCell], Callable[[], object]], object]
-"""Calls the function, with whatever the kit has to do around it."""
+"""Calls the function, with the kit's own work around it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Worker:
         self.name = name
         self.gate = Gate(name)
         self.error: BaseException | None = None
-        """What ended it, unless it was asked to stop; WorkerKilled when it was killed."""
+        """The error that ended it, unless it was asked to stop; WorkerKilled when it was killed."""
         self._triggers = [WatchedTrigger.of(trigger, self.gate, watch) for trigger in triggers]
         self._datastore = Datastore(GatedEngine(engine, self.gate, shows_cells))
         self._coordinator = open_coordinator(self._datastore, self.gate)
@@ -124,11 +124,11 @@ class Worker:
                 drain_s=_DRAIN_S,
                 exit_process=self._end_process,
             )
-        except BaseException as error:  # whatever it is, the run reports it
+        except BaseException as error:  # the run reports any of them
             self.error = error
 
     def _end_process(self, code: int) -> None:
-        """What a worker does whose function has run into its time-out."""
+        """Ends a worker whose function has run into its time-out."""
         where = f"the time-out of a function (exit code {code})"
         self.gate.kill(where)
         raise WorkerKilled(where)

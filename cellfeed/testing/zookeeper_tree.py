@@ -1,8 +1,8 @@
 """A ZooKeeper in memory: znodes, versions, sessions and transactions, so that coordination in
 ZooKeeper runs as it does in production, without a server.
 
-Only what coordination uses is there: no watches, no ACLs. The contract suite of coordination runs
-over it as over a real server.
+It has only the calls that coordination uses: no watches, no ACLs. The contract suite of
+coordination runs over it as over a real server.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ZooKeeperTree:
             self.starts += 1
 
     def copy(self) -> TreeCopy:
-        """What is on its disk: znodes and sessions."""
+        """The content of its disk: znodes and sessions."""
         with self._lock:
             return TreeCopy(
                 self._zxid, dict(self._znodes), dict(self._sessions), self._last_session
@@ -181,7 +181,7 @@ class ZooKeeperTree:
             return results
 
     def renewed(self, session: int, timeout_s: float) -> int:
-        """The session, or a new one where it has expired: what a client library does by itself."""
+        """The session, or a new one where it has expired: as a client library does by itself."""
         with self._lock:
             if session in self._sessions:
                 return session

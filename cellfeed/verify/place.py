@@ -10,13 +10,13 @@ from cellfeed.store.cells.digest import ShardDigest
 
 
 class Erased:
-    """The cells that have no body any more, as far as the places that were read tell."""
+    """The cells that have no body any more, as far as the places that were read show."""
 
     def __init__(self) -> None:
         self._ids: dict[int, set[int]] = {}
 
     def body(self, shard: int, added_id: int, body_json: bytes) -> bytes:
-        """What goes into a digest for a cell that has this body in a place."""
+        """The body that a digest takes for a cell that has this body in a place."""
         if body_json == ERASED_JSON:
             self._ids.setdefault(shard, set()).add(added_id)
         return ERASED_JSON if added_id in self._ids.get(shard, ()) else body_json
@@ -40,5 +40,5 @@ class Place(Protocol):
     def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
         """The digest of every shard of ``ids``, of the cells with the added_ids given there. Adds
         to ``erased`` the cells that have no body here; those that it has already go into the digest
-        as such, whatever this place has of them still."""
+        as such, also where this place still has their bodies."""
         ...

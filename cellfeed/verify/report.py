@@ -19,9 +19,9 @@ from cellfeed.verify.store_place import StorePlace
 class ShardVerdict:
     """One shard in all places: the digest of its cells from ``from_id`` on, below ``below_id``, and
     their number, by place; and how far each place was in all. ``from_id``: where the log starts;
-    what was trimmed is not compared. Of the store: ``missing``, ids that its log lacks and no
-    restore left out; ``damaged``, ids whose cells are damaged; ``unread_from``, where it was read
-    no further, for so much before it is damaged."""
+    trimmed cells are not compared. Of the store: ``missing``, ids that its log lacks and no restore
+    left out; ``damaged``, ids whose cells are damaged; ``unread_from``, where it was read no
+    further, for so much before it is damaged."""
 
     shard: int
     from_id: int
@@ -50,7 +50,7 @@ class ShardVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a comparison found. ``equal`` says that nothing differs; ``level`` that moreover no
+    """The result of a comparison. ``equal`` says that nothing differs; ``level`` that moreover no
     place lacked the newest cells; ``whole`` that the store's logs have no gaps."""
 
     places: list[str]
@@ -100,12 +100,12 @@ class VerifyReport:
 
 
 def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> VerifyReport:
-    """Compares all places, shard by shard. Raises what a place raises when it cannot be read;
-    DataDamaged when one holds what is no cell.
+    """Compares all places, shard by shard. Raises the error of a place that cannot be read;
+    DataDamaged when one holds a record that is no cell.
 
-    The places that forget what is erased at once, a store or a gateway, come first: what a topic of
-    a Kafka cluster or a table has of it still does not count. With one place the report is that
-    place's digests. ``shards``: those to look at; all that any place has, when left out.
+    Places that forget erased bodies at once, a store or a gateway, come first: bodies that a topic
+    of a Kafka cluster or a table still has do not count. With one place the report is that place's
+    digests. ``shards``: those to look at; all that any place has, when left out.
     """
     names = [place.name for place in places]
     if len(set(names)) != len(names):

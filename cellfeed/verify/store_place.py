@@ -55,8 +55,8 @@ class StorePlace:
                 if named is None or named.shard != shard or named.ids.start < location:
                     raise
                 if named.ids.start > location:
-                    # First what lies before it, in ever smaller pieces: behind a gap a piece
-                    # reaches further than its ids.
+                    # First the ids before it, in ever smaller pieces: behind a gap a piece reaches
+                    # further than its ids.
                     limit, location = (
                         min(limit // 2, named.ids.start - location),
                         location if limit > 1 else named.ids.start,

@@ -45,7 +45,7 @@ class TopicPlace:
         self.name = name
         self._bootstrap = bootstrap
         self._topic = topic
-        # The client's own log has a line for every attempt; what went wrong is in the error.
+        # The client's own log has a line for every attempt; the error has the cause.
         self._config = {"log_level": 2, **(consumer_config or {})}
 
     def first_ids(self) -> dict[int, int]:

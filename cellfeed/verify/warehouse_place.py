@@ -19,7 +19,7 @@ class WarehousePlace:
         self._table = WarehouseTable(directory)
 
     def first_ids(self) -> dict[int, int]:
-        """Nothing: a table keeps what was trimmed from the log."""
+        """Nothing: a table keeps cells that were trimmed from the log."""
         return {}
 
     def next_ids(self) -> dict[int, int]:

@@ -87,8 +87,8 @@ def bill_trip(
 
 
 FOR_A_PERSON: Final = RetryPolicy(attempts=5, first_wait_s=0.02, longest_wait_s=2.0)
-"""Of what waiting does not mend: such a trip is parked within a second. All else has the defaults,
-which outlast a provider that is started again."""
+"""For errors that waiting does not mend: such a trip is parked within a second. All else has the
+defaults, which outlast a provider that is started again."""
 
 
 def program(settings: Mapping[str, Any]) -> list[Trigger]:

@@ -1,5 +1,4 @@
-"""Who takes the money: an interface, and a stand-in that is strict about what a real provider is
-strict about.
+"""The card provider: an interface, and a stand-in with the strict rules of a real one.
 
 A charge carries an idempotency key. The same key again gives the first charge back and takes
 nothing. That makes "charge once" possible: a caller that dies before it wrote the charge down can
@@ -38,7 +37,7 @@ class Charge:
 
 
 class CardProvider(Protocol):
-    """What billing needs of a card provider."""
+    """The calls of a card provider that billing uses."""
 
     def charge(self, idempotency_key: str, card: str, amount_cents: int) -> Charge:
         """Takes the money from a card once per key. Raises CardDeclined, KeyReused."""

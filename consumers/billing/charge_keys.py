@@ -45,7 +45,7 @@ _decode: Final = msgspec.msgpack.Decoder(KeysBegun).decode
 
 
 class ChargeKeys:
-    """What names the charge of a cell, for ever."""
+    """The idempotency keys of cells' charges, each the same for ever."""
 
     def __init__(self) -> None:
         self._known: tuple[Datastore, KeysBegun] | None = None

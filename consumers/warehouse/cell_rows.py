@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 _ROW_OVERHEAD_BYTES: Final = 400
-"""What a waiting row costs in memory beside its body: Python objects for seven values."""
+"""Memory of a waiting row beside its body: Python objects for seven values."""
 
 
 class WarehouseRow(NamedTuple):

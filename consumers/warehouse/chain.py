@@ -1,11 +1,11 @@
 """The commits of one shard: a chain in which each starts where the one before ended.
 
 A commit is a file named by the id it starts from, made by put-if-absent. So of several loaders that
-stand at the same position exactly one commits, whatever each of them gathered; the others find the
-place taken, discard their file and continue behind the winner. The position of the shard is the end
-of the chain; nothing else is asked, Kafka's group offset included.
+stand at the same position exactly one commits, even if they gathered different rows; the others
+find the place taken, discard their file and continue behind the winner. The position of the shard
+is the end of the chain; nothing else is asked, Kafka's group offset included.
 
-What dying at each point of :meth:`ShardChain.append` leaves behind:
+Crash points of :meth:`ShardChain.append`, with the remains of each:
 
 - before the commit's name exists: a staged file, which :func:`recover_shard` or another loader's
   start removes once its lock is free;
@@ -47,7 +47,8 @@ declare(
 
 
 class ShardChain:
-    """One shard's commits as this process knows them; :meth:`refresh` reads what others added."""
+    """One shard's commits as this process knows them; :meth:`refresh` reads the commits that others
+    added."""
 
     def __init__(self, directory: Path, shard: int) -> None:
         self.directory = directory
@@ -137,8 +138,8 @@ def place_data_file(directory: Path, commit: CommitRecord) -> Path:
 
 
 def recover_shard(chain: ShardChain) -> None:
-    """Finishes what dead loaders of a shard began and removes what they can no longer commit. Safe
-    beside living loaders."""
+    """Finishes the commits of dead loaders of a shard and removes files that they can no longer
+    commit. Safe beside living loaders."""
     for commit in chain.commits:
         place_data_file(chain.directory, commit)
     for path in sorted((chain.directory / STAGING).glob(f"{chain.shard:04d}-*")):

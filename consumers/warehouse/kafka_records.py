@@ -11,7 +11,7 @@ from cellfeed.bridge.events.messages import header_values
 from cellfeed.store.errors import Unavailable
 
 METADATA_TIMEOUT_S: Final = 10.0
-"""Longest wait for what a cluster says of a topic."""
+"""Longest wait for a cluster's answer about a topic."""
 
 CONSUME_WAIT_S: Final = 0.2
 """How long one call waits for records: also how soon a stop is seen."""
@@ -32,16 +32,16 @@ def content_of(record: Message) -> tuple[bytes | None, bytes | None, dict[str, b
 
 
 def start_offset(next_offset: int) -> int:
-    """Where to read from. An empty table takes the log from wherever it starts now; what was
-    trimmed before is not there to load."""
+    """Where to read from. An empty table loads the log from its present start; cells trimmed before
+    are gone."""
     return next_offset or int(OFFSET_BEGINNING)
 
 
 def end_offsets(
     bootstrap: str, topic: str, consumer_config: Mapping[str, Any] | None = None
 ) -> dict[int, int]:
-    """The end offset of every partition of a topic now: what ``until_offsets`` needs to load all
-    that is there. Raises Unavailable."""
+    """The end offset of every partition of a topic now: ``until_offsets`` takes them to load all
+    records that are there. Raises Unavailable."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -4,7 +4,7 @@
     _staging/<shard>-<random>.parquet.staged        data files on their way; never read by a
                                                     ``*.parquet`` pattern
     _sources/<cluster id>.json                      whose log it is (``source.py``)
-    _commits/shard-0007/<first free id>.json        the truth: what belongs to the table, in a chain
+    _commits/shard-0007/<first free id>.json        the truth: the table's data files, in a chain
     shard-0007/<first id>-<last id>.parquet         committed data
 
 Ids in names have 20 digits, so that names sort as numbers do. Folders are not called
@@ -83,8 +83,8 @@ def shard_folder(shard: int) -> str:
 
 
 def data_file_name(shard: int, first_id: int, last_id: int) -> str:
-    """The path of a committed data file within the table's directory; it follows from what the file
-    holds."""
+    """The path of a committed data file within the table's directory; it follows from the file's
+    ids."""
     return f"{shard_folder(shard)}/{first_id:020d}-{last_id:020d}.parquet"
 
 

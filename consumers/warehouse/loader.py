@@ -1,13 +1,13 @@
 """A consumer group that loads a topic into a warehouse table: stock ``confluent-kafka``, reading
 from a gateway or a Kafka cluster alike.
 
-Kafka's group decides who reads what; the table decides from where. On assignment each partition
-starts at the table's own position, whatever offset the group has committed; the group's offset is
-committed only after the table's commit, for the tools that show lag. So it makes no difference
-where this process dies: between table commit and offset commit the group's offset is behind, and
-nobody reads it.
+Kafka's group assigns the partitions; the table decides where reading starts. On assignment each
+partition starts at the table's own position, never at the group's committed offset; the group's
+offset is committed only after the table's commit, for the tools that show lag. So this process may
+die anywhere: between table commit and offset commit the group's offset is behind, and nobody reads
+it.
 
-Before each commit the loader asks the cluster who it is: rows of another log than the table's are
+Before each commit the loader asks the cluster for its id: rows of another log than the table's are
 given up, and the loader ends (:mod:`cellfeed.consumers.warehouse.source`).
 
 A record that cannot be loaded stops its partition, says so, and leaves the others going: nothing is
@@ -121,7 +121,7 @@ class WarehouseLoader:
         """Loads until ``stop`` is set, or until every partition of ``until_offsets`` has reached
         its offset or has stopped; then drains.
 
-        Draining commits every row taken so far. Raises what the disk raises (OSError): then nothing
+        Draining commits every row taken so far. Raises errors of the disk (OSError): then nothing
         was lost, and a new loader resumes.
         """
         self._consumer.subscribe(
@@ -163,7 +163,7 @@ class WarehouseLoader:
         records = self._consumer.consume(CONSUME_RECORDS, CONSUME_WAIT_S)
         if self._rebalanced:
             # The batch may hold records from before and after the change, of one partition even.
-            # Read on from what has really been taken.
+            # Continue behind the last record that was really taken.
             self._to_seek |= {partition_of(record) for record in records} & self._shards.keys()
         return records
 
@@ -247,8 +247,8 @@ class WarehouseLoader:
                 break
 
     def _flush(self, shards: list[int]) -> bool:
-        """Commits the waiting rows of ``shards`` to the table, then the group's offsets; False when
-        the cluster did not say who it is, and nothing was done."""
+        """Commits the waiting rows of ``shards`` to the table, then the group's offsets; False,
+        with nothing done, when the cluster did not report its id."""
         if (
             any(shard in self._shards and self._shards[shard].waiting_rows for shard in shards)
             and not self._cluster.recognise()
@@ -285,7 +285,7 @@ class WarehouseLoader:
         try:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            # The table has the rows; only what lag tools show is late. The next commit makes it
+            # The table has the rows; only the lag that tools show is late. The next commit makes it
             # good.
             _log.warning("group offsets of %s not committed: %s", self._topic, error)
         failpoint("warehouse.loader.after_offsets")
@@ -332,7 +332,7 @@ class WarehouseLoader:
             return False
         if not self._shards:
             return False
-        # What is left belongs to other members of the group: the table says how far they are.
+        # The remaining shards belong to other members of the group: the table has their positions.
         positions = WarehouseTable(self._directory).next_offsets()
         return all(positions.get(shard, 0) >= end for shard, end in others.items())
 
@@ -341,7 +341,7 @@ class WarehouseLoader:
         if shard in self.progress.stopped or end == 0:
             return True
         # Behind the last record there may be offsets without one (another column's cells); the end
-        # of the partition tells.
+        # of the partition decides.
         return (
             loader is not None
             and shard not in self._to_seek
@@ -369,7 +369,7 @@ def run_warehouse_loader(
     """Loads ``topic`` into the table in ``directory`` until ``stop_event`` is set (a SIGTERM
     handler sets it) or ``until_offsets`` are reached.
 
-    Returns what was done; a caller that means "all of it" looks whether ``stopped`` is empty.
+    Returns the counts; a caller that needs all of it checks that ``stopped`` is empty.
     """
     loader = WarehouseLoader(
         bootstrap,

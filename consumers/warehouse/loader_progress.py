@@ -1,4 +1,4 @@
-"""When a loader writes waiting rows out, and what it has done so far."""
+"""When a loader writes waiting rows out, and its progress so far."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_FLUSH: Final = FlushPolicy()
 
 @dataclass(slots=True)
 class LoaderProgress:
-    """What a loader has done so far. ``stopped`` says per partition why it is not read any
+    """The progress of a loader so far. ``stopped`` says per partition why it is not read any
     further."""
 
     rows: int = 0

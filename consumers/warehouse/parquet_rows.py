@@ -1,5 +1,5 @@
-"""Rows of the table as Parquet files. Loads a large library, so only who reads or writes a file
-imports it."""
+"""Rows of the table as Parquet files. Loads a large library, so only code that reads or writes a
+file imports it."""
 
 from __future__ import annotations
 

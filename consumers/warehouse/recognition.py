@@ -1,7 +1,7 @@
 """Whether the cluster that a loader reads from is one of the table's.
 
 Rows of another log than the table's must not enter it: before each commit the loader asks the
-cluster who it is (:mod:`cellfeed.consumers.warehouse.source`).
+cluster for its id (:mod:`cellfeed.consumers.warehouse.source`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Recognition:
         self._consumer.close()
 
     def recognise(self) -> bool:
-        """Whether the cluster said who it is just now, and is one of the table's. Raises
+        """Whether the cluster reported its id just now, and is one of the table's. Raises
         ProtectData for another one's log."""
         try:
             cluster_id = self._consumer.list_topics(

@@ -26,8 +26,8 @@ _NO_HEADERS: Final[Mapping[str, bytes]] = {}
 
 
 class ShardLoader:
-    """Gathers records of one shard and commits them. Opening one finishes what an earlier loader of
-    the shard left behind."""
+    """Gathers records of one shard and commits them. Opening one finishes the commits that an
+    earlier loader of the shard left behind."""
 
     def __init__(self, directory: Path, shard: int, *, offset_is_added_id: bool = True) -> None:
         self.shard = shard
@@ -40,7 +40,7 @@ class ShardLoader:
 
     @property
     def committed(self) -> Position:
-        """The end of what the table holds."""
+        """The end of the table's rows."""
         return self._chain.position
 
     @property
@@ -104,7 +104,7 @@ class ShardLoader:
         name = data_file_name(self.shard, rows[0].added_id, rows[-1].added_id)
         from cellfeed.consumers.warehouse import (
             parquet_rows,
-        )  # brings a large library, for those who write files only
+        )  # a large library: loaded for writing files only
 
         with stage_data_file(self._directory, self.shard) as staged:
             failpoint("warehouse.staging.created")
@@ -139,7 +139,7 @@ def decoded_row(
     headers: Mapping[str, bytes],
     timestamp_ms: int,
 ) -> WarehouseRow:
-    """The row of a record. Raises DataDamaged for what is no cell of the shard."""
+    """The row of a record. Raises DataDamaged for a record that is no cell of the shard."""
     try:
         event = decode_record(shard, key, value, headers, timestamp_ms)
     except Exception as error:

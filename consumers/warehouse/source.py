@@ -8,7 +8,7 @@ another store has another one, and so has a store that was restored. A table tak
 that it knows. One that it does not know is **compared first**: the last row of every shard against
 the record that lies at its offset now. They are the same cell in a store that was restored from a
 backup that has it, and in a topic that was moved. Where one differs, or is gone, the table belongs
-to another log, and nothing is loaded. A table without rows takes what comes, and notes it.
+to another log, and nothing is loaded. A table without rows takes any cluster, and notes its id.
 
 The id is asked again before each commit. So rows of a log that was replaced while the loader ran
 are given up.
@@ -62,7 +62,7 @@ class TableSource:
         """Takes the cluster for one of the table's, or refuses it; returns its id.
 
         ``last_rows``: by shard the offset and the last row of the table. Raises ProtectData with
-        both ids for another log, Unavailable where the cluster does not say who it is.
+        both ids for another log, Unavailable where the cluster does not report its id.
         """
         if not cluster_id or _NAME.fullmatch(cluster_id) is None:
             raise Unavailable(

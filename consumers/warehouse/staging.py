@@ -1,6 +1,6 @@
 """Files on their way into the table, each locked (``flock(2)``) by the process that writes it.
 
-The lock is what tells a dead loader's file from a living one's: the kernel lets it go when its
+The lock distinguishes a dead loader's file from a living one's: the kernel lets it go when its
 holder dies, however it dies. An owner holds it from before the first byte until its file is in
 place or given up. So the process that gets the lock of a staged file knows that its fate is
 decided. Where a commit names it, it is moved into place. Otherwise no commit ever will, and it is
@@ -45,7 +45,7 @@ class StagedFile:
         sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        """Removes the name; what was linked elsewhere stays."""
+        """Removes the name; a link elsewhere stays."""
         self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

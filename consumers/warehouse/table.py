@@ -112,7 +112,7 @@ class WarehouseTable:
 
     def rows(self, shard: int | None = None) -> Iterator[WarehouseRow]:
         """Every row of one shard, or of all, in log order. Raises DataDamaged when a file does not
-        hold what its commit says."""
+        match its commit."""
         for number in self.shards() if shard is None else [shard]:
             for commit in self.commits(number):
                 yield from self._rows_of(commit)
@@ -168,7 +168,7 @@ class WarehouseTable:
     def connect(self) -> DuckDBPyConnection:
         """A DuckDB connection in memory with the views ``cells`` (all rows) and ``latest`` (highest
         ref key per row key and column, without erased rows)."""
-        import duckdb  # a large library, for those who ask in SQL only
+        import duckdb  # a large library: loaded for SQL only
 
         connection = duckdb.connect()
         connection.execute("SET TimeZone = 'UTC'")
@@ -201,7 +201,7 @@ class WarehouseTable:
     def _rows_of(self, commit: CommitRecord) -> list[WarehouseRow]:
         from cellfeed.consumers.warehouse import (
             parquet_rows,
-        )  # brings a large library, for those who read files only
+        )  # a large library: loaded for reading files only
 
         path = place_data_file(self.directory, commit)
         rows = parquet_rows.read_rows(str(path))

@@ -19,6 +19,9 @@ FOLDERS = ("store", "bridge", "consumers", "cellfeed")
 WITH_COMMENTS = (*FOLDERS, "schemas", "tests", "benchmarks", "examples", "docs")
 """Folders whose docstrings and comments are in plain words: every one that holds Python."""
 
+WITH_HEADS = ("cellfeed", "consumers")
+"""Those of them whose docstrings and comments have no clause without a head."""
+
 WORDS_MAX = 25
 PAGE_WORDS_MAX = 1_500
 """An operators' page is one task, read while something is wrong."""
@@ -109,6 +112,13 @@ def _faults(text: str) -> Iterator[str]:
         yield from _words_of_no_field(sentence)
 
 
+def _faults_in(place: str, text: str) -> Iterator[str]:
+    """Faults of a docstring or comment of that folder."""
+    yield from _faults(text)
+    if place in WITH_HEADS:
+        yield from _clauses_without_a_head(text)
+
+
 def _named(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
@@ -184,7 +194,7 @@ def test_texts_have_the_fields_words(folder: str) -> None:
 @pytest.mark.parametrize("place", WITH_COMMENTS)
 def test_comments_are_in_plain_words(place: str) -> None:
     texts = [text for path in _modules(place) for text in _comments(path)]
-    assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+    assert [f"{at}: {fault}" for at, text in texts for fault in _faults_in(place, text)] == []
 
 
 def test_a_comment_of_two_lines_is_read_as_one_text(tmp_path: Path) -> None:
@@ -219,7 +229,13 @@ def test_docstrings_are_in_plain_words(place: str) -> None:
     paths = _modules(place)
     assert paths
     texts = [text for path in paths for text in _docstrings(path)]
-    assert [f"{place}: {fault}" for place, text in texts for fault in _faults(text)] == []
+    assert [f"{at}: {fault}" for at, text in texts for fault in _faults_in(place, text)] == []
+
+
+@pytest.mark.parametrize("place", WITH_HEADS)
+def test_a_clause_without_a_head_is_found_in_these_folders(place: str) -> None:
+    assert list(_faults_in(place, "Writes what waits.")) != []
+    assert list(_faults_in(place, "Writes the waiting events.")) == []
 
 
 def test_a_docstring_is_read_part_by_part() -> None:

@@ -80,6 +80,7 @@ def decode_envelope(value: bytes | None) -> DecodedEvent:
     is not a whole envelope.
 
     The schema id is not looked at: the envelope has one version, whatever a registry calls it.
+    Other layouts of a cell (typed, in milliseconds) are refused by their form.
     """
     if value is None or len(value) < 2:
         raise DataDamaged("a record without a value is not a cell")
@@ -166,8 +167,8 @@ def _decode_avro(value: bytes) -> DecodedEvent:
     body_json, at = _read_bytes(value, at)
     if body_json[:1] != b"{" and len(body_json) < 2:
         raise DataDamaged(
-            "a record is typed, or damaged: read a topic whose format is avro, json or cloudevents,"
-            " as the topic of all cells"
+            "a record is typed, or has milliseconds, or is damaged: read a topic whose format is"
+            " avro, json or cloudevents, without created_at: millis, as the topic of all cells"
         )
     if at != len(value):
         raise DataDamaged(f"a record has {len(value) - at} bytes behind its envelope")

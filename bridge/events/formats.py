@@ -9,14 +9,19 @@ spaces, the body spliced in as it is stored::
     {"added_id":…,"body":{…},"column_name":…,"created_at":"2026-01-31T12:00:00.000000Z","ref_key":…,"row_key":…,"shard":…}
 
 The way back is :func:`cellfeed.bridge.events.envelope.decode_envelope`.
+
+A view may ask for ``created_at`` in milliseconds. In JSON it then has three digits of a second. In
+Avro the value is that of ``schemas/avro/cell_envelope_millis.avsc``. There the body is a union of
+one branch, so that no reader of the envelope takes milliseconds for microseconds: it finds a body
+of no bytes, and refuses the record.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
-from typing import Final, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, Protocol, Self
 
 from cellfeed.bridge.events.varints import (
     MIDDLE,
@@ -28,6 +33,12 @@ from cellfeed.bridge.events.varints import (
     varint_of_moment,
 )
 from cellfeed.store.cells.cell import StoredCell, moment
+
+CreatedAt = Literal["micros", "millis"]
+"""The unit of ``created_at`` in a record's value."""
+
+FIRST_BRANCH: Final = varint(0)
+"""Of a union, before its value."""
 
 WIRE_HEAD: Final = struct.Struct(">bI")
 """Confluent's wire format: magic byte 0, schema id."""
@@ -88,6 +99,8 @@ class AvroFormat:
     def __init__(self, schema_id: int) -> None:
         self._head = WIRE_HEAD.pack(0, schema_id) + _UUID_LENGTH
         self._columns: dict[str, bytes] = {}
+        self._moment: Callable[[int], bytes] = varint_of_moment
+        """Microseconds since 1970 as the value has them, with all that comes before the body."""
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
         """See :class:`EventFormat`."""
@@ -106,8 +119,9 @@ class AvroFormat:
         # Names that a loop looks up thousands of times are local, and what neighbours share is
         # encoded once: cells that were put together have one moment, and the shard stands right
         # before it.
-        head, columns, small, middle, pairs, tails = (
+        head, moment_of, columns, small, middle, pairs, tails = (
             self._head,
+            self._moment,
             self._columns,
             VARINTS,
             MIDDLE,
@@ -121,7 +135,7 @@ class AvroFormat:
             if created_at_us != last_us:
                 last_us, shard_and_moment = (
                     created_at_us,
-                    shard_bytes + varint_of_moment(created_at_us),
+                    shard_bytes + moment_of(created_at_us),
                 )
             if 0 <= added_id < SMALL:
                 added = small[added_id]
@@ -154,14 +168,26 @@ class AvroFormat:
         return encoded
 
 
+class AvroMillisFormat(AvroFormat):
+    """Confluent wire format with milliseconds; ``schema_id`` is that of ``cell_envelope_millis``.
+    ``before_body``: what comes between the moment and the body."""
+
+    name = "avro millis"
+
+    def __init__(self, schema_id: int, before_body: bytes = FIRST_BRANCH) -> None:
+        super().__init__(schema_id)
+        self._moment = lambda us: varint_of_moment(us // 1_000) + before_body
+
+
 class JsonFormat:
     """One JSON object per cell."""
 
-    name = "json"
     content_type: bytes | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, created_at: CreatedAt = "micros") -> None:
         self._columns: dict[str, bytes] = {}
+        self.name = "json" if created_at == "micros" else "json millis"
+        self._digits, self._unit_us = (6, 1) if created_at == "micros" else (3, 1_000)
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
         """See :class:`EventFormat`."""
@@ -177,6 +203,7 @@ class JsonFormat:
         """See :class:`EventFormat`."""
         values: list[bytes] = []
         last_second, second_text = None, b""
+        digits, unit_us = self._digits, self._unit_us
         for (added_id, _, column_name, ref_key, created_at_us, _), key, body_json in zip(
             cells, keys, bodies_json, strict=True
         ):
@@ -188,8 +215,18 @@ class JsonFormat:
                 )
             column = self._columns.get(column_name) or self._column(column_name)
             values.append(
-                b'{"added_id":%d,"body":%b,"column_name":%b,"created_at":"%b.%06dZ","ref_key":%d,"row_key":"%b","shard":%d}'
-                % (added_id, body_json, column, second_text, microsecond, ref_key, key, shard)
+                b'{"added_id":%d,"body":%b,"column_name":%b,"created_at":"%b.%0*dZ","ref_key":%d,"row_key":"%b","shard":%d}'
+                % (
+                    added_id,
+                    body_json,
+                    column,
+                    second_text,
+                    digits,
+                    microsecond // unit_us,
+                    ref_key,
+                    key,
+                    shard,
+                )
             )
         return values
 

@@ -3,8 +3,8 @@ defines the schemas that it writes with.
 
 Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy).
 Those whose bodies are typed have the versions of their column
-(:mod:`cellfeed.bridge.typed.versions`), and all others share those of the cell envelope. Keys are
-plain text and have no subject.
+(:mod:`cellfeed.bridge.typed.versions`), those with milliseconds that of their envelope, and all
+others share those of the cell envelope. Keys are plain text and have no subject.
 
 **Ids** are derived, not handed out. An id is the first four bytes of the SHA-256 of the schema's
 JSON, as a big-endian integer without its sign bit. That JSON has sorted keys, no spaces and no
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -26,10 +26,14 @@ import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
 import cellfeed.schemas
+from cellfeed.bridge.events.formats import CreatedAt
 
 ENVELOPE_VERSIONS: Final = ("cell_envelope",)
 """Names in ``schemas/avro`` of every version of the envelope, oldest first. The last one is what is
 written; none is ever removed or edited."""
+
+MILLIS_VERSIONS: Final = ("cell_envelope_millis",)
+"""Likewise of the envelope whose ``created_at`` is in milliseconds."""
 
 COMPATIBILITY: Final = "FULL_TRANSITIVE"
 """What a new version must be to all older ones: fields come and go only with defaults, so that any
@@ -90,10 +94,15 @@ def meaning_of(schema: object) -> str:
     )
 
 
-def envelope_schema_id() -> int:
+def envelope_name(created_at: CreatedAt = "micros") -> str:
+    """Of the envelope that is written now, in ``schemas/avro``."""
+    return (ENVELOPE_VERSIONS if created_at == "micros" else MILLIS_VERSIONS)[-1]
+
+
+def envelope_schema_id(created_at: CreatedAt = "micros") -> int:
     """The id of the envelope that is written now: what
     :class:`cellfeed.bridge.events.formats.AvroFormat` puts before each value."""
-    return schema_id_of(cellfeed.schemas.load_avro(ENVELOPE_VERSIONS[-1]))
+    return schema_id_of(cellfeed.schemas.load_avro(envelope_name(created_at)))
 
 
 class TypedSchemas(Protocol):
@@ -127,8 +136,8 @@ class SchemaRegistry:
     ``columns`` names the datastore's columns and is called for each question, as columns may be
     added at any moment; it may block. ``serves_avro``: whether a topic exists with Avro values;
     without it, all do. ``declared``: further topics with Avro values. ``unlisted``: whether a topic
-    that is not listed exists with Avro values; it may block. ``typed``: the schemas of those with
-    typed bodies.
+    that is not listed exists with Avro values; it may block. ``millis``: those of the declared
+    topics whose envelope has milliseconds. ``typed``: the schemas of those with typed bodies.
     """
 
     def __init__(
@@ -139,6 +148,7 @@ class SchemaRegistry:
         declared: Sequence[str] = (),
         unlisted: Callable[[str], bool] = lambda topic: False,
         versions: Sequence[str] = ENVELOPE_VERSIONS,
+        millis: Container[str] = (),
         typed: TypedSchemas | None = None,
     ) -> None:
         self._datastore = datastore
@@ -151,8 +161,13 @@ class SchemaRegistry:
             _registered(number, cellfeed.schemas.avro_text(name))
             for number, name in enumerate(versions, start=1)
         ]
-        self._by_id = {schema.schema_id: schema for schema in self._versions}
-        if len(self._by_id) != len(self._versions):
+        self._millis = [
+            _registered(number, cellfeed.schemas.avro_text(name))
+            for number, name in enumerate(MILLIS_VERSIONS, start=1)
+        ]
+        self._has_millis = millis
+        self._by_id = {schema.schema_id: schema for schema in (*self._versions, *self._millis)}
+        if len(self._by_id) != len(self._versions) + len(self._millis):
             raise ValueError(f"two of the schemas {', '.join(versions)} have one id")
         self.envelope_id = self._versions[-1].schema_id
         """The id of the schema that is written now."""
@@ -254,7 +269,10 @@ class SchemaRegistry:
         )
 
     def _versions_of(self, subject: str) -> list[RegisteredSchema]:
-        return self._typed.of_topic(subject.removesuffix(SUBJECT_SUFFIX))[0] or list(self._versions)
+        topic = subject.removesuffix(SUBJECT_SUFFIX)
+        return self._typed.of_topic(topic)[0] or list(
+            self._millis if topic in self._has_millis else self._versions
+        )
 
     def check_subject(self, subject: str) -> None:
         """Raises RegistryError 40401 for a subject that no topic has."""

@@ -9,7 +9,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from cellfeed.bridge.events.named_formats import ViewFormatName
+from cellfeed.bridge.events.formats import CreatedAt
+from cellfeed.bridge.events.named_formats import Layout, TypedBody, ViewFormatName
 from cellfeed.bridge.events.views import Condition, View
 from cellfeed.bridge.export.limits import (
     CELLS_PER_S_MAX,
@@ -58,6 +59,8 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     topic: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")] | None = None
     client: dict[str, str | int | float | bool] = {}
     format: ViewFormatName = "avro"
+    created_at: CreatedAt = "micros"
+    body: TypedBody = "union"
     column: str | None = None
     filter: list[Condition] = []
     fields: list[str] = []
@@ -85,6 +88,10 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def view(self) -> View:
         return View(self.column, self.filter, self.fields)
 
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.created_at, self.body)
+
     def topic_of(self, datastore: str) -> str:
         """The topic's name: as the gateway's for the same cells where none is given."""
         return self.topic or (datastore if self.column is None else f"{datastore}.{self.column}")
@@ -93,7 +100,14 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Names what the records are: an export whose records are to be others is another
         export."""
         said = msgspec.json.encode(
-            [self.view, self.format, self.too_large, self.record_bytes_max], order="deterministic"
+            [
+                self.view,
+                self.format,
+                self.too_large,
+                self.record_bytes_max,
+                *self.layout.said(),
+            ],
+            order="deterministic",
         )
         return sha256(said).hexdigest()[:16]
 
@@ -101,6 +115,7 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """What no type says. Raises InvalidRequest."""
         try:
             self.view.check()
+            self.layout.check(self.format)
         except InvalidRequest as error:
             raise InvalidRequest(f"export {self.name}: {error}") from None
         if taken := sorted(_OURS & set(self.client)):

@@ -146,7 +146,8 @@ def _check(found: ExportTerms, datastore: Datastore, export: Export, cluster_id:
         "the datastore": (found.datastore, datastore.name),
         "the number of shards": (len(found.starts), datastore.shards),
         "the topic": (found.topic, export.topic_of(datastore.name)),
-        "the form of its records (format, column, filter, fields, too_large, record_bytes_max)": (
+        "the form of its records (format, column, filter, fields, created_at, body,"
+        " too_large, record_bytes_max)": (
             found.records,
             export.fingerprint(),
         ),

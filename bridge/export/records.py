@@ -95,7 +95,9 @@ class RecordEncoder:
         self._export = export
         self._datastore = datastore
         self._view = ViewReader(export.view)
-        self._format: EventFormat = typed or event_format(export.format, datastore, schema_id)
+        self._format: EventFormat = typed or event_format(
+            export.format, datastore, schema_id, export.created_at
+        )
         self._typed = typed
         self._headers = SharedHeaders(
             [(CONTENT_TYPE, self._format.content_type)]

@@ -11,10 +11,12 @@ import msgspec
 import urllib3
 
 import cellfeed.schemas
-from cellfeed.bridge.events.registry import ENVELOPE_VERSIONS, SUBJECT_SUFFIX, envelope_schema_id
+from cellfeed.bridge.events.registry import SUBJECT_SUFFIX, envelope_name, envelope_schema_id
 from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.typed.declaration import check_layout
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
+from cellfeed.bridge.typed.versions import Version, id_in
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, ProtectData, Unavailable
 
@@ -37,18 +39,19 @@ def schema_id_for(export: Export, topic: str) -> int:
     Raises ProtectData when the registry refuses the schema, Unavailable when it does not answer.
     """
     if export.format != "avro" or export.registry is None:
-        return envelope_schema_id()
+        return envelope_schema_id(export.created_at)
     return register(
         export.registry,
         f"{topic}{SUBJECT_SUFFIX}",
-        cellfeed.schemas.avro_text(ENVELOPE_VERSIONS[-1]),
+        cellfeed.schemas.avro_text(envelope_name(export.created_at)),
     )
 
 
 def typed_format(export: Export, datastore: Datastore, topic: str) -> TypedFormat | None:
     """The format of an export whose bodies are typed; None for one of another format. Every version
     is registered under the topic's subject, the oldest first, when it is first needed. Raises
-    InvalidRequest for a column without a schema, Unavailable."""
+    InvalidRequest for a column without a schema, or with settings that the layout does not go with;
+    Unavailable."""
     if export.format != "typed" or export.column is None:
         return None
     column = TypedColumn(datastore.state, export.column)
@@ -57,12 +60,15 @@ def typed_format(export: Export, datastore: Datastore, topic: str) -> TypedForma
             f"export {export.name}: column {export.column} has no schema: declare one under schemas"
             " of the datastore"
         )
-    registry = export.registry
-    if registry is None:
-        return TypedFormat(column)
-    return TypedFormat(
-        column, lambda version: register(registry, f"{topic}{SUBJECT_SUFFIX}", version.cell)
-    )
+    layout, registry = export.layout, export.registry
+    check_layout(f"export {export.name}", column.column, layout, column.settings.unfit)
+
+    def schema_id_of(version: Version) -> int:
+        if registry is None:
+            return id_in(datastore.state, column.column, version, layout)
+        return register(registry, f"{topic}{SUBJECT_SUFFIX}", version.cell_in(layout))
+
+    return TypedFormat(column, schema_id_of, layout=layout)
 
 
 def register(registry: str, subject: str, schema_text: str) -> int:

@@ -267,8 +267,8 @@ class ShardComparison:
         self, message: Message, headers: dict[str, bytes], cell: StoredCell
     ) -> tuple[bytes, str, int, bytes]:
         """Row key, column, ref key and body that a record carries. A claim check carries no body, a
-        typed one another spelling of it: such have been compared as records, and their cells stand
-        for them."""
+        typed one another spelling of it, one in milliseconds is no envelope: such have been
+        compared as records, and their cells stand for them."""
         value = message.value()
         if not isinstance(value, bytes):
             return (
@@ -277,7 +277,11 @@ class ShardComparison:
                 cell.ref_key,
                 ERASED_JSON,
             )  # as it must be: it has been compared with the cell's record
-        if CLAIM_CHECK in headers or self._export.format == "typed":
+        if (
+            CLAIM_CHECK in headers
+            or self._export.format == "typed"
+            or self._export.created_at != "micros"
+        ):
             return cell.row_key, cell.column_name, cell.ref_key, self._view.read([cell])[1][0]
         event = decode_envelope(
             envelope_of(value) if self._export.format == "cloudevents" else value

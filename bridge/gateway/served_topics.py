@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cellfeed.bridge.events.compression import compression_named
+from cellfeed.bridge.events.formats import AvroFormat, CreatedAt, EventFormat
 from cellfeed.bridge.events.named_formats import event_format
 from cellfeed.bridge.events.registry import SchemaRegistry, envelope_schema_id
 from cellfeed.bridge.gateway.config import GatewayConfig
@@ -15,17 +16,30 @@ from cellfeed.store.datastore import Datastore
 def topics_of(datastore: Datastore, config: GatewayConfig, typed: TypedTopics) -> Topics:
     """One for each column, and the declared ones."""
     names = {"*": "avro", **config.formats}
-    used = {*names.values(), *(topic.format for topic in config.topics if topic.format != "typed")}
-    formats = {name: event_format(name, datastore.name, envelope_schema_id()) for name in used}
+    made: dict[tuple[str, CreatedAt], EventFormat] = {}
+
+    def format_of(name: str, created_at: CreatedAt = "micros") -> EventFormat:
+        key = name, created_at
+        if key not in made:
+            made[key] = event_format(
+                name, datastore.name, envelope_schema_id(created_at), created_at
+            )
+        return made[key]
+
     declared = [
-        (topic, formats[topic.format] if topic.format != "typed" else typed.format_of(topic.column))
+        (
+            topic,
+            format_of(topic.format, topic.created_at)
+            if topic.format != "typed"
+            else typed.format_of(topic),
+        )
         for topic in config.topics
     ]
     compressions = {topic: compression_named(name) for topic, name in config.compressions.items()}
     topics = Topics(
         datastore.name,
         datastore.engine.columns,
-        {topic: formats[name] for topic, name in names.items()},
+        {topic: format_of(name) for topic, name in names.items()},
         declared,
         compressions,
     )
@@ -42,9 +56,7 @@ def registry_of(
     def is_avro(topic: str) -> bool:
         topics.refresh()
         found = topics.named(topic)
-        return found is not None and (
-            found.event_format.name == "avro" or isinstance(found.event_format, TypedFormat)
-        )
+        return found is not None and (isinstance(found.event_format, AvroFormat | TypedFormat))
 
     return SchemaRegistry(
         datastore.name,
@@ -54,5 +66,10 @@ def registry_of(
         ),
         declared=[topic.name for topic in config.topics if topic.format in ("avro", "typed")],
         unlisted=is_avro,
+        millis={
+            topic.name
+            for topic in config.topics
+            if topic.format == "avro" and topic.created_at == "millis"
+        },
         typed=typed,
     )

@@ -17,6 +17,8 @@ import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
 import cellfeed.schemas
+from cellfeed.bridge.events.named_formats import Layout
+from cellfeed.bridge.events.registry import envelope_name
 from cellfeed.store.errors import InvalidRequest
 
 SCHEMA_BYTES_MAX: Final = 256 << 10
@@ -32,6 +34,8 @@ TYPES_DEPTH_MAX: Final = 64
 
 CELL_SUFFIX: Final = "Cell"
 """Behind the name of the body's record: the record of the whole cell."""
+
+_USUAL: Final = Layout()
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "string"})
 
@@ -125,25 +129,36 @@ def body_schema(text: str) -> BodySchema:
     return BodySchema(root.name, _compact(raw), _compact(_cell_schema(raw, root.name)), root)
 
 
+def cell_text(body_text: str, name: str, layout: Layout) -> str:
+    """Compact JSON of the schema of the record's value in a layout; ``name`` is that of the body's
+    record."""
+    return _compact(_cell_schema(json.loads(body_text), name, layout))
+
+
 def _compact(schema: Any) -> str:
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 
-def _cell_schema(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """The cell envelope with the body as its own type, or as JSON where it does not fit.
+def _cell_schema(body: dict[str, Any], name: str, layout: Layout = _USUAL) -> dict[str, Any]:
+    """The cell envelope with the body as its own type, or as JSON where it does not fit. The type
+    alone is a union of one branch: programs that read Avro show it without the union.
 
     That the type is a branch of a union is what tells the record from an envelope whatever its id
     is called: where that has a text of at least two bytes (``{}``), this has the number 0 or 1
     (:func:`cellfeed.bridge.events.envelope.decode_envelope`).
     """
     namespace, _, last = name.rpartition(".")
-    cell = cellfeed.schemas.load_avro("cell_envelope")
+    cell = cellfeed.schemas.load_avro(envelope_name(layout.created_at))
     of_cell = [field for field in cell["fields"] if field["name"] != "body"]
-    field = {
-        "name": "body",
-        "type": [body, "string"],
-        "doc": "The body; as canonical JSON where it fits no version of its type.",
-    }
+    field = (
+        {"name": "body", "type": [body], "doc": "The body."}
+        if layout.body == "record"
+        else {
+            "name": "body",
+            "type": [body, "string"],
+            "doc": "The body; as canonical JSON where it fits no version of its type.",
+        }
+    )
     return {
         "type": "record",
         "name": last + CELL_SUFFIX,

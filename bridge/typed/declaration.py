@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.store.cells.cell import check_column_name
 from cellfeed.store.errors import InvalidRequest
 
@@ -56,4 +57,15 @@ def check_schemas(declared: Sequence[ColumnSchema]) -> None:
         raise InvalidRequest(
             f"column {repeated[0]}: its schema is given twice; a new version takes the place of the"
             " old one, which is kept in the datastore"
+        )
+
+
+def check_layout(of: str, column: str, layout: Layout, unfit: Policy) -> None:
+    """Raises InvalidRequest for the body's type alone where a body that fits no version is to be
+    shown as JSON text. ``of``: the topic or export that asks for it."""
+    if layout.body == "record" and unfit != "park":
+        raise InvalidRequest(
+            f"{of}: body: record has no place for a body that fits no version of the schema, and"
+            f" column {column} says unfit: {unfit}; write unfit: park for the column (such cells"
+            " are left out and counted), or take body: record out"
         )

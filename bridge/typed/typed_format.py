@@ -6,6 +6,11 @@
 
 A body that fits no version is JSON text in its record (``envelope``). Or its cell has no record and
 is noted with the reason (``park``).
+
+A view may have another :class:`cellfeed.bridge.events.named_formats.Layout`. With milliseconds
+``created_at`` is another number. With the body's type alone its schema has no branch for JSON text,
+and the bytes stay: a body that fits no version is always parked there. Each layout has its own
+schema ids.
 """
 
 from __future__ import annotations
@@ -13,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cellfeed.bridge.events.formats import WIRE_HEAD, AvroFormat, LeftOut
+from cellfeed.bridge.events.formats import WIRE_HEAD, AvroFormat, AvroMillisFormat, LeftOut
+from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.events.varints import varint
+from cellfeed.bridge.typed.declaration import Policy
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.versions import Version
 from cellfeed.store.cells.cell import StoredCell
@@ -44,18 +51,28 @@ class TypedFormat:
         column: TypedColumn,
         schema_id_of: Callable[[Version], int] = lambda version: version.schema_id,
         park: Callable[[int, Sequence[Unfit]], None] = lambda shard, unfit: None,
+        layout: Layout = Layout(),  # noqa: B008 (it cannot change)
     ) -> None:
         self.column = column
-        self.unfit = column.settings.unfit
+        self.layout = layout
+        self.unfit: Policy = "park" if layout.body == "record" else column.settings.unfit
         self._schema_id_of = schema_id_of
         self._park = park
-        self._fields = AvroFormat(0)
+        self._fields = (
+            AvroMillisFormat(0, before_body=b"") if layout.created_at == "millis" else AvroFormat(0)
+        )
         self._heads: list[bytes] = []
 
     @property
     def name(self) -> str:
         """Names what the records are: with a version more, what fitted none may be typed."""
-        return f"{NAME} {self.column.column} {self.unfit} {len(self.column.versions)}"
+        said = f"{NAME} {self.column.column} {self.unfit} {len(self.column.versions)}"
+        return " ".join((said, *self.layout.said()))
+
+    @property
+    def schemas(self) -> list[tuple[Version, int]]:
+        """The versions, oldest first, each with its id in the registry. Raises Unavailable."""
+        return [(version, self._schema_id_of(version)) for version in self.column.versions]
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
         """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
@@ -100,6 +117,8 @@ class TypedFormat:
         self, shard: int, cell: StoredCell, key: bytes, body_json: bytes, value: bytes
     ) -> bool:
         """Whether a value is this cell's with its body as JSON."""
+        if self.layout.body == "record":
+            return False
         fields = self._fields.encode(shard, cell, key, b"")
         skip = WIRE_HEAD.size
         return value[:skip] == self._all_heads()[0] and value[skip:] == b"".join(
@@ -107,7 +126,6 @@ class TypedFormat:
         )
 
     def _all_heads(self) -> list[bytes]:
-        versions = self.column.versions
-        if len(self._heads) < len(versions):
-            self._heads = [WIRE_HEAD.pack(0, self._schema_id_of(version)) for version in versions]
+        if len(self._heads) < len(self.column.versions):
+            self._heads = [WIRE_HEAD.pack(0, schema_id) for _, schema_id in self.schemas]
         return self._heads

@@ -3,13 +3,14 @@ goes by them, whatever its own configuration says.
 
     typed/<column>/settings            {unfit, compatibility}
     typed/<column>/version/<number>    {schema_id, body, cell, at_us}, numbers from 1
-    typed-id/<schema id>               {column, number}
+    typed-id/<schema id>               {column, number}; in another layout also {layout, cell}
 
 A version and its id are written in one commit that expects both to be absent. So when two gateways
 start together with new schemas, one commits second and is checked against the first. No version is
 ever changed or deleted: records with its id lie in other people's topics. The id follows from the
 schema as the envelope's does (:func:`cellfeed.bridge.events.registry.schema_id_of`); where it has a
-meaning already, the next free number is taken.
+meaning already, the next free number is taken. In each other layout a version has another id, which
+is registered when a topic or an export first needs it.
 
 The process dies before the commit: nothing is there, and the next process that starts registers it.
 After it: all of it is there, and registering it again finds it.
@@ -26,8 +27,14 @@ from urllib.parse import quote, unquote
 import msgspec
 
 import cellfeed.schemas
-from cellfeed.bridge.events.registry import ENVELOPE_VERSIONS, meaning_of, schema_id_of
-from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
+from cellfeed.bridge.events.named_formats import Layout
+from cellfeed.bridge.events.registry import (
+    ENVELOPE_VERSIONS,
+    MILLIS_VERSIONS,
+    meaning_of,
+    schema_id_of,
+)
+from cellfeed.bridge.typed.body_schema import BodySchema, body_schema, cell_text
 from cellfeed.bridge.typed.compatibility import breaks
 from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility, Policy
 from cellfeed.bridge.typed.schema_files import declared_schema
@@ -40,6 +47,7 @@ VERSIONS_MAX: Final = 100
 
 _PREFIX: Final = "typed/"
 _IDS: Final = "typed-id/"
+_USUAL: Final = Layout()
 _TRIES_MAX: Final = 50
 """Compare-and-set tries: others that register at the same moment are as many as processes start."""
 
@@ -58,6 +66,21 @@ class _Stored(msgspec.Struct, frozen=True):
     at_us: int
 
 
+class _Id(msgspec.Struct, frozen=True, omit_defaults=True):
+    column: str
+    number: int
+    layout: Layout = _USUAL
+    cell: str = ""
+
+    def is_of(self, other: _Id) -> bool:
+        """Whether both say the same; explanations in a schema do not count."""
+        own, others = (msgspec.structs.replace(each, cell="") for each in (self, other))
+        return own == others and (
+            self.cell == other.cell
+            or meaning_of(json.loads(self.cell)) == meaning_of(json.loads(other.cell))
+        )
+
+
 class Version(NamedTuple):
     """A registered version. ``body`` and ``cell``: schemas as JSON; ``at_us``: when it was
     registered, microseconds since 1970."""
@@ -67,6 +90,12 @@ class Version(NamedTuple):
     body: str
     cell: str
     at_us: int
+
+    def cell_in(self, layout: Layout) -> str:
+        """The schema of the record's value in a layout."""
+        if layout == _USUAL:
+            return self.cell
+        return cell_text(self.body, body_schema(self.body).name, layout)
 
 
 class StoredColumn(NamedTuple):
@@ -78,6 +107,7 @@ class StoredColumn(NamedTuple):
 
 _settings: Final = msgspec.json.Decoder(Settings).decode
 _stored: Final = msgspec.json.Decoder(_Stored).decode
+_id: Final = msgspec.json.Decoder(_Id).decode
 
 
 def stored_columns(state: StateTable, column: str | None = None) -> dict[str, StoredColumn]:
@@ -128,9 +158,10 @@ def register(state: StateTable, column: str, schema: BodySchema, settings: Setti
             return known
         check_version(column, schema, stored, settings.compatibility)
         number = len(stored.versions) + 1
-        schema_id = _free_id(state, schema)
+        own = _Id(column, number)
+        schema_id, _ = _id_for(state, schema.cell_text, own)
         new = _Stored(schema_id, schema.text, schema.cell_text, state.now_us())
-        entry = json.dumps({"column": column, "number": number}).encode()
+        entry = msgspec.json.encode(own)
         write = {_version_key(column, number): msgspec.json.encode(new), _id_key(schema_id): entry}
         failpoint("typed.before_registered")
         if state.commit(write, expect=dict.fromkeys(write)) is not None:
@@ -138,6 +169,35 @@ def register(state: StateTable, column: str, schema: BodySchema, settings: Setti
             _keep_settings(state, column, settings)
             return Version(number, schema_id, new.body, new.cell, new.at_us)
     raise Unavailable(f"the schema of column {column} could not be registered: others are faster")
+
+
+def id_in(state: StateTable, column: str, version: Version, layout: Layout) -> int:
+    """The id of a version in a layout, registered when it is first asked for. Raises
+    Unavailable."""
+    if layout == _USUAL:
+        return version.schema_id
+    own = _Id(column, version.number, layout, version.cell_in(layout))
+    for _ in range(_TRIES_MAX):
+        schema_id, is_there = _id_for(state, own.cell, own)
+        key = _id_key(schema_id)
+        if (
+            is_there
+            or state.commit({key: msgspec.json.encode(own)}, expect={key: None}) is not None
+        ):
+            return schema_id
+    raise Unavailable(f"an id of column {column}'s schema could not be written: others are faster")
+
+
+def schema_of_id(state: StateTable, schema_id: int) -> tuple[int, str] | None:
+    """The number of the version that has an id in some layout, and its schema there; None for an id
+    that no version has. Raises Unavailable."""
+    entry = state.get(_id_key(schema_id))
+    if entry is None:
+        return None
+    own = _id(entry.value)
+    if own.cell:
+        return own.number, own.cell
+    return own.number, stored_columns(state, own.column)[own.column].versions[own.number - 1].cell
 
 
 def check_version(
@@ -177,12 +237,21 @@ def _keep_settings(state: StateTable, column: str, settings: Settings) -> None:
         state.commit({key: msgspec.json.encode(settings)})
 
 
-def _free_id(state: StateTable, schema: BodySchema) -> int:
-    taken = {schema_id_of(cellfeed.schemas.load_avro(name)) for name in ENVELOPE_VERSIONS}
-    schema_id = schema_id_of(json.loads(schema.cell_text))
-    while schema_id in taken or state.get(_id_key(schema_id)) is not None:
+def _id_for(state: StateTable, text: str, own: _Id) -> tuple[int, bool]:
+    """The id that the state table has for it, or the free one that it is to have; and whether it is
+    there. Ids are never taken away, so its own is found before a free one."""
+    taken = {
+        schema_id_of(cellfeed.schemas.load_avro(name))
+        for name in (*ENVELOPE_VERSIONS, *MILLIS_VERSIONS)
+    }
+    schema_id = schema_id_of(json.loads(text))
+    while True:
+        entry = state.get(_id_key(schema_id))
+        if entry is not None and own.is_of(_id(entry.value)):
+            return schema_id, True
+        if entry is None and schema_id not in taken:
+            return schema_id, False
         schema_id = schema_id % 0x7FFFFFFF + 1
-    return schema_id
 
 
 def _version_key(column: str, number: int) -> str:

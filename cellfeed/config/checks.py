@@ -8,7 +8,7 @@ from typing import Final
 from cellfeed.bridge.coordination.open import check_coordination
 from cellfeed.bridge.gateway.security.listeners import check_listener, is_loopback
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
-from cellfeed.bridge.typed.declaration import check_schemas
+from cellfeed.bridge.typed.declaration import check_layout, check_schemas
 from cellfeed.config.model import (
     Config,
     GatewayProcessConfig,
@@ -75,6 +75,12 @@ def _check_topics(config: Config) -> None:
         check_schemas(config.datastore.schemas)
     except InvalidRequest as error:
         raise InvalidRequest(f"config: datastore.schemas: {error}") from None
+    views = [(f"topic {each.name}", each.column, each.layout) for each in config.datastore.topics]
+    views += [(f"export {each.name}", each.column, each.layout) for each in config.exports]
+    for schema in config.datastore.schemas:
+        for of, column, layout in views:
+            if column == schema.column:
+                check_layout(f"config: {of}", column, layout, schema.unfit)
 
 
 def _check_backups(config: Config) -> None:

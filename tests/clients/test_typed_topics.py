@@ -22,6 +22,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 import cellfeed.schemas
 from cellfeed.bridge.events.registry import envelope_schema_id
+from cellfeed.bridge.gateway.limits import BLOCK_CELLS
 from cellfeed.bridge.typed.body_schema import body_schema
 from cellfeed.bridge.typed.versions import Settings, register, stored_columns
 from cellfeed.loading.records import FileFormat, read_records
@@ -38,6 +39,7 @@ TRIPS = 400
 TOPIC = "trips.BASE"
 AVRO = {"*": "avro"}
 SURGE = {"name": "surge", "type": ["null", "double"], "default": None}
+ONE_ROW = uuid.UUID(int=1)
 UNFIT = {"pickup": "some day", "passengers": 1}
 
 
@@ -202,6 +204,54 @@ def test_a_declared_view_is_typed(gateways: list[GatewayProcess], store: Path) -
         isinstance(value["body"], dict) or value["body"]
         for value in deserialised(gateways[0], [record.value for record in records])
     )
+
+
+def test_a_topic_in_another_layout_is_read_by_its_own_schema_and_no_kept_block_of_another_is(
+    tmp_path: Path,
+) -> None:
+    bodies = list(islice(trips(), BLOCK_CELLS))
+    with Datastore.open_embedded(tmp_path / "store") as datastore:
+        register(
+            datastore.state,
+            "BASE",
+            body_schema(cellfeed.schemas.avro_text("taxi_trip")),
+            Settings("park"),
+        )
+        for result in datastore.put_cells(
+            [(ONE_ROW, "BASE", number, body) for number, body in enumerate([*bodies, UNFIT])]
+        ):
+            result.or_raise()
+
+    def read(**layout: str) -> list[dict[str, Any]]:
+        """The topic of a gateway that is started with it."""
+        view = {"name": "trips-view", "column": "BASE", **layout}
+        running = GatewayProcess(
+            tmp_path / "store",
+            tmp_path / "log",
+            formats=AVRO,
+            topics=[view],
+            blocks_directory=str(tmp_path / "blocks"),
+            block_files_bytes_max=1 << 30,
+        )
+        with running as gateway:
+            count = BLOCK_CELLS + (layout["format"] != "typed")
+            records = DRIVERS["confluent-kafka"].read(
+                gateway.bootstrap, "trips-view", dict.fromkeys(range(SHARDS), 0), count
+            )
+            values = deserialised(gateway, [record.value for record in records])
+            for record, value in zip(records, values, strict=True):
+                assert value["created_at"].timestamp() * 1_000 // 1 == record.timestamp_ms
+            wait_until(lambda: any((tmp_path / "blocks").rglob("*.block")), "a block is in a file")
+        return values
+
+    exact = read(format="typed")
+    for body in ("union", "record"):
+        alone = read(format="typed", body=body, created_at="millis")
+        assert [each["body"] for each in alone] == [each["body"] for each in exact]
+        assert all(each["created_at"].microsecond % 1_000 == 0 for each in alone)
+    assert any(each["created_at"].microsecond % 1_000 for each in exact)
+    as_text = read(format="avro", created_at="millis")
+    assert [as_put(each["body"]) for each in as_text] == [*bodies, UNFIT]
 
 
 def test_a_new_version_while_a_consumer_reads(tmp_path: Path) -> None:

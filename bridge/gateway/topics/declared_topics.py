@@ -6,6 +6,7 @@ log's offsets. Nothing is stored.
       filter: [{field: payment.kind, op: "=", value: card}]
       fields: [fare_cents, payment.kind]
       format: json
+      created_at: millis
       compression: zstd
     - name: trips-latest
       latest: true
@@ -24,7 +25,8 @@ import msgspec
 from msgspec import Meta
 
 from cellfeed.bridge.events.compression import CompressionName
-from cellfeed.bridge.events.named_formats import ViewFormatName
+from cellfeed.bridge.events.formats import CreatedAt
+from cellfeed.bridge.events.named_formats import Layout, TypedBody, ViewFormatName
 from cellfeed.bridge.events.views import Condition, View
 from cellfeed.bridge.gateway.limits import DECLARED_TOPICS_MAX
 from cellfeed.store.errors import InvalidRequest
@@ -34,7 +36,9 @@ class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A topic ``name`` of the gateways that shows a view of the log (``column``, ``filter``,
     ``fields``; all of it without) in ``format``. ``latest``: at first only the newest cell of each
     row and column, then each new cell, as in the topic ``…@latest``. ``compression``: of its
-    batches."""
+    batches. ``created_at``: its unit in the records, ``micros`` or ``millis``. ``body``: of format
+    typed, ``union`` of the column's type and JSON text, or the ``record`` alone, where the column
+    says ``unfit: park``."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
     column: str | None = None
@@ -43,6 +47,12 @@ class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     format: ViewFormatName = "avro"
     latest: bool = False
     compression: CompressionName = "none"
+    created_at: CreatedAt = "micros"
+    body: TypedBody = "union"
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.created_at, self.body)
 
     @property
     def view(self) -> View:
@@ -51,13 +61,14 @@ class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def definition(self) -> str:
         """Names what the records are: a topic whose records are others is another topic."""
         return msgspec.json.encode(
-            [self.view, self.format, self.latest], order="deterministic"
+            [self.view, self.format, self.latest, *self.layout.said()], order="deterministic"
         ).decode()
 
     def check(self, datastore: str) -> VirtualTopic:
         """What no type says. Raises InvalidRequest, which names the topic and the fix."""
         try:
             self.view.check()
+            self.layout.check(self.format)
         except InvalidRequest as error:
             raise InvalidRequest(f"topic {self.name}: {error}") from None
         if self.format == "typed" and (self.column is None or self.fields):

@@ -24,6 +24,7 @@ import msgspec
 
 from cellfeed.bridge.events.compression import Compression, compression_named
 from cellfeed.bridge.events.envelope import EventFormat
+from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.events.views import View, ViewReader
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 
@@ -95,12 +96,12 @@ class Topics:
                 if name not in self._by_name and _LEGAL.fullmatch(name):
                     self._add_with_latest(name, View(column))
 
-    def type_column(self, column: str, event_format: EventFormat) -> None:
+    def type_column(self, column: str, format_in: Callable[[Layout], EventFormat]) -> None:
         """Makes the bodies of a column typed, or typed by more versions: in its topic, in
-        ``@latest`` of it, and in views of it that are declared as typed. Topics whose records
-        change with it get another ``content``, so that kept blocks of the old one do not count for
-        them."""
-        name = f"{self._datastore}.{column}"
+        ``@latest`` of it, and in views of it that are declared as typed, in their layouts. Topics
+        whose records change with it get another ``content``, so that kept blocks of the old one do
+        not count for them."""
+        name, event_format = f"{self._datastore}.{column}", format_in(Layout())
         with self._changing:
             if self._formats["*"].name == "avro" and name not in self._formats:
                 self._typed[name] = event_format
@@ -119,7 +120,7 @@ class Topics:
                         )
             for declared in self._declared.values():
                 if declared.format == "typed" and declared.column == column:
-                    self._add_declared(declared, event_format)
+                    self._add_declared(declared, format_in(declared.layout))
 
     def all(self) -> list[Topic]:
         """Those that are listed."""

@@ -13,12 +13,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.events.registry import COMPATIBILITY, RegisteredSchema
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.topics.topics import Topics
+from cellfeed.bridge.typed.declaration import check_layout
 from cellfeed.bridge.typed.rejected_cells import note_unfit
 from cellfeed.bridge.typed.typed_column import TypedColumn, TypedColumns
 from cellfeed.bridge.typed.typed_format import TypedFormat
-from cellfeed.bridge.typed.versions import Version
+from cellfeed.bridge.typed.versions import id_in, schema_of_id
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import InvalidRequest
 
@@ -34,22 +37,21 @@ class TypedTopics:
     def __init__(self, state: StateTable) -> None:
         self._state = state
         self._columns = TypedColumns(state)
-        self._formats: dict[str, TypedFormat] = {}
+        self._formats: dict[tuple[str, Layout], TypedFormat] = {}
         self._shown: dict[str, str] = {}
         self._topics: Topics | None = None
-        for column in self._columns.all():
-            self._format_of(column)
 
-    def format_of(self, column: str | None) -> TypedFormat:
+    def format_of(self, topic: VirtualTopic) -> TypedFormat:
         """Of a topic that is declared as typed. Raises InvalidRequest for a column without a
-        schema."""
-        found = self._formats.get(column or "")
-        if found is None:
+        schema, or with settings that the topic's layout does not go with."""
+        column = self._columns.named(topic.column or "")
+        if column is None:
             raise InvalidRequest(
-                f"column {column} has no schema: declare one under schemas of the datastore, or"
-                " take format typed out"
+                f"topic {topic.name}: column {topic.column} has no schema: declare one under"
+                " schemas of the datastore, or take format typed out"
             )
-        return found
+        check_layout(f"topic {topic.name}", column.column, topic.layout, column.settings.unfit)
+        return self._format_of(column, topic.layout)
 
     def follow(self, topics: Topics) -> None:
         """From now on these are kept up to date."""
@@ -68,40 +70,35 @@ class TypedTopics:
         found = self._topics.named(topic) if self._topics is not None else None
         if found is None or not isinstance(found.event_format, TypedFormat):
             return [], COMPATIBILITY
-        column = found.event_format.column
+        made = found.event_format
         return [
-            _registered(version) for version in column.versions
-        ], f"{column.settings.compatibility}_TRANSITIVE"
+            RegisteredSchema(version.number, schema_id, version.cell_in(made.layout))
+            for version, schema_id in made.schemas
+        ], f"{made.column.settings.compatibility}_TRANSITIVE"
 
     def by_id(self, schema_id: int) -> RegisteredSchema | None:
         """See :class:`cellfeed.bridge.events.registry.TypedSchemas`."""
-        found = self._by_id(schema_id)
-        if found is None:  # another gateway has shown it already
-            self.look()
-            found = self._by_id(schema_id)
-        return found
-
-    def _by_id(self, schema_id: int) -> RegisteredSchema | None:
         versions = (version for column in self._columns.all() for version in column.versions)
-        return next(
-            (_registered(version) for version in versions if version.schema_id == schema_id), None
-        )
+        for version in versions:
+            if version.schema_id == schema_id:
+                return RegisteredSchema(version.number, schema_id, version.cell)
+        found = schema_of_id(self._state, schema_id)  # of a layout, or another gateway's version
+        return RegisteredSchema(found[0], schema_id, found[1]) if found else None
 
     def _apply(self) -> None:
         for column in self._columns.all():
             made = self._format_of(column)
             if self._topics is not None and self._shown.get(column.column) != made.name:
-                self._topics.type_column(column.column, made)
+                self._topics.type_column(column.column, partial(self._format_of, column))
                 self._shown[column.column] = made.name
 
-    def _format_of(self, column: TypedColumn) -> TypedFormat:
-        made = self._formats.get(column.column)
-        if made is None or made.unfit != column.settings.unfit:
-            made = self._formats[column.column] = TypedFormat(
-                column, park=partial(note_unfit, self._state, column.column)
+    def _format_of(self, column: TypedColumn, layout: Layout = Layout()) -> TypedFormat:  # noqa: B008 (it cannot change)
+        made = self._formats.get((column.column, layout))
+        if made is None or (layout.body == "union" and made.unfit != column.settings.unfit):
+            made = self._formats[column.column, layout] = TypedFormat(
+                column,
+                lambda version: id_in(self._state, column.column, version, layout),
+                partial(note_unfit, self._state, column.column),
+                layout,
             )
         return made
-
-
-def _registered(version: Version) -> RegisteredSchema:
-    return RegisteredSchema(version.number, version.schema_id, version.cell)

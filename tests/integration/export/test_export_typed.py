@@ -12,13 +12,16 @@ from typing import Any
 
 import fastavro
 import pytest
+from msgspec import structs
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.export.export_terms import agree_terms
 from cellfeed.bridge.export.verify import verify_export
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.versions import Settings, register
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import ProtectData
 from tests.support.export_steps import (
     Exporter,
     export_to,
@@ -101,3 +104,29 @@ def test_a_typed_export_goes_on_over_a_new_version_and_what_fitted_none_before_s
         assert all(verdict.equal for verdict in verify_export(export, store)), (
             "also of what was exported as JSON before"
         )
+
+
+@pytest.mark.parametrize("format_name", ["avro", "json", "typed"])
+def test_an_export_in_another_layout_is_verified_and_may_not_change_it(
+    kafka: Kafka, tmp_path: Path, format_name: str
+) -> None:
+    layout = {"created_at": "millis", **({"body": "record"} if format_name == "typed" else {})}
+    with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as store:
+        register(store.state, "BASE", schema(), Settings("park"))
+        put(store, 40)
+        put(store, 2, first=1_000, size=5)
+        export = export_to(kafka, column="BASE", format=format_name, **layout)
+        coordinator = StoreCoordinator(store.state)
+        exporter = Exporter(tmp_path / "store", "a", SHARDS, [export])
+        with exporters(exporter):
+            wait_caught_up(store, coordinator, export)
+            exporter.drain()
+        verdicts = list(verify_export(export, store))
+        assert all(verdict.equal for verdict in verdicts)
+        left_out = 2 if format_name == "typed" else 0
+        assert sum(verdict.cells for verdict in verdicts) == 42 - left_out
+        assert len(ParkedCells(store.state).all(export.group)) == left_out
+        usual = structs.replace(export, created_at="micros")
+        assert not all(verdict.equal for verdict in verify_export(usual, store))
+        with pytest.raises(ProtectData, match="begun with another form of its records"):
+            agree_terms(store, usual, "", "")

@@ -3,8 +3,8 @@ defines the schemas that it writes with.
 
 Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy).
 Those whose bodies are typed have the versions of their column
-(:mod:`cellfeed.bridge.typed.versions`), those with milliseconds that of their envelope, and all
-others share those of the cell envelope. Keys are plain text and have no subject.
+(:mod:`cellfeed.bridge.typed.versions`). Those with milliseconds have an envelope of their own, and
+all others share those of the cell envelope. Keys are plain text and have no subject.
 
 **Ids** are derived, not handed out. An id is the first four bytes of the SHA-256 of the schema's
 JSON, as a big-endian integer without its sign bit. That JSON has sorted keys, no spaces and no

@@ -8,13 +8,13 @@ ends; and the record of those that are done. An entry of a kind that is not know
 Left out, because it speaks of processes, of storage or of work under way that a restored datastore
 has not got:
 
-    cluster/          who is master, which cluster has which shards: the storage that is restored
+    cluster/          masters, and the shards of each cluster: the storage that is restored
                       into says so
     groups/           sessions, leases, the lead, assignments and claims of coordination in the
                       store: their holders are gone
     gateways/groups/  which consumer groups have members just now
     wakeups/          addresses of processes
-    checks/           how far the check of the storage is, and what it found there
+    checks/           how far the check of the storage is, and its findings
     coordination/history/   which ZooKeeper the processes wrote to: a restored datastore believes
                             the one that it finds
     trims/, index-unfit/    notes about entries of indexes, which are built again
@@ -65,8 +65,8 @@ def trigger_groups(entries: Sequence[tuple[str, bytes]]) -> list[str]:
 def restored(
     entries: Sequence[tuple[str, bytes]], now_us: int, erased: Iterable[bytes] = ()
 ) -> list[tuple[str, bytes]]:
-    """The entries as they come back, without what is parked of rows (``erased``: row keys) that the
-    restore erases."""
+    """The entries to restore, without parked cells of rows (``erased``: row keys) that the restore
+    erases."""
     if gone := {str(UUID(bytes=row_key)) for row_key in erased}:
         entries = [(key, value) for key, value in entries if not is_of_rows(key, value, gone)]
     found, groups = list[tuple[str, bytes]](), set[str]()

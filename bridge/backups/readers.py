@@ -1,5 +1,5 @@
-"""Who is known to have read a datastore's logs, and how far: what a restore must not give out a
-second time.
+"""The known readers of a datastore's logs, and their positions: a restore must not give out the ids
+below them a second time.
 
     groups     triggers, consumer groups of gateways and exports, by the offsets that are kept
                outside of the datastore (ZooKeeper). Offsets that are kept in
@@ -9,8 +9,9 @@ second time.
     backup     later backups of the datastore in the same folder
                (:func:`cellfeed.store.backups.readers_ahead.backup_readers`)
 
-Offsets of whatever topic count: those of columns and views are those of the full log, and which
-view is whose is not known here. Who is in no group and nowhere in the configuration is not known.
+Offsets of every topic count: those of columns and views are those of the full log, and the owner of
+a view is not known here. A reader that is in no group and nowhere in the configuration is not
+known.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Dividing partitions over members, evenly and moving as few as possible; and the one entry that
 an assignment is kept in.
 
-**One entry, whatever the number of partitions.** It names each partition once, behind its member:
-65,536 partitions are at most 393 kB, beside one name for each member. So an entry of 1 MiB and a
-znode of 1 MiB hold it. It is written by one compare-and-set: no reader sees half of an assignment,
-and no writer dies between two halves.
+**One entry for any number of partitions.** It names each partition once, behind its member: 65,536
+partitions are at most 393 kB, beside one name for each member. So an entry of 1 MiB and a znode of
+1 MiB hold it. It is written by one compare-and-set: no reader sees half of an assignment, and no
+writer dies between two halves.
 
 **The older form** named the member again for each partition, and had no room for some 40,000 of
 them. It is read as ever, and the next change of the assignment replaces it. A process of the older
 version cannot read the new form, and ends. Its claims stay its own until its lease has run out;
-then the others take them. So no partition has two owners: that is what claims are for (C4).
+then the others take them. So no partition has two owners: claims see to that (C4).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Final
 import msgspec
 
 RETURN_S: Final = 3.0
-"""For how long a leader that has come (back) to the coordination leaves absent members what they
-have: no longer than a lease, besides the time between two renewals. When a coordinator was away all
-members return, one after the other: up to 1.4 s pass between two tries to connect
+"""For how long a leader that has just connected to the coordination leaves absent members their
+partitions: no longer than a lease, besides the time between two renewals. When a coordinator was
+away all members return, one after the other: up to 1.4 s pass between two tries to connect
 (``zookeeper/connection.py``); then a member connects, notices at its next renewal that its session
 has ended, and joins again. Without that time the first one back would take everything, and give
-half of it back a moment later; whatever changes hands stands still meanwhile, twice."""
+half of it back a moment later; a partition that changes hands stands still meanwhile, twice."""
 
 
 def balance(
@@ -37,10 +37,10 @@ def balance(
     """Partition to member. Every member gets ``partitions // len(members)`` or one more; a
     partition stays where it is wherever that allows it.
 
-    ``awaited``: absent members who keep what they have; the rest is divided over the others.
+    ``awaited``: absent members that keep their partitions; the rest is divided over the others.
 
-    Deterministic: the same arguments give the same answer on every machine. No members: only what
-    is kept is assigned.
+    Deterministic: the same arguments give the same answer on every machine. No members: only kept
+    partitions are assigned.
     """
     names = sorted(set(members))
     kept = {
@@ -56,7 +56,7 @@ def balance(
     for partition in divided:
         if current.get(partition) in held:
             held[current[partition]].append(partition)
-    # The larger shares go to those that hold most: what they keep does not move.
+    # The larger shares go to those that hold most: partitions that they keep do not move.
     by_load = sorted(names, key=lambda name: (-len(held[name]), name))
     quota = {name: floor + (place < larger) for place, name in enumerate(by_load)}
     result = kept | {partition: name for name in names for partition in held[name][: quota[name]]}
@@ -69,11 +69,11 @@ def balance(
 
 
 def is_awaited(absent_s: float, in_touch_s: float, lease_s: float, renewed_every_s: float) -> bool:
-    """Whether a leader leaves a member what it has that it has seen absent for ``absent_s``
-    seconds. ``in_touch_s``: for how long the leader had been in touch with the coordination when it
-    saw that first, in one session and without a failure; ``renewed_every_s``: how often sessions of
-    ``lease_s`` are renewed. A leader that was in touch for longer than a lease has seen that the
-    member was not."""
+    """Whether a leader leaves its partitions to a member that it has seen absent for ``absent_s``
+    seconds. ``in_touch_s``: for how long the leader had been in touch with the coordination at its
+    first sight of that, in one session and without a failure; ``renewed_every_s``: how often
+    sessions of ``lease_s`` are renewed. A leader that was in touch for longer than a lease has seen
+    that the member was not."""
     return max(absent_s, in_touch_s) < min(RETURN_S, lease_s) + renewed_every_s
 
 

@@ -1,5 +1,4 @@
-"""What coordination promises: who is there, who leads, who owns which partition, and how far each
-group has come.
+"""The promises of coordination: members, leaders, owners of partitions, and offsets of groups.
 
 ``tests/contract/test_coordinator.py`` holds every implementation to these numbers.
 
@@ -8,7 +7,7 @@ group has come.
         joins again, under a higher epoch.
     C2  At most one member leads a group at a time, by the coordinator's own clock; a leader that
         goes is replaced once its lease has run out.
-    C3  ``assign`` is the leader's: it is refused (StaleWriter) for anybody who does not lead at
+    C3  ``assign`` is the leader's: it is refused (StaleWriter) for a member that does not lead at
         that moment.
     C4  A partition has at most one claim. It can be claimed when nobody holds it or its holder's
         session has ended. A claim that was taken over is void for ever: no clock is needed to
@@ -17,17 +16,15 @@ group has come.
         the claims is void: a process that was paused and has lost its partitions cannot move an
         offset when it wakes up. Entries given along (under claims) are decided by the same commit:
         written for good, or not at all. ``delete_offsets`` under claims is refused likewise.
-    C6  What ``commit_offsets`` returned from is durable, and equals the result of ``fetch_offsets``
-    gives. Groups
-        do not see each other's offsets.
+    C6  A commit is durable once ``commit_offsets`` returned; ``fetch_offsets`` gives its offsets.
+        Groups do not see each other's offsets.
     C7  A name is one member's. A member that joins under a name in use ends the earlier session,
-    which
-        can do nothing from then on: its ``renew`` is refused (StaleWriter), it neither leads nor
-        claims. Epochs and tokens only rise and are never used twice.
-    C8 A coordination may go back in time (a restored ZooKeeper) or be replaced by another one. That
-    is noticed before anything is saved in it under a claim: every session and claim of before
-        is void then, and ``lineage`` is another one. No clock is compared with another process's
-        clock.
+        which can do nothing from then on: its ``renew`` is refused (StaleWriter), it neither leads
+        nor claims. Epochs and tokens only rise and are never used twice.
+    C8  A coordination may go back in time (a restored ZooKeeper) or be replaced by another one.
+        That is noticed before anything is saved in it under a claim: every session and claim of
+        before is void then, and ``lineage`` is another one. No clock is compared with another
+        process's clock.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ class CommittedOffset:
 @dataclass(frozen=True, slots=True)
 class Session:
     """One stay of a member in a group, as ``join`` gave it. ``ttl_s`` is the length of its lease in
-    seconds; ``epoch`` tells it from every other stay."""
+    seconds; ``epoch`` distinguishes it from every other stay."""
 
     group: str
     member: str
@@ -130,7 +127,7 @@ class Offsets(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends what it holds open, its sessions among it."""
+        """Ends its sessions and connections."""
         ...
 
 

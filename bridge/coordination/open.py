@@ -16,7 +16,7 @@ IN_STORE = "store"
 
 
 def check_coordination(url: str) -> None:
-    """Raises InvalidRequest for what is neither ``store`` nor a ZooKeeper URL; never shows
+    """Raises InvalidRequest for a URL that is neither ``store`` nor a ZooKeeper URL; never shows
     credentials."""
     if url == IN_STORE:
         return
@@ -37,7 +37,7 @@ def open_coordinator(
         return StoreCoordinator(state)
     from cellfeed.bridge.coordination.zookeeper.coordinator import (
         ZooKeeperCoordinator,
-    )  # kazoo is loaded by those who use it
+    )  # loads kazoo only where it is used
     from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 
     return ZooKeeperCoordinator(parse_zookeeper_url(url), state, history)
@@ -45,9 +45,9 @@ def open_coordinator(
 
 def open_offsets_elsewhere(url: str, heir: History) -> Offsets | None:
     """The offsets that are kept outside of the datastore, while ``heir`` is not restored yet; None
-    where they are in it. What is read and written is of the history that was found; another one is
-    refused. To be closed. Raises InvalidRequest, Unavailable; ProtectData in another datastore's
-    chroot."""
+    where they are in it. Reads and writes offsets of the history that it found there; refuses
+    another one. To be closed. Raises InvalidRequest, Unavailable; ProtectData in another
+    datastore's chroot."""
     check_coordination(url)
     if url == IN_STORE:
         return None

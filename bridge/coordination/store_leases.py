@@ -1,4 +1,5 @@
-"""Leases of members in the store's state table: who writes, renews, watches and forgets them.
+"""Leases of members in the store's state table: they are written, renewed, watched and forgotten
+here.
 
 :mod:`cellfeed.bridge.coordination.watched_leases` judges whether one lives. A lease is written
 under its member's entry: of two processes of one name only the later session renews its lease.

@@ -3,7 +3,7 @@ never steps.
 
 A lease's entry gets another version with every renewal. A process notes when it sees a version for
 the first time; a version that stands for the lease's whole time-to-live is dead. So no lease is
-immortal, whatever any wall clock says.
+immortal, even with a wrong wall clock.
 
 The storage's clock is asked once for each version: how old was it when it was seen first? Without
 that, a process that starts would wait for leases that ended long ago. Two rules keep a wrong clock
@@ -15,9 +15,9 @@ from doing harm there:
 - A version that follows one seen before is no older than that look. So the clock ends no lease of a
   member that others have seen renewing.
 
-What remains: after a step of the storage's clock, a process may take a live lease that it sees for
-the first time for dead. That lasts until the next renewal, a quarter of a lease later. Claims may
-change hands then; nothing is saved under a claim that is void.
+One fault remains: after a step of the storage's clock, a process may take a live lease that it sees
+for the first time for dead. That lasts until the next renewal, a quarter of a lease later. Claims
+may change hands then; nothing is saved under a claim that is void.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Seen:
 
 
 class WatchedLeases:
-    """What one process has seen of leases. May be used by any number of threads."""
+    """The lease versions that one process has seen. May be used by any number of threads."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}

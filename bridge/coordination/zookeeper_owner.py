@@ -1,9 +1,9 @@
 """Whose a chroot in ZooKeeper is: ``/cellfeed/history``, the history of the datastore that works in
 it.
 
-A name does not tell one store from another: staging's configuration may name production's chroot,
-and one backup may be restored twice. A trigger group that took the offsets it finds there would
-skip cells that it never ran. So a datastore works only in a chroot
+A name does not distinguish stores: staging's configuration may name production's chroot, and one
+backup may be restored twice. A trigger group that took the offsets it finds there would skip cells
+that it never ran. So a datastore works only in a chroot
 
     that names no history        it becomes the datastore's; so does one from before there were
                                     histories, once
@@ -150,7 +150,7 @@ class ChrootOwner:
         )
 
     def _take(self, operation: Operation) -> None:
-        with suppress(TransactionRefused):  # another process was faster: what it wrote is read next
+        with suppress(TransactionRefused):  # another process was faster: its entry is read next
             self._base.commit([operation])
 
     def _stored(self, value: bytes) -> History:

@@ -1,7 +1,7 @@
 """Compression of record batches, by Kafka's names: the records behind a batch's head become one
 compressed text, and its attributes name the codec.
 
-What each codec's text has to look like so that every client reads it:
+The form of each codec's text that every client reads:
 
 - gzip: RFC 1952.
 - snappy: snappy-java's stream, as Kafka's own producer writes it (magic, two versions, then blocks

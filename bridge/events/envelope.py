@@ -1,11 +1,11 @@
-"""The cell envelope: a record's value in either format, and from it back to the cell: exactly what
-was written, or an error.
+"""The cell envelope: a record's value in either format, and from it back to the cell: exactly the
+written one, or an error.
 
 Nothing is guessed and nothing half-read is returned. Avro carries its lengths and a record batch
 its checksum, so the body inside is only checked to be one JSON object in UTF-8. JSON values pass
 through programs that parse JSON and write it again. That changes spelling but not meaning; a digest
-would differ and nobody would know why. So a JSON value is accepted only if it is byte for byte what
-:class:`~cellfeed.bridge.events.formats.JsonFormat` writes.
+would differ and nobody would know why. So a JSON value is accepted only if it is byte for byte the
+output of :class:`~cellfeed.bridge.events.formats.JsonFormat`.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class DecodedEvent(NamedTuple):
 
 
 def decode_envelope(value: bytes | None) -> DecodedEvent:
-    """A record's value in either format, told apart by its first byte. Raises DataDamaged when it
-    is not a whole envelope.
+    """A record's value in either format, distinguished by its first byte. Raises DataDamaged when
+    it is not a whole envelope.
 
-    The schema id is not looked at: the envelope has one version, whatever a registry calls it.
-    Other layouts of a cell (typed, in milliseconds) are refused by their form.
+    The schema id is not looked at: the envelope has one version under any id. Other layouts of a
+    cell (typed, in milliseconds) are refused by their form.
     """
     if value is None or len(value) < 2:
         raise DataDamaged("a record without a value is not a cell")
@@ -177,7 +177,7 @@ def _decode_avro(value: bytes) -> DecodedEvent:
             f"a record's body of {len(body_json)} bytes is not a JSON object, or larger than any"
         )
     _check_json(body_json)
-    body_json.decode()  # the check before does not look at what strings hold
+    body_json.decode()  # the check before does not look into strings
     column_name = _columns.get(column) or _column_name(column)
     return DecodedEvent(
         shard,

@@ -38,7 +38,7 @@ def encode_values(
 
 
 def erased_headers(cell: StoredCell) -> Headers:
-    """What a record without a value says of its cell."""
+    """The headers that name the cell of a record without a value."""
     return [
         (ADDED_ID, b"%d" % cell.added_id),
         (COLUMN_NAME, cell.column_name.encode()),

@@ -1,8 +1,8 @@
-"""How a cell becomes a record's value: Avro in Confluent's wire format, or JSON. Both carry all
-that a cell is, so no headers are needed.
+"""How a cell becomes a record's value: Avro in Confluent's wire format, or JSON. Both carry the
+whole cell, so no headers are needed.
 
 Avro: a zero byte, the schema id (4 bytes, big-endian), the Avro binary of
-``schemas/avro/cell_envelope.avsc``. Written by hand for speed (an eighth of what fastavro takes); a
+``schemas/avro/cell_envelope.avsc``. Written by hand for speed (an eighth of fastavro's time); a
 property test holds the two byte-identical. JSON: one object with the same fields, keys sorted, no
 spaces, the body spliced in as it is stored::
 
@@ -90,8 +90,7 @@ class EventFormat(Protocol):
 
 
 class AvroFormat:
-    """Confluent wire format; ``schema_id`` is what the schema registry calls the envelope's
-    schema."""
+    """Confluent wire format; ``schema_id`` is the envelope's id in the schema registry."""
 
     name = "avro"
     content_type: bytes | None = None
@@ -116,8 +115,8 @@ class AvroFormat:
         """See :class:`EventFormat`."""
         values: list[bytes] = []
         append, join = values.append, b"".join
-        # Names that a loop looks up thousands of times are local, and what neighbours share is
-        # encoded once: cells that were put together have one moment, and the shard stands right
+        # Names that a loop looks up thousands of times are local, and values that neighbours share
+        # are encoded once: cells that were put together have one moment, and the shard stands right
         # before it.
         head, moment_of, columns, small, middle, pairs, tails = (
             self._head,

@@ -38,7 +38,7 @@ _MAGIC: Final = 2
 _NO_ATTRIBUTES: Final = b"\x00"
 _KEY_LENGTH: Final = varint(36)
 _NULL: Final = varint(-1)
-"""The length of what is not there."""
+"""The length of a missing value."""
 _NO_TIMESTAMP: Final = -1
 _NO_PRODUCER: Final = (-1, -1, -1)
 
@@ -70,8 +70,8 @@ def encode_record_batch(
     """One batch that covers the offsets ``base_offset`` up to, not including, ``next_offset``;
     ``cells`` are the records in it, ascending.
 
-    ``bodies_json``: what they are shown with, where it was decoded already. Raises DataDamaged when
-    a stored body does not decode, ValueError when the range is empty or a cell lies outside of it.
+    ``bodies_json``: the bodies to show, where they were decoded already. Raises DataDamaged when a
+    stored body does not decode, ValueError when the range is empty or a cell lies outside of it.
     """
     if bodies_json is None:
         bodies_json = decode_bodies([cell.body for cell in cells])
@@ -127,7 +127,7 @@ def frame_records(
     first_ms = last_ms = cells[0].created_at_us // 1000 if cells else _NO_TIMESTAMP
     parts: list[bytes] = []
     small, last_us, attributes_and_time = VARINTS, None, b""
-    fixed = 37 + len(headers)  # behind the sizes of what varies: key length (1), key (36), headers
+    fixed = 37 + len(headers)  # beside variable parts: key length (1), key (36), headers
     erased = iter(
         [cell for cell, value in zip(cells, values, strict=True) if value is None]
         if None in values

@@ -30,7 +30,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class SharedHeaders:
-    """What headers say beside the added_id: many cells have it in common, so it is made once for
+    """The headers beside the added_id: many cells have them in common, so they are made once for
     each column, ref key and leader epoch. ``more``: behind it, in every record. Safe to use from
     several threads."""
 

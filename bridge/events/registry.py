@@ -29,15 +29,15 @@ import cellfeed.schemas
 from cellfeed.bridge.events.formats import CreatedAt
 
 ENVELOPE_VERSIONS: Final = ("cell_envelope",)
-"""Names in ``schemas/avro`` of every version of the envelope, oldest first. The last one is what is
-written; none is ever removed or edited."""
+"""Names in ``schemas/avro`` of every version of the envelope, oldest first. Records are written
+with the last one; none is ever removed or edited."""
 
 MILLIS_VERSIONS: Final = ("cell_envelope_millis",)
 """Likewise of the envelope whose ``created_at`` is in milliseconds."""
 
 COMPATIBILITY: Final = "FULL_TRANSITIVE"
-"""What a new version must be to all older ones: fields come and go only with defaults, so that any
-reader reads any record."""
+"""The compatibility of a new version with all older ones: fields come and go only with defaults, so
+that any reader reads any record."""
 
 SUBJECT_SUFFIX: Final = "-value"
 
@@ -66,8 +66,7 @@ class RegistryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """One version of a subject's schema. ``text`` is what readers are given; ``version`` counts
-    from 1."""
+    """One version of a subject's schema. Readers get ``text``; ``version`` counts from 1."""
 
     version: int
     schema_id: int
@@ -100,8 +99,8 @@ def envelope_name(created_at: CreatedAt = "micros") -> str:
 
 
 def envelope_schema_id(created_at: CreatedAt = "micros") -> int:
-    """The id of the envelope that is written now: what
-    :class:`cellfeed.bridge.events.formats.AvroFormat` puts before each value."""
+    """The id of the envelope that is written now:
+    :class:`cellfeed.bridge.events.formats.AvroFormat` puts it before each value."""
     return schema_id_of(cellfeed.schemas.load_avro(envelope_name(created_at)))
 
 
@@ -130,8 +129,7 @@ class NoTypedSchemas:
 
 
 class SchemaRegistry:
-    """What can be asked about the topics ``<datastore>`` and ``<datastore>.<COLUMN>``, and those
-    that were declared.
+    """The schemas of the topics ``<datastore>`` and ``<datastore>.<COLUMN>``, and of declared ones.
 
     ``columns`` names the datastore's columns and is called for each question, as columns may be
     added at any moment; it may block. ``serves_avro``: whether a topic exists with Avro values;
@@ -296,7 +294,7 @@ def _registered(number: int, text: str) -> RegisteredSchema:
 
 def _without_docs(schema: Any) -> Any:
     if isinstance(schema, dict):
-        # Only what has a type can be documented; in a default value "doc" is data.
+        # Only an object with a type has documentation; in a default value "doc" is data.
         return {
             name: _without_docs(value)
             for name, value in schema.items()

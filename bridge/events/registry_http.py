@@ -1,5 +1,5 @@
-"""The registry over HTTP, as Confluent's Schema Registry answers: what ``AvroDeserializer`` and
-other clients ask before they read.
+"""The registry over HTTP, as Confluent's Schema Registry answers: ``AvroDeserializer`` and other
+clients ask it before they read.
 
 ====================================  ==============================================================
 ``GET /schemas/ids/{id}``             the schema; also ``/schema``, ``/subjects`` and ``/versions``

@@ -41,7 +41,7 @@ PAIRS: Final = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in ran
 zigzag form."""
 
 TAILS: Final = [uvarint(value) for value in range(_TAILS_SIZE)]
-"""What follows a pair: index it with the bits of the zigzag form above the pair's 14."""
+"""The bytes that follow a pair: index it with the bits of the zigzag form above the pair's 14."""
 
 MIDDLE: Final = _TAILS_SIZE << 13
 """From ``SMALL`` to below this (33 million), an encoding is one pair and one tail."""
@@ -80,8 +80,8 @@ def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
     """The value at ``position`` and the position behind it. Raises DataDamaged when it is cut,
     beyond 64 bits or not in its shortest form.
 
-    No writer makes longer forms; to refuse them means that what decodes is byte for byte what the
-    encoder writes.
+    No writer makes longer forms; since they are refused, every accepted varint is byte for byte the
+    encoder's.
     """
     try:
         byte = buffer[position]

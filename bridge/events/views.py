@@ -1,5 +1,5 @@
-"""Views of a log: one column, a filter on fields of the body, a projection of fields. What a view
-leaves out has no record; what it shows keeps its added_id.
+"""Views of a log: one column, a filter on fields of the body, a projection of fields. A cell that a
+view leaves out has no record; one that it shows keeps its added_id.
 
     column: BASE
     filter: [{field: payment.kind, op: "=", value: card}, {field: tip_cents, op: exists}]
@@ -60,7 +60,8 @@ class View(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return self.column is None and not self.filter
 
     def check(self) -> View:
-        """Raises InvalidRequest for what can show nothing, or not what was meant."""
+        """Raises InvalidRequest for a view that can show nothing, or other cells than were
+        meant."""
         if self.column is not None:
             check_column_name(self.column)
         if len(self.filter) > FIELDS_MAX or len(self.fields) > FIELDS_MAX:

@@ -1,4 +1,4 @@
-"""What a unit exports next: cells of its shards from where they are, encoded, bounded in cells and
+"""The next batch of a unit: cells of its shards from where they are, encoded, bounded in cells and
 in bytes.
 
 Of logs that are far behind the cells of the batch after the next one are fetched while the next one
@@ -30,7 +30,7 @@ from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head, LogRange
 
 _CELLS_MIN: Final = 64
-"""Of a transaction, whatever the size of its cells."""
+"""Of a transaction, also where its cells are large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Fetched(NamedTuple):
 
 class BatchReader:
     """Reads the batches of one unit, one after the other. Used by one thread at a time. ``ahead``
-    fetches what comes behind the batch that is being encoded."""
+    fetches the cells behind the batch that is being encoded."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""What a configuration says of an export: the view of the log, the topic and its cluster, and how
-records are written."""
+"""An export as the configuration declares it: the view of the log, the topic and its cluster, and
+how records are written."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @property
     def group(self) -> str:
-        """What coordination, lag and parked cells know it as."""
+        """Its group's name in coordination, lag and parked cells."""
         return EXPORTS + self.name
 
     @property
@@ -97,7 +97,7 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return self.topic or (datastore if self.column is None else f"{datastore}.{self.column}")
 
     def fingerprint(self) -> str:
-        """Names what the records are: an export whose records are to be others is another
+        """Identifies the form of the records: an export with records of another form is another
         export."""
         said = msgspec.json.encode(
             [
@@ -112,7 +112,7 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return sha256(said).hexdigest()[:16]
 
     def check(self) -> Export:
-        """What no type says. Raises InvalidRequest."""
+        """Checks rules that no type expresses. Raises InvalidRequest."""
         try:
             self.view.check()
             self.layout.check(self.format)

@@ -132,12 +132,12 @@ class ExportGroup:
             self._member.look_again(CLAIM_AGAIN_S)
 
     def tell_heads(self, changed: Collection[int], look_s: float) -> None:
-        """Wakes the units of shards whose heads changed. ``look_s``: what looking took."""
+        """Wakes the units of shards whose heads changed. ``look_s``: the duration of the look."""
         for run in self._runs.values():
             run.tell(changed, look_s)
 
     def tell(self) -> None:
-        """Tells other processes how far the shards are and why. Raises Unavailable."""
+        """Reports to other processes how far the shards are and why. Raises Unavailable."""
         if self._member.report_is_due():
             self._member.report(self._waits if self.context is None else None, self.progress())
 
@@ -159,7 +159,7 @@ class ExportGroup:
     # --- inside -----------------------------------------------------------------------------------
 
     def _prepared(self, now_s: float) -> ExportContext | None:
-        """What the units need; None while the topic was not looked at, or is refused."""
+        """The units' shared parts; None while the topic was not looked at, or is refused."""
         if self.context is not None or now_s < self._prepare_at_s:
             return self.context
         if self._preparing is None:
@@ -227,8 +227,7 @@ class ExportGroup:
         if self._looking is not None and self._looking.done():
             error, self._looking = self._looking.exception(), None
             if error is not None and not isinstance(error, (KafkaException, CellfeedError)):
-                # a cluster that does not answer is asked again; who exports to it waits for it
-                # anyway
+                # a cluster that does not answer is asked again; its units wait for it anyway
                 raise error
         if self._looking is None and self._runs and now_s >= self._topic_at_s:
             self._topic_at_s = now_s + TOPIC_LOOK_S

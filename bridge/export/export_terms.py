@@ -1,9 +1,9 @@
-"""What was settled when an export began, once for all its processes: one entry of the state table,
+"""The terms settled when an export began, once for all its processes: one entry of the state table,
 made by compare-and-set before the first cell is exported.
 
 Key: ``export/<name>``. How many units there are must never differ between two processes, or two
 exporters would write one partition. Where each shard begins must not slide while shards are begun
-one after the other. The topic's id tells a topic that was deleted and made again.
+one after the other. The topic's id reveals a topic that was deleted and made again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ExportTerms(msgspec.Struct, frozen=True):
     cluster_id: str = ""
 
     def shards_of(self, unit: int) -> list[int]:
-        """The shards of one unit: neighbours are of different ones, so what is put in order of
-        shards is spread."""
+        """The shards of one unit: neighbours are of different ones, so cells put in order of shards
+        are spread."""
         return list(range(unit, len(self.starts), self.units))
 
 
@@ -60,9 +60,9 @@ def read_terms(datastore: Datastore, name: str) -> ExportTerms | None:
 def agree_terms(
     datastore: Datastore, export: Export, topic_id: str, cluster_id: str
 ) -> ExportTerms:
-    """What is settled; settles it when nothing is. Raises ProtectData when it is not what the
-    configuration says now, or was settled for another cluster: two clusters would each get a part
-    of the shards."""
+    """The settled terms; settles them when there are none. Raises ProtectData when they differ from
+    the configuration, or were settled for another cluster: two clusters would each get a part of
+    the shards."""
     while True:
         entry = datastore.state.get(terms_key(export.name))
         if entry is not None:

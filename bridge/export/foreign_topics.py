@@ -4,7 +4,7 @@ it names.
 An export begins in a topic only when **all** its partitions pass, also those of other units, and
 also where the last cell was trimmed. Kafka keeps no word of the datastore. So a partition that is
 empty says nothing of its topic, and neither does a record whose cell is gone. Later the id of the
-topic, in the export's terms, tells that it is still the topic that passed.
+topic, in the export's terms, shows that it is still the topic that passed.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ _LEASE_S: Final = 10.0
 
 
 class Forgotten(msgspec.Struct, frozen=True):
-    """What there was of it. ``units`` is 0 where it had never begun."""
+    """The removed data. ``units`` is 0 where it had never begun."""
 
     export: str
     units: int
@@ -121,7 +121,7 @@ def forget_export(
         state.commit({**dict.fromkeys(gone), **entry(deed)})
         return Forgotten(name, 0 if agreed is None else agreed.units, len(offsets), len(parked))
     finally:
-        # Whatever of this fails is settled when the session has run out.
+        # A step that fails here is settled when the session has run out.
         with suppress(CellfeedError):
             _let_go(datastore, reset_key, member)
         with suppress(CellfeedError):

@@ -42,7 +42,7 @@ def producer_of(export: Export, unit: int, number: int) -> Producer:
         # About the time in which a shard's records of a large transaction are handed over: the
         # broker gets few large batches, and is at work on the first ones while the rest are handed
         # over. (With 20 ms it takes no less CPU, and most of them wait for the flush.) A small
-        # transaction does not wait for it: flush sends what there is.
+        # transaction does not wait for it: flush sends the queued records.
         "linger.ms": 5,
         "batch.size": min(export.record_bytes_max, 1_000_000),
         "compression.type": export.compression,
@@ -90,7 +90,7 @@ def _common(export: Export) -> dict[str, Any]:
         # Lag and the process's own log say why an export waits: the client's lines about each
         # attempt say nothing more.
         "log_level": 2,
-        # Without it the Python client raises a fatal error out of whatever call comes next; each
+        # Without it the Python client raises a fatal error out of the next call, of any kind; each
         # call that concerns it has it from the library anyway.
         "error_cb": _noted,
     }

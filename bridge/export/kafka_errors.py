@@ -1,4 +1,4 @@
-"""What an error of the Kafka client means for an exporter."""
+"""Classifies errors of the Kafka client for an exporter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FENCED = frozenset(
 
 
 class Verdict(Enum):
-    """What can be done about an error."""
+    """The remedy for an error."""
 
     RETRY = "the same call again"
     RENEW = "the producers are to be given up and others made, which end the open transactions"
@@ -38,5 +38,5 @@ def verdict(error: KafkaError) -> Verdict:
 
 
 def words(error: KafkaError) -> str:
-    """One line: the code's name and what the client says of it."""
+    """One line: the code's name and the client's text."""
     return f"{error.name()}: {' '.join(str(error.str()).split())}"

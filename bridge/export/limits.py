@@ -1,4 +1,4 @@
-"""The exporter's limits: what it holds, how long it waits, how much it does at a time."""
+"""The exporter's limits: memory, waits, and amounts of work at a time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ time."""
 
 UNITS: Final = 8
 SHARDS_OF_A_UNIT: Final = 64
-"""Without a setting there is a unit for so many shards, at most UNITS. A transaction costs the
-broker and us 5 to 20 ms whatever is in it, so few that carry much are better than many."""
+"""Without a setting there is a unit for so many shards, at most UNITS. A transaction of any size
+costs the broker and us 5 to 20 ms, so few large ones are better than many."""
 
 TRANSACTION_CELLS_MAX: Final = 16_000
 """Cells of one transaction: as many are exported again after a crash, and readers that wait for
@@ -38,9 +38,8 @@ at the commit. With 600 cells a shard, store, exporter and broker together take 
 cell than with 2,000."""
 
 LIVE_CELLS_MAX: Final = 200
-"""A shard that is at most so many cells behind is live: it is in the next transaction whatever
-other shards have to catch up with. So many are read together with those of other shards, in one
-round trip."""
+"""A shard that is at most so many cells behind is live: it is in the next transaction however far
+behind other shards are. So many are read together with those of other shards, in one round trip."""
 
 CLIENT_QUEUE_KBYTES: Final = 64 << 10
 """Kilobytes that the client library queues of one unit; past them producing waits."""
@@ -51,7 +50,7 @@ RECORD_BYTES_MAX: Final = 1_048_588
 RECORD_BYTES_MIN: Final = 4_096
 RECORD_BYTES_CEILING: Final = 16 << 20
 RECORD_OVERHEAD_BYTES: Final = 256
-"""What a record batch adds to the one record in it: its head, the names of the headers, lengths."""
+"""Bytes that a record batch adds to its one record: its head, the names of the headers, lengths."""
 
 LOOK_GAP_S: Final = 0.01
 """Time between two looks at the logs while no unit asks for one: nobody could use more of them, and
@@ -73,11 +72,11 @@ BACKOFF_MAX_S: Final = 2.0
 attempt makes two producers, and a cluster that is back is noticed so much later at most."""
 
 TOPIC_LOOK_S: Final = 30.0
-"""How often an exporter at work looks whether its topic is still what an export needs: two requests
-to the cluster."""
+"""How often an exporter at work checks whether its topic still fits the export: two requests to the
+cluster."""
 
 REFUSED_LOOK_S: Final = 5.0
-"""How often a unit that stands still looks whether what keeps it has been mended."""
+"""How often a unit that stands still checks whether its cause has been mended."""
 
 SAVE_EVERY_S: Final = 0.3
 """Longest time between a commit in Kafka and the group's offset that follows it. The offset is a
@@ -98,7 +97,7 @@ DRAIN_S: Final = 30.0
 """How long an exporter that is asked to stop waits for the transactions under way."""
 
 LEASE_S: Final = 10.0
-"""How long a silent exporter keeps its units: what a kill -9 costs them in time."""
+"""How long a silent exporter keeps its units: the delay after a kill -9."""
 
 POLL_INTERVAL_S: Final = 0.1
 """How often the heads are looked at when no wake-up comes."""

@@ -1,14 +1,14 @@
 """When a unit looks for its next cells: once a transaction is committed, or while it is under way.
 
-Let a transaction take T, and a look at the logs with the reading of what it shows R < T. Cells come
-evenly, so a cell waits half a cycle for the next look; then it is read, and committed with what was
-read with it:
+Let a transaction take T, and a look at the logs with the reading of the new cells R < T. Cells come
+evenly, so a cell waits half a cycle for the next look; then it is read, and committed with the
+cells read with it:
 
     looked for afterwards   (R + T) / 2 + R + T     a cycle is both
-    looked for meanwhile    T / 2 + T + T           a cycle is the transaction; what was read waits
+    looked for meanwhile    T / 2 + T + T           a cycle is the transaction; cells read wait
                             for its end
 
-Of a store in the process R is next to nothing, and what is found afterwards is newer. Of servers it
+Of a store in the process R is next to nothing, and cells found afterwards are newer. Of servers it
 is half of T and more; and a shorter cycle has fewer partitions in a transaction, each of which
 costs the broker a request, so T becomes shorter, too. Measured at 500 puts/s into 16 partitions,
 medians of runs that took turns: one MariaDB server, five runs of each, afterwards 17.3 ms,
@@ -24,7 +24,7 @@ LOOK_PART: Final = 0.1
 of servers a fifth and more; reading takes as long again."""
 
 _NEWEST_PART: Final = 0.1
-"""Of what was measured last in the smoothed times."""
+"""Share of the last measurement in the smoothed times."""
 
 
 class Pace:
@@ -45,11 +45,11 @@ class Pace:
         )
 
     def looked(self, took_s: float) -> None:
-        """What a look at the logs took."""
+        """Reports the duration of a look at the logs."""
         self._look_s = _smoothed(self._look_s, took_s)
 
     def committed(self, took_s: float) -> None:
-        """What a transaction of a few cells took, from its beginning."""
+        """Reports the duration of a transaction of a few cells, from its beginning."""
         self._transaction_s = _smoothed(self._transaction_s, took_s)
 
 

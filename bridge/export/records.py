@@ -35,16 +35,16 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import row_key_text
 
 CLAIM_CHECK: Final = "claim_check"
-"""Header of a record that only tells where its cell is; its value is the cell's size in bytes of
-canonical JSON."""
+"""Header of a record that only names the place of its cell; its value is the cell's size in bytes
+of canonical JSON."""
 
 _HEADERS_BYTES: Final = 4 * 24
 """Names and lengths of the headers of a record; their values are counted."""
 
 
 _HEADERS_ROOM_BYTES: Final = 1024
-"""More than headers and what the broker adds ever take: where values are that much below the limit,
-no record need be measured."""
+"""More than headers and the broker's additions ever take: where values are that much below the
+limit, no record need be measured."""
 
 
 class OutRecord(NamedTuple):
@@ -87,7 +87,7 @@ class Encoded(NamedTuple):
 
 class RecordEncoder:
     """Encodes the cells of one export. Safe to use from several threads. ``schema_id``: for Avro,
-    what the registry calls the envelope. ``typed``: of an export whose bodies are typed."""
+    the envelope's id in the registry. ``typed``: of an export whose bodies are typed."""
 
     def __init__(
         self, export: Export, datastore: str, schema_id: int, typed: TypedFormat | None = None
@@ -130,7 +130,7 @@ class RecordEncoder:
             [cell.created_at_us // 1000 for cell in shown],
             self._headers.of(shown, epochs),
         )
-        if None in values:  # what has no value has no content type either
+        if None in values:  # a record without a value has no content type either
             shared = [
                 each if value is not None else without_more(each)
                 for value, each in zip(values, shared, strict=True)
@@ -154,7 +154,7 @@ class RecordEncoder:
         bodies: Sequence[bytes],
         unfit: list[ParkedCell],
     ) -> Encoded:
-        """What becomes of them where some may be too large."""
+        """Encodes them where some may be too large."""
         found = Encoded([], unfit)
         for record, cell, body in zip(records, cells, bodies, strict=True):
             if record.size <= self._bytes_max:

@@ -30,9 +30,9 @@ _METADATA: Final = re.compile(r"exported=(-1|\d{1,16})")
 
 
 class Tail(NamedTuple):
-    """What a partition holds at its end, of committed records. ``added_id`` of the last one; None:
-    no record. ``start`` and ``end``: Kafka offsets that there are. ``foreign``: the last record is
-    none of an export."""
+    """The committed records at a partition's end. ``added_id`` of the last one; None: no record.
+    ``start`` and ``end``: Kafka offsets that there are. ``foreign``: the last record is none of an
+    export."""
 
     added_id: int | None
     start: int
@@ -61,7 +61,7 @@ class Refusal(NamedTuple):
 
 
 def metadata_of(exported: int) -> str:
-    """What is saved beside an offset."""
+    """The metadata saved beside an offset."""
     return f"exported={exported}"
 
 

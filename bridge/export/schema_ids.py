@@ -1,5 +1,5 @@
-"""The ids of an export's Avro schemas: what an external Schema Registry calls them, where one is
-configured, or what the gateway's own registry does."""
+"""The ids of an export's Avro schemas: those of an external Schema Registry, where one is
+configured, else those of the gateway's own registry."""
 
 from __future__ import annotations
 

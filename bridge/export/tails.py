@@ -85,7 +85,7 @@ def _last_records(consumer: Consumer, topic: str, starts: dict[int, int]) -> dic
         deadline_s = time.monotonic() + TAIL_READ_S
         while unread:
             # To ask for many at once is to wait until there are so many, or for the whole time: one
-            # is waited for, and what is there with it taken along.
+            # is waited for, and those there with it are taken along.
             first = consumer.poll(_WAIT_S)
             for message in (
                 () if first is None else (first, *consumer.consume(_MESSAGES_AT_A_TIME, timeout=0))

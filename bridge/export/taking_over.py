@@ -34,7 +34,7 @@ _REASONS_MAX: Final = 3
 
 class TakenOver(NamedTuple):
     """By shard: the next cell, the last one that has a record (-1: none), and the Kafka offset
-    after the partition's end. Kept up to date by who has the unit."""
+    after the partition's end. The unit's owner keeps it up to date."""
 
     locations: dict[int, int]
     exported: dict[int, int]
@@ -43,7 +43,7 @@ class TakenOver(NamedTuple):
 
 @dataclass
 class ExportContext:
-    """What the units of one export in one process have in common."""
+    """The shared parts of one export's units in one process."""
 
     export: Export
     datastore: Datastore

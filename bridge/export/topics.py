@@ -1,22 +1,19 @@
-"""The topic of an export: made with what it needs, or checked and refused with the command that
-mends it.
+"""The topic of an export: made with the needed settings, or checked and refused with the command
+that mends it.
 
-=============================  ==========================
-====================================================================
+=============================  ==========================  ========================================
 setting                        needed                      why
-=============================  ==========================
-====================================================================
+=============================  ==========================  ========================================
 partitions                     the datastore's shards      shard *n* goes to partition *n*
 ``cleanup.policy``             ``delete``                  compaction would take away all but the
-                               last cell of a row
+                                                           last cell of a row
 ``retention.ms``, ``.bytes``   -1, or as configured        else the broker deletes cells, read or
-                               not
+                                                           not
 ``message.timestamp.type``     ``CreateTime``              a record's timestamp is the cell's
-                               ``created_at``
-``max.message.bytes``          ``record_bytes_max``        else the broker refuses what the exporter
-                               takes for small enough
-=============================  ==========================
-====================================================================
+                                                           ``created_at``
+``max.message.bytes``          ``record_bytes_max``        else the broker refuses records that the
+                                                           exporter takes for small enough
+=============================  ==========================  ========================================
 """
 
 from __future__ import annotations
@@ -46,8 +43,8 @@ class TopicFacts(NamedTuple):
 
 
 def wanted_settings(export: Export) -> dict[str, str]:
-    """What the topic is made with. Raises InvalidRequest where the configuration contradicts what
-    an export needs."""
+    """The settings of a new topic. Raises InvalidRequest where the configuration contradicts the
+    needs of an export."""
     for name, value in _ALWAYS.items():
         if export.topic_settings.get(name, value) != value:
             raise InvalidRequest(
@@ -64,8 +61,8 @@ def wanted_settings(export: Export) -> dict[str, str]:
 
 
 def check_settings(export: Export, topic: str, found: Mapping[str, str]) -> list[str]:
-    """What is wrong with a topic's settings, each with the command that mends it. ``found``: those
-    in force, defaults of the broker included."""
+    """The faults of a topic's settings, each with the command that mends it. ``found``: those in
+    force, defaults of the broker included."""
     wanted = wanted_settings(export)
     wrong = {
         name: wanted[name] for name in (*_ALWAYS, *_RETENTION) if found.get(name) != wanted[name]
@@ -83,7 +80,7 @@ def check_settings(export: Export, topic: str, found: Mapping[str, str]) -> list
 
 
 def check_partitions(export: Export, topic: str, shards: int, partitions: int) -> str | None:
-    """What is wrong with the number of partitions; None when nothing is."""
+    """The fault of the number of partitions; None when there is none."""
     if partitions < shards:
         command = (
             f"kafka-topics.sh --bootstrap-server {export.bootstrap} --alter --topic {topic}"
@@ -145,7 +142,7 @@ def describe(admin: AdminClient, topic: str) -> TopicFacts | None:
 
 
 def cluster_id_of(admin: AdminClient) -> str:
-    """Names the cluster, wherever its brokers are; empty where it does not tell. Raises
+    """The cluster's id, wherever its brokers are; empty where it reports none. Raises
     KafkaException, Unavailable."""
     try:
         found = admin.describe_cluster(request_timeout=METADATA_S).result(METADATA_S)

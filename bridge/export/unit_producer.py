@@ -46,7 +46,7 @@ _BEGIN_S: Final = 0.01
 """How long a call that only begins something waits for it."""
 
 _FLUSH_S: Final = 1.0
-"""How long one call waits for what was sent to be answered."""
+"""How long one call waits for answers to sent records."""
 
 _STOPPING_S: Final = 10.0
 """How long a transaction under way is waited for once the exporter is to end; then the unit's next
@@ -54,7 +54,7 @@ owner aborts it."""
 
 
 class UnitProducer:
-    """See the module. Used by one thread. ``say`` gets a text that says what is waited for. Raises
+    """See the module. Used by one thread. ``say`` gets a text with the reason for a wait. Raises
     KafkaException wherever the cluster refuses."""
 
     def __init__(
@@ -81,7 +81,7 @@ class UnitProducer:
         """Ends the transactions of earlier producers of the unit, and bars them: their marks are
         written when this is over. Raises Unavailable when asked to stop meanwhile."""
         # All are begun before one is waited for: the client asks for its coordinator every half a
-        # second, and what was left open takes the cluster its time.
+        # second, and the cluster needs time to end open transactions.
         begun = [
             producer for producer in self._producers if not self._is_fenced(producer, _BEGIN_S)
         ]
@@ -133,15 +133,15 @@ class UnitProducer:
                         produce(topic, value, key, shard, callback, None, timestamp_ms, headers)
                         break
                     except BufferError:
-                        # the client's queue is full: what was sent leaves it, or runs into its
+                        # the client's queue is full: sent records leave it, or run into their
                         # time-out
                         _served(self._producer, self._producer.poll, 0.05)
         _served(self._producer, self._producer.poll, 0.0)
         failpoint("export.after_produce")
 
     def commit(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Commits what was begun; by partition, the offset after its last record. ``ends``: those
-        before.
+        """Commits the begun transaction; by partition, the offset after its last record. ``ends``:
+        those before.
 
         Raises PartitionMoved, having aborted; Unavailable when asked to stop and the cluster does
         not answer.
@@ -171,7 +171,7 @@ class UnitProducer:
         return {partition: offset + 1 for partition, offset in self._last.items()}
 
     def abort(self) -> None:
-        """Aborts what was begun."""
+        """Aborts the begun transaction."""
         deadline_s = time.monotonic() + TRANSACTION_TIMEOUT_S
         while True:
             try:
@@ -183,8 +183,8 @@ class UnitProducer:
                 return
 
     def give_up(self) -> None:
-        """Forgets what was not sent; the producers are of no use from then on. What they left open
-        is aborted by the next ones, or by the broker in time."""
+        """Forgets unsent records; the producers are of no use from then on. The next ones abort
+        their open transactions, or the broker does in time."""
         for producer in self._producers:
             producer.purge()
             with suppress(KafkaException):  # that which made it of no use
@@ -215,12 +215,12 @@ T = TypeVar("T")
 
 
 def _served(producer: Producer, call: Callable[[float], T], wait_s: float) -> T:
-    """Calls what serves the client's callbacks. Raises KafkaException.
+    """Makes a call that serves the client's callbacks. Raises KafkaException.
 
     A producer that has become of no use, as one that was fenced has, raises the reason out of a
     callback. When another callback is served before the call ends, the reason is hidden as the
     cause of a SystemError, or lost behind one; then the producer is asked for it: it can do nothing
-    any more but tell.
+    any more but report it.
     """
     try:
         return call(wait_s)

@@ -3,7 +3,7 @@ partitions, until it is stopped or has lost the unit.
 
 The thread asks first whether its claims hold, then fences the unit's earlier producers. Then it
 reads the ends of the partitions and continues behind them (``resume.py``). So the partition equals
-the log whatever happened to the owner before (I15). Crash points:
+the log after any end of the owner before (I15). Crash points:
 
     before the transaction          nothing was sent
     after records were sent         the next owner's fencing aborts them; readers of committed

@@ -110,7 +110,7 @@ def verify_export(
 
 
 class ShardComparison:
-    """One shard's: what was compared stays compared. ``start``: the first id to compare; records
+    """One shard's: compared records stay compared. ``start``: the first id to compare; records
     before it are passed over."""
 
     def __init__(
@@ -140,7 +140,7 @@ class ShardComparison:
         self._verdict = ShardVerdict(shard, until=start)
 
     def advance(self, consumer: Consumer) -> ShardVerdict:
-        """Compares what has come."""
+        """Compares the new records."""
         verdict = self._verdict
         if verdict.equal:
             parked = ParkedCells(self._datastore.state)

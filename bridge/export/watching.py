@@ -19,7 +19,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, DataDamaged, NotFound
 
 EVERY_S: Final = 10.0
-"""Pause between two looks, each of which compares what has come since."""
+"""Pause between two looks, each of which compares the records since the last."""
 
 _log: Final = logging.getLogger("cellfeed.export")
 
@@ -47,7 +47,7 @@ class Watching:
             thread.start()
 
     def close(self) -> DataDamaged | None:
-        """To be called when the export has ended: what was found, if anything."""
+        """To be called when the export has ended: the difference found, if any."""
         self._stop.set()
         for thread in self._threads:
             thread.join()

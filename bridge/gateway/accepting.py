@@ -30,7 +30,7 @@ _SEND_BUFFER_BYTES: Final = 4 << 20
 
 class Acceptor:
     """See the module. ``context``: None until the gateway is ready to serve.
-    ``authentication_executor`` runs what blocks while a client authenticates."""
+    ``authentication_executor`` runs blocking calls while a client authenticates."""
 
     def __init__(
         self, context: Callable[[], GatewayContext | None], authentication_executor: Executor

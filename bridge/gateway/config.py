@@ -1,4 +1,4 @@
-"""Where a gateway listens, and what its topics carry."""
+"""A gateway's listeners, and the content of its topics."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """One client's connection: frames in, frames out, in the order of the requests.
 
 Two tasks: one reads requests ahead (a few), the other answers them one after the other, so answers
-never overtake each other; clients open a second connection for what they do not want to wait.
-Reading ahead (:mod:`cellfeed.bridge.gateway.wire.request_queue`) is how a peer that goes away while
-its fetch waits is noticed at once.
+never overtake each other; clients open a second connection for requests that must not wait. By
+reading ahead (:mod:`cellfeed.bridge.gateway.wire.request_queue`) a connection notices at once that
+its peer went away while its fetch waits.
 
-Whatever a peer sends (garbage, half a frame, a lying count, nothing at all) costs at most this
-connection.
+Garbage, half a frame, a lying count or silence of a peer costs at most this connection.
 """
 
 from __future__ import annotations
@@ -132,8 +131,8 @@ class Connection:
             await self._close()
 
     async def _close(self) -> None:
-        """Gives the peer SEND_TIMEOUT_S to take what was answered; then the socket goes with what
-        is unsent, which would be kept for ever otherwise."""
+        """Gives the peer SEND_TIMEOUT_S to take the answers; then the socket goes with the unsent
+        bytes, which would be kept for ever otherwise."""
         self._writer.close()
         try:
             async with asyncio.timeout(0 if self._is_deaf else SEND_TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""What the API handlers work with."""
+"""The gateway's parts that API handlers use."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 @dataclass
 class GatewayContext:
-    """One gateway's parts. ``coordination_executor`` has threads of its own: what waits for a
-    coordination that is away keeps no fetch waiting."""
+    """One gateway's parts. ``coordination_executor`` has threads of its own: a call that waits for
+    a coordination that is away delays no fetch."""
 
     engine: Engine
     offsets: Offsets
@@ -109,9 +109,9 @@ class GatewayContext:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who sent a request. ``listener``: the name of the one that it came in through, which decides
-    the addresses in answers; ``connection``: the number of the connection, which no other one of
-    this gateway ever has; ``asked_s``: when the request was read, by ``time.monotonic``."""
+    """The sender of a request. ``listener``: the name of its listener, which decides the addresses
+    in answers; ``connection``: the number of the connection, which no other one of this gateway
+    ever has; ``asked_s``: when the request was read, by ``time.monotonic``."""
 
     client_id: str
     host: str

@@ -1,4 +1,4 @@
-"""What a gateway follows while it serves: the heads of its logs, the rights of its users, and the
+"""A gateway follows these while it serves: the heads of its logs, the rights of its users, and the
 schemas of its columns."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gateway's limits: what one peer can make it hold, wait for or send."""
+"""The gateway's limits: bounds on the memory, waits and bytes that one peer can cause."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ peer its connection."""
 
 LARGE_FRAME_BYTES: Final = 64 << 10
 """A request above this takes its room from LARGE_FRAMES_BYTES_MAX, and is parsed beside the event
-loop; what clients usually send is far below."""
+loop; usual requests are far below."""
 
 LARGE_FRAMES_BYTES_MAX: Final = 64 << 20
 """Large requests that are read or parsed at the same time, all connections together, each with at
-most twice what has come of it; the next one waits in its sender's socket."""
+most twice its received bytes; the next one waits in its sender's socket."""
 
 REQUEST_ELEMENTS_MAX: Final = 150_000
 """Array elements in one request, nested ones too: every partition of a topic with SHARDS_MAX
@@ -41,8 +41,8 @@ let go."""
 REFUSALS_TOLD_MAX: Final = 20
 REFUSALS_TOLD_S: Final = 60.0
 """Warnings of malformed frames that are written in so many seconds, all peers together; the others
-are counted, and one line tells how many there were. Two hundred bytes each: a peer that sends
-nothing else costs a disk 6 MB a day."""
+are counted, and one line has their number. Two hundred bytes each: a peer that sends nothing else
+costs a disk 6 MB a day."""
 
 IDLE_TIMEOUT_S: Final = 600.0
 """A connection without any request; Kafka's own ``connections.max.idle.ms`` is ten minutes."""
@@ -51,27 +51,28 @@ SEND_TIMEOUT_S: Final = 60.0
 """How long a peer may leave an answer unread while the socket's buffers are full."""
 
 FETCH_WAIT_MAX_S: Final = 60.0
-"""Longest long poll, whatever the request says."""
+"""Longest long poll, also where the request asks for a longer one."""
 
 FETCH_BYTES_MAX: Final = 32 << 20
-"""Record bytes in one Fetch answer, whatever the request says; one batch is always sent, so a
-consumer never stands still."""
+"""Record bytes in one Fetch answer, also where the request asks for more; one batch is always sent,
+so a consumer never stands still."""
 
 FETCH_PARTITIONS_KEPT_MAX: Final = 500_000
 """Partitions that are kept of fetches, all connections together, some 600 bytes each: 120 consumers
-of 4,096 partitions, or 4,000 of 125. Who gets no room is answered in full each time."""
+of 4,096 partitions, or 4,000 of 125. A connection that gets no room is answered in full each
+time."""
 
 FETCH_SESSION_PARTITIONS_MAX: Final = 150_000
 """Partitions of one fetch session: as many as one request may name."""
 
 FETCH_KEPT_S: Final = 120.0
-"""What is kept of a fetch makes room for others when it was not used for so long; one that is older
-makes room for a larger one. Kafka's ``min.incremental.fetch.session.eviction.ms``."""
+"""A kept fetch makes room for others when it was not used for so long; one that is older makes room
+for a larger one. Kafka's ``min.incremental.fetch.session.eviction.ms``."""
 
 FETCH_WORK_S: Final = 0.5
-"""After this a Fetch answers with what it has: it may pass over any number of cells that a view
-leaves out, and clients ask other things on the same connection. At least one piece of the log is
-passed, so a consumer never stands still."""
+"""After this a Fetch answers with the records it has: it may pass over any number of cells that a
+view leaves out, and clients ask other things on the same connection. At least one piece of the log
+is passed, so a consumer never stands still."""
 
 BLOCK_CELLS: Final = 500
 """Offsets in one kept block. A reader from the middle gets the whole block: at most 499 records
@@ -162,7 +163,7 @@ AUTHENTICATION_REQUESTS_MAX: Final = 10
 five."""
 
 AUTHENTICATION_FAILED_DELAY_S: Final = 0.2
-"""The answer to a failed authentication waits for so long: guessing is slow, and the time tells
+"""The answer to a failed authentication waits for so long: guessing is slow, and the time reveals
 nothing."""
 
 SCRAM_ITERATIONS: Final = 8_192

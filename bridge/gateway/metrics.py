@@ -1,4 +1,4 @@
-"""What a gateway counts, for Prometheus: at ``/metrics`` of its schema registry's port.
+"""A gateway's counters, for Prometheus: at ``/metrics`` of its schema registry's port.
 ``docs/operate/watch.md`` lists it.
 
 All of it is looked up in the gateway's own memory, in its event loop: a scrape asks neither the

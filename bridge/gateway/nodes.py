@@ -1,4 +1,4 @@
-"""Who the gateways of a datastore are: node ids and addresses, in the state table.
+"""The gateways of a datastore: node ids and addresses, in the state table.
 
     gateways/nodes/<name>       {"node_id", "listeners": {name: [host, port]}, "registry": [host,
                                 port]}; never deleted

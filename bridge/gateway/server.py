@@ -1,8 +1,8 @@
 """The gateway: a datastore's logs for any Kafka client, straight from the store. Nothing is copied;
 the whole history is there.
 
-One event loop serves all connections; what blocks (scans, encoding, the coordinator) runs on a few
-threads beside it.
+One event loop serves all connections; blocking work (scans, encoding, the coordinator) runs on a
+few threads beside it.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _CLUSTER_IDS: Final = UUID("5d1c8a6e-2c1b-5b9e-9f57-1d0a7f6f2b11")
 
 
 class Gateway:
-    """``await start()``, then it serves until ``await stop()``. ``port`` and ``registry_port`` tell
-    where, also when 0 was asked for."""
+    """``await start()``, then it serves until ``await stop()``. ``port`` and ``registry_port`` are
+    the bound ones, also when 0 was asked for."""
 
     def __init__(
         self, datastore: Datastore, coordinator: Coordinator, config: GatewayConfig
@@ -176,8 +176,7 @@ class Gateway:
         )
 
     async def stop(self) -> None:
-        """Gives its groups to the other gateways, closes every connection and gives back what was
-        bound."""
+        """Gives its groups to the other gateways, closes every connection and unbinds its ports."""
         for task in self._background:
             task.cancel()
         self._acceptor.stop()

@@ -70,8 +70,9 @@ class Births:
         """
         key = _key(group)
         for _ in range(_TRIES_MAX):
-            # The state table first: what it says ZooKeeper has had was there before the look below.
-            # The other way round, a birth that another process gives meanwhile looked deleted.
+            # The state table first: a birth that it says ZooKeeper has had was there before the
+            # look below. In the other order, a birth that another process gives meanwhile would
+            # look deleted.
             era, entry = self._history.era(), self._state.get(key)
             there = self._read(group)
             if there is not None and self._is_good(group, era, there[0]):
@@ -106,7 +107,7 @@ class Births:
         raise Unavailable(f"ZooKeeper: group {group!r} could not be made: others are faster")
 
     def _read(self, group: str) -> tuple[int, int] | None:
-        """What its znode says, and the znode's version."""
+        """The birth in its znode (0: none), and the znode's version."""
         path = self._paths.group(group)
         found = self._base.get(path, newest=True)
         if found is None or not found[0]:

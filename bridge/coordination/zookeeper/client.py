@@ -1,4 +1,4 @@
-"""What coordination needs of a ZooKeeper session: reads of many znodes at once, and transactions.
+"""A ZooKeeper session as coordination uses it: reads of many znodes at once, and transactions.
 ``zookeeper/connection.py`` is one over the network.
 
 Errors of every implementation: Unavailable when a read had no answer; OutcomeUnknown when a change
@@ -37,7 +37,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """``version`` -1: whatever there is."""
+    """``version`` -1: any version."""
 
     path: str
     value: bytes
@@ -71,8 +71,8 @@ class ZooKeeperClient(ABC):
     """One session. May be used by any number of threads."""
 
     session_timeout_s: float
-    """What the server granted, once connected: it keeps to limits of its own (2 and 20 of its
-    ticks)."""
+    """The time-out that the server granted, once connected: it keeps to limits of its own (2 and 20
+    of its ticks)."""
 
     @property
     @abstractmethod
@@ -93,8 +93,8 @@ class ZooKeeperClient(ABC):
     def get_many(
         self, paths: Sequence[str], *, newest: bool = False
     ) -> list[tuple[bytes, ZnodeStat] | None]:
-        """Values and stats, None for what does not exist. ``newest``: also what another client
-        wrote just before, whichever server it used."""
+        """Values and stats, None for a path that does not exist. ``newest``: also writes that
+        another client made just before, whichever server it used."""
 
     @abstractmethod
     def stats(self, paths: Sequence[str], *, newest: bool = False) -> list[ZnodeStat | None]:

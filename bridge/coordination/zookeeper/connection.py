@@ -1,10 +1,10 @@
-"""A ZooKeeper session with deadlines: every call ends within the address's ``timeout_s``, and says
-what is known about its outcome.
+"""A ZooKeeper session with deadlines: every call ends within the address's ``timeout_s``, and its
+error states whether the outcome is known.
 
 kazoo keeps the connection and its session in threads of its own: it reconnects to any of the
-servers, and begins a new session when the servers say that the old one has expired. What it is not
-left to do is wait: a call is sent only when there is a connection. A queued one would be done when
-nobody expects it any more.
+servers, and begins a new session when the servers say that the old one has expired. It is not left
+to wait: a call is sent only when there is a connection. A queued one would be done when nobody
+expects it any more.
 
     no connection               waits for one until ``timeout_s`` after it was lost; from then on
                                 calls fail at once: Unavailable, nothing was sent
@@ -57,7 +57,7 @@ from cellfeed.store.failpoints import marked
 _quiet = logging.getLogger("cellfeed.zookeeper")
 _quiet.setLevel(
     logging.WARNING
-)  # fixed, whatever the root logs: at debug level kazoo writes credentials out
+)  # fixed, also where the root logs more: at debug level kazoo writes credentials out
 
 _RECONNECT_DELAY_MAX_S: Final = 1.0
 _RECONNECTS_IN_A_SESSION: Final = 6
@@ -276,13 +276,13 @@ class Connection(ZooKeeperClient):
             self._connected.clear()
 
     def _watch_connecting(self) -> None:
-        """Two things that kazoo keeps to itself: the time-out that was granted (it reads for two
-        thirds of it), and what makes a wiped server refuse it.
+        """Two things that kazoo keeps to itself: the granted time-out (it reads for two thirds of
+        it), and the last transaction it has seen. A wiped server refuses it for that.
 
         A server turns away a client that has seen a later transaction than the server has, for ever
         if the server came back empty. Reads that have to be new ask for it themselves, and changes
-        name the versions that they expect. So the client can forget what it has seen; the server
-        then tells it that its session is gone.
+        name the versions that they expect. So the client can forget that transaction; the server
+        then reports that its session is gone.
         """
         handler = self._client._connection  # noqa: SLF001
         connect = handler._connect  # noqa: SLF001

@@ -120,8 +120,8 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
         birth = birth_of(session.epoch)
         if birth != self._births.birth(session.group):
             return {}
-        # What an earlier owner left on its way is in the state table before anybody else works on
-        # the partition.
+        # Entries that an earlier owner left on their way are in the state table before anybody else
+        # works on the partition.
         self.entries.finish(session.group, birth)
         wanted, got = sorted(partitions), {}
         for start in range(0, len(wanted), _CLAIMS_IN_A_TRANSACTION):
@@ -131,7 +131,7 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
         if got:
             self.entries.finish(
                 session.group, birth
-            )  # what was on its way while the claims changed hands
+            )  # entries that were on their way while the claims changed hands
         return got
 
     def release(self, claims: Collection[Claim]) -> None:

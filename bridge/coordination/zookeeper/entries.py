@@ -69,8 +69,8 @@ class OffsetEntries:
         )
 
     def finish(self, group: str, birth: int, claim: Claim | None = None) -> None:
-        """Writes what is on its way to the state table: all of the group's, or those of one claim's
-        partition."""
+        """Writes entries on their way to the state table: all of the group's, or those of one
+        claim's partition."""
         folder = self._paths.entries(group, birth)
         prefix = _entries_prefix(claim) if claim else ""
         names = [

@@ -29,8 +29,8 @@ class Era(msgspec.Struct, frozen=True):
 
 
 class KeptEra(msgspec.Struct, frozen=True):
-    """What the state table knows. ``next``: an era that is being declared. ``because``: why the
-    last one was."""
+    """The era as the state table has it. ``next``: an era that is being declared. ``because``: why
+    the last one was."""
 
     era: Era | None = None
     next: Era | None = None
@@ -46,7 +46,7 @@ class KnownEra:
 
 
 def known_era(state: StateTable) -> KnownEra:
-    """What the state table has."""
+    """Reads the era and the witnesses from the state table."""
     kept, version, witnesses = KeptEra(), None, dict[str, StateEntry]()
     entries = state.list(HISTORY)
     for entry in entries:

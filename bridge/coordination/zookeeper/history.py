@@ -154,7 +154,7 @@ class ZooKeeperHistory:
                 continue
             found = self._read_era()
             if known.kept.era is None:
-                # A restored or new datastore believes what it finds.
+                # A restored or new datastore believes the era that it finds.
                 keep_era(
                     self._state,
                     (

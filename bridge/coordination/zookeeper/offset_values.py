@@ -1,4 +1,4 @@
-"""What a znode of an offset holds: decimal text, and beside it a leader epoch and metadata."""
+"""The value of an offset's znode: decimal text, and beside it a leader epoch and metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Details(msgspec.Struct, frozen=True):
 def values_of(
     paths: Paths, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> dict[str, bytes]:
-    """By path, what is written for these offsets."""
+    """By path, the values to write for these offsets."""
     values: dict[str, bytes] = {}
     for (topic, partition), offset in offsets.items():
         values[paths.offset(group, topic, partition)] = str(offset.offset).encode()

@@ -1,7 +1,7 @@
 """Group offsets in ZooKeeper, where ordinary ZooKeeper tools can read and set them.
 
-An offset is decimal text under ``/consumers/<group>/offsets/<topic>/<partition>``; what is set
-there by hand is where the group continues when it starts or the partition changes hands.
+An offset is decimal text under ``/consumers/<group>/offsets/<topic>/<partition>``; a group
+continues at a value set there by hand when it starts or the partition changes hands.
 ``committed_at_us`` is the znode's mtime (the server's clock, whole milliseconds). A leader epoch
 and metadata lie in a sibling tree and count only as long as the same transaction wrote both.
 
@@ -195,7 +195,7 @@ class ZooKeeperOffsets:
         raise Unavailable(f"the groups could not be listed: {_OWNER_CHANGES}")
 
     def _is_still(self, compared: Compared | None) -> bool:
-        """Whether what was read meanwhile is this datastore's."""
+        """Whether values read meanwhile are this datastore's."""
         if compared is None:
             return True
         [stat] = self._base.stats([compared.path], newest=True)

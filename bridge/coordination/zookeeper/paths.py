@@ -66,7 +66,7 @@ def quoted(name: str) -> str:
 
 
 def unquoted(name: str) -> str:
-    """What :func:`quoted` was given."""
+    """The argument of :func:`quoted`."""
     return unquote(name)
 
 
@@ -119,7 +119,7 @@ class Paths:
         return f"{self._own}/groups/{quoted(group)}"
 
     def born(self, group: str, birth: int) -> str:
-        """What hangs on the group's birth."""
+        """The folder of one birth of the group."""
         return f"{self.group(group)}/{birth}"
 
     def epoch(self, group: str, birth: int) -> str:

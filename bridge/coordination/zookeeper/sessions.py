@@ -3,14 +3,14 @@
 A ZooKeeper session has one time-out, a member a lease of its own. Members with the same ``ttl_s``
 share a session of ``ttl_s × 1.5``: in an ensemble the leader hears of a session's life from the
 server that holds its connection, up to a tick late. So a session can end that much sooner after an
-answered call than its time-out says; the half more is what makes the lease certain for its whole
-length. A server keeps time-outs between 2 and 20 of its ticks (4 and 40 s as it comes): where it
-grants less, the lease is two thirds of that, as the session that ``join`` gives says; where it
-grants more, a dead member is noticed so much later. kazoo keeps a session alive by itself, a lease
-it does not: a member that did not call ``renew`` in time is ended by its own coordinator (C1).
-ZooKeeper ends one whose process is paused or cut off. A ``renew`` that fails because ZooKeeper is
-away counts as a sign of life here, and for nothing there: when ZooKeeper is back before the session
-has expired, the member continues in the same session.
+answered call than its time-out says; the half more makes the lease certain for its whole length. A
+server keeps time-outs between 2 and 20 of its ticks (4 and 40 s as it comes): where it grants less,
+the lease is two thirds of that, as the session that ``join`` gives says; where it grants more, a
+dead member is noticed so much later. kazoo keeps a session alive by itself, a lease it does not: a
+member that did not call ``renew`` in time is ended by its own coordinator (C1). ZooKeeper ends one
+whose process is paused or cut off. A ``renew`` that fails because ZooKeeper is away counts as a
+sign of life here, and for nothing there: when ZooKeeper is back before the session has expired, the
+member continues in the same session.
 
 Crash points: every change is one transaction. A ``join`` makes the group's folders first, one by
 one; the next one finishes them. A lost answer leaves a member that nobody uses until its session
@@ -112,7 +112,7 @@ class ZooKeeperSessions(ZooKeeperOffsets):
         return self._join(group, member, ttl_s, b"")
 
     def _join(self, group: str, member: str, ttl_s: float, says: bytes) -> Session:
-        """``says``: what the member's znode says."""
+        """``says``: the value of the member's znode."""
         self._end_lapsed()
         connection = self._connection(ttl_s)
         for _ in range(TRIES_MAX):

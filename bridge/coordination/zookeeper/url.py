@@ -1,4 +1,4 @@
-"""Where ZooKeeper is, and who we are there:
+"""Where ZooKeeper is, and our user there:
 ``zookeeper://[user:password@]host:port[,host:port…][/chroot][?option=value&…]``.
 
 Options: ``tls=true`` with ``ca``, ``certificate`` and ``key`` (files; the server's certificate and
@@ -93,8 +93,7 @@ def parse_zookeeper_url(url: str) -> ZooKeeperAddress:
 def _host(text: str) -> str:
     match = _HOST.fullmatch(text)
     if match is None or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
-        # What stands before an '@' that was forgotten could be a password: a wrong host is not
-        # shown.
+        # The text before a forgotten '@' could be a password: a wrong host is not shown.
         raise InvalidRequest("coordination: ZooKeeper's servers are host:port,host:port")
     return text if match["port"] else f"{text}:{DEFAULT_PORT}"
 

@@ -31,8 +31,9 @@ _WITNESSES_MAX: Final = 64
 
 @dataclass
 class Witness:
-    """This process's own. ``marks``: what ZooKeeper may hold; ``version`` and ``entry_version``: of
-    the znode and of the entry, None where there is none; ``is_sure``: whether they are certain."""
+    """This process's own. ``marks``: values that ZooKeeper may hold; ``version`` and
+    ``entry_version``: of the znode and of the entry, None where there is none; ``is_sure``: whether
+    they are certain."""
 
     era: str
     process: str
@@ -57,7 +58,7 @@ class OwnWitness:
         self._witness: Witness | None = None
 
     def of_era(self, era: Era) -> Witness:
-        """The witness, sure of what ZooKeeper and the state table have of it."""
+        """The witness, certain of its marks in ZooKeeper and in the state table."""
         witness = self._witness
         if (
             witness is None

@@ -1,5 +1,5 @@
 """The APIs that the gateway speaks, by key. An API is one module ``api_<key>_<name>.py``, which
-registers itself; what is not listed is not advertised."""
+registers itself; an API that is not listed is not advertised."""
 
 from __future__ import annotations
 

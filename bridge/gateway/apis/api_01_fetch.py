@@ -144,7 +144,7 @@ def _with_more_to_say(
 async def _wanted(
     context: GatewayContext, version: int, due: Sequence[AskedPartition], peer: Peer
 ) -> list[fetch_reads.Wanted]:
-    """What is asked, with the topic and the rights as they are now."""
+    """The asked partitions, with the topic and the rights as they are now."""
     keys = list(dict.fromkeys(each.topic for each in due))
     if version >= FIRST_WITH_TOPIC_IDS:
         topics = await context.topics_identified(key for key in keys if isinstance(key, UUID))

@@ -1,9 +1,9 @@
 """OffsetCommit (key 8), versions 2–9: offsets of a consumer group, durable before the answer.
 
-Order of checks: coordinator, identity, generation, then each partition. What is saved carries the
-fence of this gateway's claim on the group: one that was paused and has lost the group moves no
-offset. An unknown topic or partition is answered for itself, the others are saved. Retention times
-(versions 2–4) are ignored: offsets are kept until the group is deleted.
+Order of checks: coordinator, identity, generation, then each partition. A save carries the fence of
+this gateway's claim on the group: one that was paused and has lost the group moves no offset. An
+unknown topic or partition is answered for itself, the others are saved. Retention times (versions
+2–4) are ignored: offsets are kept until the group is deleted.
 """
 
 from __future__ import annotations

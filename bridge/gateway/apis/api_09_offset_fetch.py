@@ -1,5 +1,5 @@
-"""OffsetFetch (key 9), versions 1–9: what a group has committed; offset -1 where it has committed
-nothing.
+"""OffsetFetch (key 9), versions 1–9: the offsets that a group has committed; -1 where it has
+committed none.
 
 From version 8 on a request names several groups; from version 2 on no list of topics means all.
 ``require_stable`` changes nothing: there are no transactions. While the coordination is away the
@@ -48,7 +48,7 @@ async def _group(context: GatewayContext, peer: Peer, group_id: str, asked: Any)
                 return _refused(group_id, error, asked)
             claim = context.cluster.claim(group_id)
             committed = await context.in_coordination(context.offsets.fetch_offsets, group_id)
-            # Behind a coordination that went back in time they are not what was saved; its claims
+            # Behind a coordination that went back in time they are not the saved ones; its claims
             # are void.
             await context.in_coordination(
                 context.offsets.commit_offsets, group_id, {}, claims=[claim]

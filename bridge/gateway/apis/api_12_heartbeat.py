@@ -1,5 +1,5 @@
-"""Heartbeat (key 12), versions 0–4: keeps a member's session; REBALANCE_IN_PROGRESS tells it to
-join again."""
+"""Heartbeat (key 12), versions 0–4: keeps a member's session; REBALANCE_IN_PROGRESS makes it join
+again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SaslHandshake (key 17), version 1 only, so that tokens always come in SaslAuthenticate and never
-raw. Here: what is said of it once a connection is authenticated, or needs no authentication;
-before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
+raw. Here: the answer once a connection is authenticated, or needs no authentication; before,
+:mod:`cellfeed.bridge.gateway.security.authentication` answers."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 made and taken back with ``cellfeed users``, not from here.
 
 With neither users nor ACLs the answer is SECURITY_DISABLED, as that of a broker without an
-authorizer: tools then leave their page of ACLs out. Otherwise a broker shows all ACLs to those who
-may describe the cluster; here nobody may, and each is shown its own: the rights of others stay
-unnamed.
+authorizer: tools then leave their page of ACLs out. Otherwise a broker shows all ACLs to users with
+the right to describe the cluster; here nobody has it, and each is shown its own: the rights of
+others stay unnamed.
 
 A pattern ``tri*`` is a prefixed one, ``tri``; a single ``*`` is Kafka's wildcard; every other one
 is literal. A filter on a value that Kafka does not have (UNKNOWN) fits nothing.
@@ -24,7 +24,7 @@ from cellfeed.bridge.gateway.wire.protocol import RequestHead
 KEY: Final = 29
 VERSIONS: Final = (1, 3)
 _ANY: Final = 1
-"""Of every kind of filter: whatever there is."""
+"""Of every kind of filter: any value."""
 _MATCH, _LITERAL, _PREFIXED = 2, 3, 4
 _RESOURCE_TYPES: Final = {"topic": 2, "group": 3}
 _OPERATIONS: Final = {"read": 3, "delete": 6, "describe": 8}
@@ -84,7 +84,7 @@ async def handle(
 
 
 def resource_of(acl: Acl) -> _Resource:
-    """What an ACL is about, as Kafka says it."""
+    """The resource of an ACL, in Kafka's terms."""
     kind = _RESOURCE_TYPES[acl.kind]
     if acl.pattern == _WILDCARD:
         return _Resource(kind, _WILDCARD, _LITERAL)

@@ -1,18 +1,18 @@
 """DescribeConfigs (key 32), versions 1–4: the settings that hold for a topic here, in Kafka's own
 names; and the broker's advertised address. Groups have no settings here: of each the list is empty.
 
-A topic's log is never deleted or compacted and takes no writes, whatever a broker's defaults would
-be. A topic that shows only the newest cell of each row and column at first says ``compact``: a tool
-must not take it for all that was ever written. It differs from Kafka's compaction in two ways. The
+A topic's log is never deleted or compacted and takes no writes, unlike with a broker's defaults. A
+topic that shows only the newest cell of each row and column at first says ``compact``: a tool must
+not take it for all that was ever written. It differs from Kafka's compaction in two ways. The
 newest cell has the highest ref key; it need not be the last in the log. It is the newest of a row
 and column, where the record's key is the row alone.
 
-A topic's settings are not read-only, as those of a broker for somebody who may not change them:
-AlterConfigs refuses. MirrorMaker carries over what is not read-only, ``retention.ms=-1`` above all;
-without it a mirror deletes old history after a week.
+A topic's settings are not read-only, as those of a broker for a user without the right to change
+them: AlterConfigs refuses. MirrorMaker carries over settings that are not read-only,
+``retention.ms=-1`` above all; without it a mirror deletes old history after a week.
 
-What differs from Kafka's own defaults is said to be set for the topic, the rest to be a default:
-tools show what was set (``kafka-configs.sh``, Kafdrop), or mark it.
+Settings that differ from Kafka's own defaults are reported as set for the topic, the rest as
+defaults: tools show set ones (``kafka-configs.sh``, Kafdrop), or mark it.
 """
 
 from __future__ import annotations

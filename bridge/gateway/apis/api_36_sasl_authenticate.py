@@ -1,6 +1,6 @@
 """SaslAuthenticate (key 36), versions 0–2, session lifetime 0: a connection is authenticated once,
-for as long as it lasts. Here: what is said of it when it comes too late, or where no authentication
-is; before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
+for as long as it lasts. Here: the answer when it comes too late, or where no authentication is;
+before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
 
 from __future__ import annotations
 

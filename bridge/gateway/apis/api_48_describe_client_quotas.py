@@ -1,8 +1,8 @@
-"""DescribeClientQuotas (key 48), versions 0–1: none. What bounds a client are the limits that are
-the same for all (:mod:`cellfeed.bridge.gateway.limits`).
+"""DescribeClientQuotas (key 48), versions 0–1: none. Clients have limits that are the same for all
+(:mod:`cellfeed.bridge.gateway.limits`).
 
 Answered because tools that list show an error instead of a page of users or quotas when it is not.
-What the filter names is not checked: whatever it is, there is nothing that fits.
+The filter is not checked: nothing fits any filter.
 """
 
 from __future__ import annotations

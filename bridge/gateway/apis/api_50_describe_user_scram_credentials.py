@@ -1,9 +1,9 @@
 """DescribeUserScramCredentials (key 50), version 0: with which SCRAM mechanisms, and how many
 iterations, a user may authenticate. Users are made with ``cellfeed users``, not from here.
 
-A broker shows all users to those who may describe the cluster; here nobody may, and each is shown
-itself: of another user the answer is the same as of one that is not there. A user that is named
-twice in a request is DUPLICATE_RESOURCE, as with a broker.
+A broker shows all users to one with the right to describe the cluster; here nobody has it, and each
+is shown itself: of another user the answer is the same as of one that is not there. A user that is
+named twice in a request is DUPLICATE_RESOURCE, as with a broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads what a fetch asks for, partition by partition: the log's batches, or why there are none."""
+"""Reads for a fetch, partition by partition: the log's batches, or why there are none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
     refused: ErrorCode
     """``none``, or why this topic is not for this client."""
     absent: ErrorCode = ErrorCode.unknown_topic_or_partition
-    """What is said of a topic that is not there."""
+    """The error for a topic that is not there."""
 
 
 async def read(
@@ -122,7 +122,7 @@ async def live_starts(
     ]
     if not all(reads.continues(reader, offset) for reader, offset in asked):
         try:
-            await context.heads.refresh()  # what was put before a read begins is below its "now"
+            await context.heads.refresh()  # cells put before a read begins are below its "now"
         except Unavailable as away:
             _log.warning("a read of a topic %s begins with the last known cells: %s", LATEST, away)
     return {

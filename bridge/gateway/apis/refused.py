@@ -1,5 +1,5 @@
-"""What changes of topics, settings and ACLs are answered with: nothing of a gateway is changed
-through Kafka's protocol. A sentence says where it is changed instead."""
+"""Answers to changes of topics, settings and ACLs: nothing of a gateway is changed through Kafka's
+protocol. A sentence names the place to change it instead."""
 
 from __future__ import annotations
 

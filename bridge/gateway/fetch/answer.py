@@ -1,4 +1,4 @@
-"""A fetch's answer: what each partition is given, and the response around it.
+"""A fetch's answer: the answer of each partition, and the response around it.
 
 An answer without records is kept with its partition, so a fetch of thousands of partitions at their
 ends joins bytes that are there.

@@ -1,13 +1,13 @@
-"""What a gateway keeps of the fetches of its connections: for each a fetch session (KIP-227)
-or one repeated full fetch; the partitions of all are limited.
+"""The fetches that a gateway keeps of its connections: for each a fetch session (KIP-227) or one
+repeated full fetch; the partitions of all are limited.
 
 A session belongs to its connection: another one that names it, or the same client after it came
 again, is answered that there is none, and sends a full fetch. So nobody reads, ends or disturbs the
 session of another one, and nothing of a connection outlives it.
 
-Room is made as at a broker (Kafka's ``FetchSession.scala``): what was not used for a while goes
-first. Otherwise a larger one takes the place of a smaller one that has been there for a while. Who
-gets no room is answered in full each time.
+Room is made as at a broker (Kafka's ``FetchSession.scala``): a fetch that was not used for a while
+goes first. Otherwise a larger one takes the place of a smaller one that has been there for a while.
+A connection that gets no room is answered in full each time.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _NUMBER_MAX: Final = (1 << 31) - 1
 
 
 class FetchSession(Partitions):
-    """Partitions and their positions, which a client changes by what it names. ``epoch``: of the
-    next request."""
+    """Partitions and their positions; a client's request changes those that it names. ``epoch``: of
+    the next request."""
 
     def __init__(self, heads: LogHeads, begun_s: float, session_id: int, *, by_id: bool) -> None:
         super().__init__(heads, begun_s)
@@ -131,8 +131,8 @@ class KeptFetches:
         return kept
 
     def keep(self, connection: int) -> bool:
-        """Counts what the connection has asked for. False if there is no room: then nothing is kept
-        of it."""
+        """Counts the partitions that the connection has asked for. False if there is no room: then
+        nothing is kept of it."""
         kept = self._kept[connection]
         kept.used_s = self._clock()
         self.partitions += len(kept) - kept.counted

@@ -2,7 +2,7 @@
 at those, not at all of them.
 
 Invariant: a partition that is not due would be answered as it was the last time, without an error
-and without a record. An answer follows from what is asked, from the log's head, from the rights of
+and without a record. An answer follows from the request, from the log's head, from the rights of
 the client, and from the topic. So a partition becomes due when one of them changes:
 
     another offset, epoch or limit is asked      :meth:`Partitions.ask`
@@ -18,7 +18,7 @@ the client, and from the topic. So a partition becomes due when one of them chan
                                                  topic as it is when they come
     an error, or records that were not taken     it stays due: :meth:`Partitions.put_back`
 
-What is due is taken before it is looked at. A change that comes meanwhile makes it due again.
+A due partition is taken before it is looked at. A change that comes meanwhile makes it due again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Run = tuple[TopicKey, list[AskedPartition]]
 
 
 class Terms(NamedTuple):
-    """What all answers depend on besides the log and what is asked. Security is compared as an
+    """The conditions of all answers besides the log and the request. Security is compared as an
     object."""
 
     security: object
@@ -93,7 +93,7 @@ class Partitions:
         return by_topic(self._asked.values())
 
     def ask(self, topic: TopicKey, asked: Row) -> AskedPartition:
-        """Adds the partition, or changes what is asked of it."""
+        """Adds the partition, or changes its request."""
         key = (topic, asked.partition)
         found = self._asked.get(key)
         if found is None:
@@ -131,8 +131,8 @@ class Partitions:
         self._due.update(dict.fromkeys(partitions))
 
     def has_changed(self, terms: Terms) -> bool:
-        """Whether something has become due since the last :meth:`take_due`, besides what was put
-        back."""
+        """Whether something has become due since the last :meth:`take_due`, besides partitions that
+        were put back."""
         return bool(self._watch.changed) or not terms.hold(self._terms)
 
     async def wait(self, timeout_s: float) -> None:

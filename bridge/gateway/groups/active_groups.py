@@ -1,15 +1,14 @@
 """Which groups have members, kept where the next coordinator finds it.
 
-A commit without a generation comes from an admin who sets offsets of an empty group, or from a
-consumer without group management. While a group changes hands its members are in none: their new
+A commit without a generation comes from an admin tool that sets offsets of an empty group, or from
+a consumer without group management. While a group changes hands its members are in none: their new
 coordinator does not know them yet. A client that put a commit off and has lost its membership sends
 that without a generation, too. Without a note of the members the coordinator would take that for an
 admin's, and a group's offset would fall (I20). So:
 
     gateways/groups/<slot>/<digest of the name>     {"group_id", "session_timeout_s"}: the longest
                                                     of its members; from before its first generation
-                                                    until it
-                                                    is empty
+                                                    until it is empty
 
 A gateway that takes the slot over treats such a group as one with members until they have rejoined
 or their sessions would have ended. A broker does the same, by the members that it keeps in the log.

@@ -109,7 +109,7 @@ class GatewayCluster:
 
     @property
     def controller_id(self) -> int:
-        """One of the living, the same for all: clients send it what a controller does."""
+        """One of the living, the same for all: clients send it requests for a controller."""
         return min(self._by_id)
 
     def brokers(self, listener: str) -> list[Broker]:
@@ -163,8 +163,8 @@ class GatewayCluster:
         )
 
     def heartbeat_error(self, group_id: str) -> ErrorCode:
-        """As :meth:`group_error` for what grants nothing: a member keeps what it has as long as
-        nobody else has coordinated the group."""
+        """As :meth:`group_error` for a request that grants nothing: a member keeps its partitions
+        as long as nobody else has coordinated the group."""
         return ErrorCode.none if slot_of(group_id) in self._slots else self.group_error(group_id)
 
     def refuses(self, group_id: str) -> bool:
@@ -212,8 +212,8 @@ class GatewayCluster:
         except CellfeedError as error:
             await self._coordination_is_away(error)
         except Exception:
-            # What comes from below is an error of ours; the groups are another gateway's when this
-            # one does not get on.
+            # An exception from below is a defect of ours; the groups are another gateway's when
+            # this one does not get on.
             _log.exception("the coordination of groups failed, and is tried again")
         else:
             self._found(look)

@@ -199,7 +199,7 @@ class Group:
         return min(deadlines, default=None)
 
     def tick(self, now: float) -> None:
-        """Carries out what is due: members whose session ended, rebalances whose time is up."""
+        """Removes members whose session ended, and ends rebalances whose time is up."""
         self.pending = {
             member_id: deadline for member_id, deadline in self.pending.items() if deadline > now
         }
@@ -236,7 +236,7 @@ class Group:
 
     @property
     def dead(self) -> bool:
-        """Nothing is left but what is stored elsewhere (its offsets)."""
+        """Only its offsets are left, which are stored elsewhere."""
         return not self.members and not self.pending
 
     # --- inside -----------------------------------------------------------------------------------

@@ -186,8 +186,8 @@ class GroupTable:
         if (timer := self._timers.pop(group.group_id, None)) is not None:
             timer.cancel()
         if group.dead:
-            # The next group of this name begins above: what a member of this one says late is never
-            # taken for one of the next.
+            # The next group of this name begins above: a late request of a member of this one is
+            # never taken for one of the next.
             del self._groups[group.group_id]
             slot = slot_of(group.group_id)
             self._generations[slot] = max(self._generations.get(slot, 0), group.generation)

@@ -1,4 +1,4 @@
-"""The members of a consumer group: what each said when it joined, who they are, and what all
+"""The members of a consumer group: their join requests, their ids, and the protocols that all
 support."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Reply = Callable[[Mapping[str, Any]], None]
 
 
 class JoinRequest(NamedTuple):
-    """What a member says when it joins. Time-outs in seconds."""
+    """A member's request to join. Time-outs in seconds."""
 
     member_id: str
     instance_id: str | None
@@ -84,7 +84,7 @@ def vote(members: Collection[Member]) -> str:
 
 
 def metadata_of_all(members: Iterable[Member], protocol: str) -> Sequence[Mapping[str, Any]]:
-    """What the leader gets, to assign partitions by."""
+    """The members' metadata, by which the leader assigns partitions."""
     return [
         {
             "member_id": each.member_id,

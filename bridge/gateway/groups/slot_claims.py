@@ -76,8 +76,8 @@ _decode_active = msgspec.json.Decoder(ActiveGroup)
 
 class HeldSlot(NamedTuple):
     """A slot of this gateway. Generations above ``first`` and below ``end`` are its own; ``first``
-    tells one tenure from another. ``epoch``: of the session. ``active``: groups that had members
-    when the slot was taken over, and their longest session time-out in seconds."""
+    distinguishes tenures. ``epoch``: of the session. ``active``: groups that had members when the
+    slot was taken over, and their longest session time-out in seconds."""
 
     claim: Claim
     first: int
@@ -87,7 +87,7 @@ class HeldSlot(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one step found. ``nodes``: the living ones, by name. ``triggers``: groups that are
+    """The result of one step. ``nodes``: the living ones, by name. ``triggers``: groups that are
     triggers, which no consumer may join."""
 
     nodes: Mapping[str, Node]
@@ -148,8 +148,8 @@ class SlotClaims:
         return Look(nodes, dict(self._slots), defined_groups(self._state))
 
     def step_without_coordination(self) -> dict[int, HeldSlot]:
-        """What is left of the slots when :meth:`step` failed: those that nobody has coordinated
-        meanwhile, as the state table tells. Raises Unavailable."""
+        """The remaining slots when :meth:`step` failed: those that nobody has coordinated
+        meanwhile, by the state table. Raises Unavailable."""
         if self._slots:
             ends = self._ends()
             self._slots = {

@@ -1,6 +1,6 @@
-"""Which topics a member of a consumer group has subscribed to: the beginning of what it sends as
-its metadata (ConsumerProtocolSubscription), the same in all its versions. A coordinator needs
-nothing else of it."""
+"""Which topics a member of a consumer group has subscribed to: the beginning of its metadata
+(ConsumerProtocolSubscription), the same in all its versions. A coordinator needs nothing else of
+it."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def is_subscribed(group: Group, topic: str) -> bool:
 
 
 def is_of_consumers(group: Group) -> bool:
-    """Others (Kafka Connect's workers) tell nothing of topics."""
+    """Others (Kafka Connect's workers) name no topics."""
     return group.protocol_type == _CONSUMER

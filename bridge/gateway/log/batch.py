@@ -1,4 +1,4 @@
-"""What blocks of the log are made of."""
+"""The batches and blocks of the log."""
 
 from __future__ import annotations
 

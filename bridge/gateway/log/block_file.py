@@ -12,8 +12,8 @@ batches, of each its end and its length; then the batches; last a CRC-32C of all
 counts only if all of it fits, the name too. So a file that was torn by a power cut, shortened,
 overwritten or renamed is detected, whichever bit differs.
 
-**The witness** proves a kept block after a restart, whatever was done to the store meanwhile. It is
-a hash of the cell ``KNOWN - 1``, the last one that the log showed then: its row key, column, ref
+**The witness** proves a kept block after a restart, also where the store was changed meanwhile. It
+is a hash of the cell ``KNOWN - 1``, the last one that the log showed then: its row key, column, ref
 key and moment. See ``block_files.py``.
 """
 
@@ -64,8 +64,8 @@ class BlockKey(NamedTuple):
 
 
 class KeptBlock(NamedTuple):
-    """A block and what was true when it was encoded: the shard's watermark, its leader epoch and
-    the witness (see the module)."""
+    """A block with the state at its encoding: the shard's watermark, its leader epoch and the
+    witness (see the module)."""
 
     block: Block
     known: int
@@ -74,7 +74,7 @@ class KeptBlock(NamedTuple):
 
 
 def contents_fingerprint(engine: Engine, topic: Topic) -> str:
-    """Of what a topic's batches are, 32 hexadecimal digits; see the module."""
+    """Of all that decides a topic's batches, 32 hexadecimal digits; see the module."""
     probe = encode_record_batch(
         topic.event_format,
         0,
@@ -96,8 +96,8 @@ def contents_fingerprint(engine: Engine, topic: Topic) -> str:
 
 
 def witness_of(cell: StoredCell) -> bytes:
-    """A hash of what tells the cell from any other that was ever given its id. Its body is not in
-    it: erasing a body moves no log."""
+    """A hash of the fields that distinguish the cell from any other that was ever given its id. Its
+    body is not in it: erasing a body moves no log."""
     identity = [
         cell.added_id,
         cell.row_key.hex(),
@@ -114,7 +114,7 @@ def file_name(key: BlockKey, known: int) -> str:
 
 
 def parse_file_name(contents: str, shard: int, name: str) -> tuple[BlockKey, int] | None:
-    """Key and KNOWN of a file; None for what is none of ours."""
+    """Key and KNOWN of a file; None for a file that is none of ours."""
     match = _NAME.fullmatch(name)
     return (
         (BlockKey(contents, shard, int(match[1]), int(match[2])), int(match[3])) if match else None

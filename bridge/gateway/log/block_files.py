@@ -16,13 +16,14 @@ block was encoded, the block among it. A store that was restored from a backup, 
 one or made again under the same name lacks that cell. While no cell has that id the file is not
 read; when another cell has it the file is dropped.
 
-**What changes nothing.** A promotion: KNOWN was a watermark, and cells below a watermark are never
+**These change nothing.** A promotion: KNOWN was a watermark, and cells below a watermark are never
 taken back (E7). It raises the leader epoch. A block carries the epoch of its encoding, as one in
 memory does; a block of an epoch that the shard has not reached is not used. A cell that is put:
 blocks are full.
 
-**What does.** A trim: blocks from below the log's start are dropped. None of them is asked for,
-since the first block of the log is asked for from the start on. Erasing: :meth:`BlockFiles.forget`.
+**These drop blocks.** A trim: blocks from below the log's start are dropped. None of them is asked
+for, since the first block of the log is asked for from the start on. Erasing:
+:meth:`BlockFiles.forget`.
 
 The process dies, or the power fails:
 
@@ -102,13 +103,13 @@ class BlockFiles:
         self.bytes_max = bytes_max
         self._lock = threading.Condition()
         self._entries: OrderedDict[BlockKey, KeptFile] = OrderedDict()
-        """What there is, least recently used first."""
+        """The kept files, least recently used first."""
         self._of_shard: defaultdict[int, set[BlockKey]] = defaultdict(set)
         self._witnesses: dict[tuple[int, int], bytes] = {}
         """Of the store's cells, by shard and KNOWN: cells never change."""
         self._fingerprints: dict[str, str] = {}
         self._work: deque[tuple[int, Callable[[], None]]] = deque()
-        """What the thread is to do, with the bytes that wait in it."""
+        """Work of the thread, each with the bytes that wait in it."""
         self._waiting_bytes = 0
         self._forgotten_below: dict[int, int] = {}
         """By shard: blocks that were encoded when less of the log was known than this are not kept
@@ -118,7 +119,7 @@ class BlockFiles:
         self._warned_s = -_WARN_S
         self.kept_bytes = 0
         self.counts = BlockFileCounts()
-        # Not restarted: what was forgotten must not be found again in the folder. Without it blocks
+        # Not restarted: a forgotten block must not be found again in the folder. Without it blocks
         # are kept in memory alone.
         self._thread = SupervisedThread("block-files", self._run, restarts=False)
         self._thread.start()
@@ -130,7 +131,7 @@ class BlockFiles:
         return BlockKey(self.contents_of(topic), shard, start, end)
 
     def contents_of(self, topic: Topic) -> str:
-        """What stands for the topic's records in keys."""
+        """The fingerprint that stands for the topic's records in keys."""
         contents = self._fingerprints.get(topic.content)
         if contents is None:
             contents = self._fingerprints[topic.content] = contents_fingerprint(self._engine, topic)
@@ -147,7 +148,7 @@ class BlockFiles:
 
     def read(self, key: BlockKey, leader_epoch: int) -> Block | None:
         """The block, or None when it is not there, or not to be believed. Raises Unavailable when
-        the store is needed to tell and does not answer."""
+        the store's answer is needed and does not come."""
         with self._lock:
             entry = self._entries.get(key)
         if (
@@ -209,7 +210,7 @@ class BlockFiles:
                     self._add_work(partial(self._take_out(key).unlink, missing_ok=True))
 
     def close(self) -> None:
-        """Writes what waits and gives the folder back."""
+        """Writes the waiting blocks and gives the folder back."""
         with self._lock:
             self._closing = True
             self._lock.notify_all()
@@ -260,7 +261,7 @@ class BlockFiles:
         self.kept_bytes += entry.size
 
     def _take_out(self, key: BlockKey) -> Path:
-        """Out of what is there; the lock is held. Its file is still to be removed."""
+        """Takes a block out of the kept ones; the lock is held. Its file is still to be removed."""
         entry = self._entries.pop(key)
         self._of_shard[key.shard].discard(key)
         self.kept_bytes -= entry.size
@@ -297,7 +298,7 @@ class BlockFiles:
             return self._lock.wait_for(lambda: self._closing, wait_s)
 
     def _load(self) -> None:
-        """Finds what is there, and removes what was being written."""
+        """Finds the kept files, and removes half-written ones."""
         found, superseded = self._folder.listed()
         with self._lock:
             for key, entry in found.items():

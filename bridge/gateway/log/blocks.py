@@ -47,7 +47,7 @@ from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.limits import ADDED_ID_MAX
 
 _PREPARED_CELLS_MAX: Final = 2_000
-"""Cells that are read together for one fetch: what comes in a fraction of a second. More are read
+"""Cells that are read together for one fetch: those of a fraction of a second. More are read
 partition by partition, as the answer has room."""
 
 

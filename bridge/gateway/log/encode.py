@@ -58,7 +58,7 @@ def encode_range(
     brings them to ``bytes_max``.
 
     ``first``: cells from its start on that were read already. ``left_out``: added_ids that are not
-    shown, whatever the view says.
+    shown, even where the view has them.
     """
     column = topic.view.column
     batches = _OpenBatch(topic, shard, start, leader_epoch)
@@ -110,7 +110,7 @@ class _OpenBatch:
         return self._closed_bytes + self._bytes
 
     def add(self, cells: Sequence[StoredCell]) -> None:
-        """The next cells of the range; what the view leaves out of them has no record."""
+        """Adds the next cells of the range; a cell that the view leaves out has no record."""
         shown, bodies = self._topic.reader.read(cells)
         size = sum(map(len, bodies))
         if self._cells and self._bytes + size > _BATCH_BYTES:

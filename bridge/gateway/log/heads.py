@@ -1,14 +1,15 @@
-"""What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and who waits
-for them to move. A look costs what has changed since the last one, and so does waking the waiting.
+"""The logs' ends as the gateway knows them, kept fresh by wake-ups and by polling; and the readers
+that wait for them to move. The cost of a look, and of waking the waiting readers, grows with the
+changes since the last one.
 
 A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every
 ``POLL_INTERVAL_S``. Where cells are shown only once a minion has them, a wake-up comes a
-millisecond or two too early: the counters are looked at again, in small steps, until what is
-committed is shown. Wake-ups that come meanwhile are met by the next of these looks: a look asks
-every node of every cluster, so under load they are most of what a new cell costs.
+millisecond or two too early: the counters are looked at again, in small steps, until the committed
+cells are shown. Wake-ups that come meanwhile are met by the next of these looks: a look asks every
+node of every cluster, so under load they are most of the cost of a new cell.
 
-Every difference between two looks reaches everybody who follows the shard: the store says what has
-changed since a mark (E28). The mark moves only when those changes were taken here. A look that
+Every difference between two looks reaches every follower of the shard: the store reports the
+changes since a mark (E28). The mark moves only when those changes were taken here. A look that
 fails, or whose callers are gone, loses none.
 """
 
@@ -27,7 +28,7 @@ from cellfeed.store.limits import ADDED_ID_MAX
 
 
 class LogHeads:
-    """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in
+    """Heads of every shard. Watermarks only rise here, in whichever order two reads of them end
     (I9). Calls ``on_trim(shard, log_start)`` when a log's start has risen. Calls
     ``on_erasure(shard)`` when bodies of the shard were erased: since the last look, or before the
     first one."""
@@ -59,15 +60,14 @@ class LogHeads:
         self._read_s = float("-inf")
         """When somebody last read the logs."""
         self._put_off: Callable[[BaseException], None] | None = None
-        """Set when there was a wake-up that nobody was there for: whom to tell that its look
-        failed."""
+        """Set when there was a wake-up while no caller waited: called when its look failed."""
 
     def __getitem__(self, shard: int) -> Head:
         return self._heads[shard]
 
     async def refresh(self, asked_s: float | None = None) -> None:
-        """Reads the counters. What was committed before this call is seen when it returns; with
-        ``asked_s``, what was before that moment of ``time.monotonic``: requests that were read
+        """Reads the counters. Commits made before this call are seen when it returns; with
+        ``asked_s``, those before that moment of ``time.monotonic``: requests that were read
         together share a look, and some clients send one for each partition."""
         await asyncio.shield(await self._look(asked_s))
 
@@ -215,7 +215,7 @@ class HeadWatch:
             self._heads.remove_watch(shard, self)
 
     def close(self) -> None:
-        """Follows nothing any more. Who waits is woken."""
+        """Stops following. Wakes its waiting reader."""
         for shard in list(self._shards):
             self.unfollow(shard)
         self.wake()

@@ -130,7 +130,7 @@ class KeptBlocks:
             segments = []  # they were being encoded while the log was trimmed
         if segments and boundary(watermark) <= segments[0].start <= offset <= segments[-1].end:
             return segments, segments[-1].end
-        # The first look at this open block, or one from before what was kept: all of it from here
+        # The first look at this open block, or one from before the kept part: all of it from here
         # on is one new piece.
         return [], min(offset, segments[0].start) if segments and segments[0].start >= boundary(
             watermark

@@ -15,7 +15,7 @@ position. Let the log have no newer one in front of s. When the reader passed N,
 or a newer cell M was in the log already. M does not lie between s and the reader, where N is the
 newest, nor in front of s. So the reader has yet to reach M, and the same argument holds for M. At
 the end of the log no cell is left to reach, so the newest cell was shown. The argument needs no
-memory: each fetch is judged by itself, with whatever watermark its gateway knows. An older
+memory: each fetch is judged by itself, with the watermark that its gateway knows. An older
 watermark only leaves out less. A cell that is below a watermark once stays there (E7), so no
 promotion takes back a newer cell on which this relies. A cell that is put late with a lower ref key
 is never the newest. A reader that began behind the newer one sees neither: beginning in the middle
@@ -31,9 +31,9 @@ read. A fetch from elsewhere, another connection or another gateway begins a rea
 read begins again, and is shown the newest of the cells that it had not reached. The memory decides
 how many more cells than the rule asks for are shown, never fewer.
 
-**What it costs.** Per ``NEWEST_CELLS`` offsets below "now" one scan, and one query that searches
-the index by key once for each of those cells; nothing of it is kept, since the newest cells change
-with the log. From "now" on it costs nothing: the kept blocks of the topic with all cells are sent.
+**Costs.** Per ``NEWEST_CELLS`` offsets below "now" one scan, and one query that searches the index
+by key once for each of those cells; nothing of it is kept, since the newest cells change with the
+log. From "now" on it costs nothing: the kept blocks of the topic with all cells are sent.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from cellfeed.store.engines.contract.values import Head
 
 
 class Reader(NamedTuple):
-    """Who reads what: a connection's number, a topic's name, a shard."""
+    """A reader of a shard: a connection's number, a topic's name, the shard."""
 
     connection: int
     topic: str

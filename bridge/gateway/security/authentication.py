@@ -1,8 +1,8 @@
-"""Who is at the other end of a connection: SASL PLAIN and SCRAM, message by message. No socket
+"""Authenticates the client of a connection: SASL PLAIN and SCRAM, message by message. No socket
 here; the costly check of a password runs in a thread.
 
-Whatever the reason, a peer whose authentication failed gets the same answer, after the same work,
-and a little later. So it does not learn which names exist.
+A peer whose authentication failed gets the same answer for every reason, after the same work, and a
+little later. So it does not learn which names exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Warnings about what peers do, so that no peer can fill the disk with them."""
+"""Warnings about peers' acts, so that no peer can fill the disk with them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import logging
 
 class LimitedWarnings:
     """At most ``warnings_max`` warnings in ``within_s`` seconds, counted from the first of them;
-    those beyond are counted, and when the time is over one line tells how many they were. Used on
-    the event loop. A process that ends within that time does not tell the count."""
+    those beyond are counted, and when the time is over one line has their number. Used on the event
+    loop. A process that ends within that time does not log it."""
 
     def __init__(self, log: logging.Logger, what: str, warnings_max: int, within_s: float) -> None:
-        """``what``: and the line says how many there were."""
+        """``what``: the counted things, in the line with their number."""
         self._log = log
         self._what = what
         self._warnings_max = warnings_max

@@ -45,7 +45,7 @@ class Listener:
 
 def check_listener(listener: Listener) -> None:
     """Raises ProtectData for an address beyond loopback without TLS and authentication,
-    InvalidRequest for what does not fit together."""
+    InvalidRequest for settings that do not fit together."""
     name = f"listener {listener.name!r}"
     if listener.has_tls and not (listener.certificate and listener.key):
         raise InvalidRequest(

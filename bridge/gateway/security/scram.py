@@ -2,8 +2,8 @@
 clock, nonces are given.
 
 Of a password its salt, its iterations and two keys are kept, from which it cannot be derived; the
-same keys verify a password that is sent as such (PLAIN). A user who does not exist is answered as
-one who does, with a salt that is always the same for that name. The proof then fails.
+same keys verify a password that is sent as such (PLAIN). An unknown user gets the answer of a known
+one, with a salt that is always the same for that name. The proof then fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SALT_BYTES: Final = 16
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What is kept of a password for one mechanism."""
+    """The keys kept of a password for one mechanism."""
 
     salt: bytes
     iterations: int
@@ -68,8 +68,8 @@ def is_password(mechanism: str, credential: Credential, password: str) -> bool:
 
 
 def no_credential(mechanism: str, user: str, secret: bytes) -> Credential:
-    """In place of the credential of a user who does not exist: no password fits it. ``secret``
-    keeps its salt from being told apart from a real one."""
+    """In place of the credential of an unknown user: no password fits it. ``secret`` makes its salt
+    look like a real one."""
     name = HASHES[mechanism]
     salt = hmac.digest(secret, user.encode(), name)[:SALT_BYTES]
     size = hashlib.new(name).digest_size

@@ -1,15 +1,14 @@
-"""Users of the gateways and what they may do, in the state table; and what one gateway knows of
-them.
+"""Users of the gateways and their rights, in the state table; and one gateway's view of them.
 
     security/users/<digest of the name>     {"name", "credentials": {mechanism: {salt, iterations,
                                             stored_key, server_key}}}: never the password
     security/acls/<digest>                  {"principal", "kind", "pattern", "operation"}; a pattern
                                             that ends with * is a prefix
-    security/secret                         random bytes: salts of users who do not exist
+    security/secret                         random bytes: salts of unknown users
 
 As long as there are neither users nor ACLs everything is allowed; with the first of either, only
-what an ACL allows. The principal of a connection without authentication is ``ANONYMOUS``; of one
-with a client certificate and no SASL it is the subject (``CN=…,O=…``).
+operations that an ACL allows. The principal of a connection without authentication is
+``ANONYMOUS``; of one with a client certificate and no SASL it is the subject (``CN=…,O=…``).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": ("read", "describe"),
     "group": ("read", "describe", "delete"),
 }
-"""What may be allowed on each kind; read and delete allow describe, too."""
+"""Operations that may be allowed on each kind; read and delete allow describe, too."""
 
 _USERS: Final = "security/users/"
 _ACLS: Final = "security/acls/"
@@ -79,7 +78,7 @@ _decode_acl = msgspec.json.Decoder(Acl)
 
 
 class Security:
-    """What was last read: a value that is replaced as a whole."""
+    """The users and ACLs that were last read: a value that is replaced as a whole."""
 
     def __init__(self, users: Mapping[str, User], acls: frozenset[Acl], secret: bytes) -> None:
         self._users = users

@@ -59,13 +59,14 @@ class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return View(self.column, self.filter, self.fields)
 
     def definition(self) -> str:
-        """Names what the records are: a topic whose records are others is another topic."""
+        """Identifies the records: a topic with other records is another topic."""
         return msgspec.json.encode(
             [self.view, self.format, self.latest, *self.layout.said()], order="deterministic"
         ).decode()
 
     def check(self, datastore: str) -> VirtualTopic:
-        """What no type says. Raises InvalidRequest, which names the topic and the fix."""
+        """Checks rules that no type expresses. Raises InvalidRequest, which names the topic and the
+        fix."""
         try:
             self.view.check()
             self.layout.check(self.format)

@@ -40,9 +40,9 @@ again."""
 
 
 class Topic(NamedTuple):
-    """A view of the log in a format. ``latest``: only what is newest is shown, up to where a reader
-    began. ``content`` is the same for two topics whose batches are the same: they share their kept
-    blocks."""
+    """A view of the log in a format. ``latest``: only the newest cells are shown, up to where a
+    reader began. ``content`` is the same for two topics whose batches are the same: they share
+    their kept blocks."""
 
     name: str
     topic_id: UUID

@@ -31,7 +31,7 @@ so long."""
 
 
 class TypedTopics:
-    """The typed topics of one gateway, and their schemas as its registry tells them
+    """The typed topics of one gateway, and their schemas as its registry reports them
     (:class:`cellfeed.bridge.events.registry.TypedSchemas`)."""
 
     def __init__(self, state: StateTable) -> None:
@@ -59,7 +59,7 @@ class TypedTopics:
         self._apply()
 
     def look(self) -> None:
-        """Looks at what is registered (blocks). Raises Unavailable."""
+        """Reads the registered schemas (blocks). Raises Unavailable."""
         self._columns.renew()
         self._apply()
 

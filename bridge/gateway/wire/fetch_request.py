@@ -3,7 +3,7 @@ sends 135 kB, most of it as in the request before. So rows stay bytes, and only 
 
 A row has the same number of bytes in all of a version, unless it has tagged fields, which clients
 do not send. A frame with such a row, or with anything out of order, is left to the schema library:
-it finds what is wrong, and its result is put into rows.
+it finds the fault, and its result is put into rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TopicKey = str | UUID
 
 
 class Row(NamedTuple):
-    """What is asked of one partition."""
+    """The request for one partition."""
 
     partition: int
     current_leader_epoch: int

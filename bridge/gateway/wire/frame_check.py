@@ -47,7 +47,7 @@ _INT32: Final = struct.Struct(">i")
 
 
 class MalformedFrame(Exception):
-    """A frame that is not what its head says. Costs its sender the connection."""
+    """A frame that contradicts its head. Costs its sender the connection."""
 
 
 class _Elements:

@@ -1,10 +1,10 @@
 """Room for large requests, shared by all connections of a gateway: many peers with big frames
 cannot add up to the process's memory.
 
-Room is taken for what comes, not for what is announced: the first LARGE_FRAME_BYTES of a frame take
-none, and each step from there at most doubles it. So nobody holds more than twice what it has sent;
-fourteen bytes that announce the largest frame hold nothing, and keep nobody waiting. Several that
-wait for each other's room end with the time that each of them has for its frame.
+Room is taken for received bytes, not for announced ones: the first LARGE_FRAME_BYTES of a frame
+take none, and each step from there at most doubles it. So nobody holds more than twice the bytes it
+has sent; fourteen bytes that announce the largest frame hold nothing, and keep nobody waiting.
+Several that wait for each other's room end with the time that each of them has for its frame.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LargeFrames:
 
 
 class Room:
-    """What one frame holds, in bytes."""
+    """The room of one frame, in bytes."""
 
     def __init__(self, frames: LargeFrames) -> None:
         self._frames = frames

@@ -44,7 +44,7 @@ class RequestHead(NamedTuple):
 
 
 def read_head(frame: bytes, flexible_from: Mapping[int, int]) -> RequestHead:
-    """The head of a frame. ``flexible_from`` tells from which version on an API's head has tagged
+    """The head of a frame. ``flexible_from``: by API key, the first version whose head has tagged
     fields. Raises MalformedFrame."""
     if len(frame) < _HEAD.size:
         raise MalformedFrame(f"a request of {len(frame)} bytes has no head")

@@ -69,7 +69,7 @@ def balance(
 
 
 def is_awaited(absent_s: float, in_touch_s: float, lease_s: float, renewed_every_s: float) -> bool:
-    """Whether a leader leaves its partitions to a member that it has seen absent for ``absent_s``
+    """Whether an absent member keeps its partitions: the leader has seen it absent for ``absent_s``
     seconds. ``in_touch_s``: for how long the leader had been in touch with the coordination at its
     first sight of that, in one session and without a failure; ``renewed_every_s``: how often
     sessions of ``lease_s`` are renewed. A leader that was in touch for longer than a lease has seen

@@ -169,7 +169,7 @@ class AvroFormat:
 
 class AvroMillisFormat(AvroFormat):
     """Confluent wire format with milliseconds; ``schema_id`` is that of ``cell_envelope_millis``.
-    ``before_body``: what comes between the moment and the body."""
+    ``before_body``: the bytes between the moment and the body."""
 
     name = "avro millis"
 

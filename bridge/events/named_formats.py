@@ -27,13 +27,14 @@ TypedBody = Literal["union", "record"]
 
 
 class Layout(NamedTuple):
-    """What a view says of its records' fields beside their format."""
+    """A view's settings for its records' fields beside their format."""
 
     created_at: CreatedAt = "micros"
     body: TypedBody = "union"
 
     def said(self) -> list[str]:
-        """What differs from the default: names of formats and topics of the default stay."""
+        """The settings that differ from the default: names of formats and topics of the default
+        stay."""
         return [each for each, usual in zip(self, Layout(), strict=True) if each != usual]
 
     def check(self, format_name: str) -> None:
@@ -65,8 +66,8 @@ _MILLIS: Final[Mapping[str, Callable[[str, int], EventFormat]]] = {
 def event_format(
     name: str, datastore: str, schema_id: int, created_at: CreatedAt = "micros"
 ) -> EventFormat:
-    """The format that configuration calls ``name``. ``schema_id``: for Avro, what the registry
-    calls the envelope with this unit of ``created_at``. Raises InvalidRequest."""
+    """The format that configuration calls ``name``. ``schema_id``: for Avro, the registry's id of
+    the envelope with this unit of ``created_at``. Raises InvalidRequest."""
     make = (_FORMATS if created_at == "micros" else _MILLIS).get(name)
     if make is None:
         raise InvalidRequest(f"format {name!r} does not exist; known are {', '.join(_FORMATS)}")

@@ -1,5 +1,5 @@
-"""What operators ask of a group's workers: to pause, or to stand aside while its offsets are reset.
-It is in the datastore, wherever coordination is.
+"""Operators' requests to a group's workers: to pause, or to stand aside while its offsets are
+reset. They are in the datastore, wherever coordination is.
 
     triggers/<group>/paused     {by, because, at_us}: until somebody resumes it
     triggers/<group>/reset      {by, because, at_us, member}: as long as that member of the group
@@ -62,8 +62,8 @@ class Control:
         self.reset_key = f"{group_prefix(group)}reset"
 
     def current_pause(self, coordinator: Coordinator) -> Pause | None:
-        """What the workers wait for; None when they may work. Raises Unavailable when a reset was
-        begun and nobody can say whether it is still under way."""
+        """The pause that the workers wait for; None when they may work. Raises Unavailable when a
+        reset was begun and it is unknown whether it is still under way."""
         paused = self.paused()
         if paused is not None:
             return paused
@@ -102,7 +102,7 @@ class Control:
         return pause
 
     def resume(self, operator: Operator) -> Pause:
-        """Returns what ended. Raises NotFound when it is not paused."""
+        """Returns the pause that ended. Raises NotFound when it is not paused."""
         found = self._state.get(self.paused_key)
         deed = entry(
             Deed(
@@ -153,7 +153,7 @@ def group_prefix(group: str) -> str:
 
 
 def poke_of(group: str) -> bytes:
-    """The poke that tells workers of a group to look."""
+    """The poke that makes workers of a group look."""
     return poke_about(group_prefix(group))
 
 

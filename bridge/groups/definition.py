@@ -1,23 +1,23 @@
-"""What the trigger of a group is, so that two triggers never share one group by mistake: each would
-get the cells of a part of the shards, and nobody would see that the others are missing.
+"""The definition of a group's trigger, so that two triggers never share one group by mistake: each
+would get the cells of a part of the shards, and nobody would see that the others are missing.
 
 The first worker of a group records its definition, by compare-and-set, before it joins. A worker
-with another one is refused, on whatever host, with both definitions. The record is in the
-datastore's state table wherever the coordination is: every process of the group has that one, and
-it does not go back with a ZooKeeper.
+with another one is refused, on any host, with both definitions. The record is in the datastore's
+state table wherever the coordination is: every process of the group has that one, and it does not
+go back with a ZooKeeper.
 
     definitions/<group>     {"definition", "since_us", "changed_by"}
 
 Consumer groups of gateways keep their offsets in the same place. So a name belongs to a trigger or
-to consumers, and never to both: gateways refuse what consumers would write of a defined group, and
-a trigger takes no name under which consumers have saved offsets (:func:`refuse_consumers`).
+to consumers, and never to both: gateways refuse consumers' writes to a defined group, and a trigger
+takes no name under which consumers have saved offsets (:func:`refuse_consumers`).
 
 A worker compares again in each new session, before it claims a shard in it.
 
 **Changing it on purpose** (:func:`let_change`): an operator asks once the group has no workers; the
 next worker records its own. Crash points:
 
-    marked (``changed_by``)     nobody works on the group: workers wait, and say whom for
+    marked (``changed_by``)     nobody works on the group: workers wait, and name its author
     members looked at           as before; with members the mark is taken off again
     deleted                     done; the entry in the history came with it
 
@@ -57,8 +57,8 @@ _OF_TRIGGERS: Final = (
     ("foothold/", "/shards/"),
     ("parked/", "/"),
 )
-"""What is before and behind the group's name in entries that a trigger leaves, of whatever version,
-and ``offsets set``."""
+"""The text before and behind the group's name in entries that a trigger of any version leaves, and
+``offsets set``."""
 
 _FIXED: Final = re.compile(rf"{EXPORTS}.*|{re.escape(INDEX_GROUPS)}.+\.v\d+|__gateways", re.DOTALL)
 """Names of groups that no person gives."""
@@ -156,7 +156,7 @@ def defined_groups(state: StateTable) -> frozenset[str]:
 
 
 def definition_of(state: StateTable, group: str) -> Definition | None:
-    """What is recorded; None where nothing is."""
+    """The recorded definition; None where there is none."""
     found = state.get(_key(group))
     return _decode(found.value).definition if found else None
 

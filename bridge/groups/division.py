@@ -1,15 +1,15 @@
-"""What the leader of a group does: it divides the shards of a trigger, or the units of an export,
-over the members that are there.
+"""The leader's work in a group: it divides the shards of a trigger, or the units of an export, over
+the members that are there.
 
 An absent member has died, or is about to return: after ZooKeeper was away all members return, and
 one is the first. So a leader that has just connected to the coordination leaves absent members
-what they have claimed for a moment (``assignment.py``); what nobody has claimed is given at once. A
+their claims for a moment (``assignment.py``); partitions without a claim are given at once. A
 member that left in good order has given its claims back. A member that dies while the leader is in
 touch is replaced as soon as its session has ended.
 
 A member that never returns is replaced when the moment is over. The leader finds that out at one of
-its next looks. If the leader dies before, the next one has a moment of its own, or none. Nobody has
-a partition twice for any of it: that is what claims are for.
+its next looks. If the leader dies before, the next one has a moment of its own, or none. Through
+all of it no partition has two owners: claims see to that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cellfeed.bridge.groups.membership import RENEWALS_IN_A_LEASE, Membership
 
 
 class Division:
-    """See the module. ``topic`` is what is claimed."""
+    """See the module. ``topic``: the claimed one."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Division:
         self._topic = topic
         self._clock = clock
         self._settled: tuple[object, Mapping[int, str]] | None = None
-        """What was asked when nothing was to be changed, and the assignment then."""
+        """The arguments when nothing was to be changed, and the assignment then."""
         self._epoch = membership.session.epoch
         self._seen_absent: dict[str, tuple[float, float]] = {}
         """In this session: when that was first, and for how long the leader had been in touch
@@ -77,7 +77,7 @@ class Division:
             for member, (since_s, touch_s) in self._seen_absent.items()
             if is_awaited(now_s - since_s, touch_s, lease_s, every_s)
         }
-        # Who holds claims is asked last: of thousands of shards it is a look at each.
+        # The owners of claims are read last: of thousands of shards it is a look at each.
         return (
             awaited & set(self._coordinator.owners(session.group, self._topic).values())
             if awaited

@@ -1,4 +1,5 @@
-"""The ends of all logs as one process follows them: a look costs what has changed since the last.
+"""The ends of all logs as one process follows them: the cost of a look grows with the changes since
+the last.
 
 Two invariants, after each :meth:`FollowedHeads.look`. Every cell that any process committed before
 the look began, and that may be read, is below the watermark in :attr:`FollowedHeads.heads`. Each
@@ -10,7 +11,7 @@ every returned shard misses nothing:
     a look that fails           it changes nothing here: the next one returns all of it
     another process writes      each look asks the store, not this process
     a restart                   the first look returns every shard
-    a shard that moves          a worker visits each shard that it begins, whatever has changed
+    a shard that moves          a worker visits each shard that it begins, changed or not
     a restore                   the store refuses this process, which ends
 """
 

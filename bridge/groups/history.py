@@ -1,5 +1,5 @@
-"""What was done to a trigger by hand: author, time, change, reason, and offsets before and after.
-Entries are only ever added.
+"""The changes made to a trigger by hand: author, time, change, reason, and offsets before and
+after. Entries are only ever added.
 
 An entry is written in the same commit as its deed. So neither is there without the other.
 
@@ -45,7 +45,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """Who does something, and why."""
+    """The author of an action, and the reason."""
 
     name: str
     because: str

@@ -1,7 +1,7 @@
-"""One process's place in a group of triggers, of exports or of indexes: when it looks at what is
-assigned to it, whether operators have it wait, what it gives back, and what it reports of itself.
+"""One process's place in a group of triggers, of exports or of indexes: its looks at the
+assignment, pauses by operators, returned claims, and reports.
 
-What is done with an assigned shard or unit is not here: that is the group's own
+The work on an assigned shard or unit is not here: it is the group's own
 (``triggers/trigger_group.py``, ``export/export_group.py``).
 """
 
@@ -28,15 +28,15 @@ LOOK_SOON_S: Final = 0.05
 many."""
 
 CONTROL_LOOK_S: Final = 1.0
-"""How often what operators have asked for is looked at when no poke comes."""
+"""How often operators' requests are looked at when no poke comes."""
 
 CLAIM_AGAIN_S: Final = 0.2
 """How soon shards whose holders are about to let go of them are tried again."""
 
 
 class GroupMember:
-    """See the module. Used by the process's main thread. ``column`` and ``function`` are what
-    ``cellfeed status`` shows of the group."""
+    """See the module. Used by the process's main thread. ``cellfeed status`` shows ``column`` and
+    ``function`` of the group."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GroupMember:
         self._takes_nothing = ""
         self._to_give_back: list[Claim] = []
         self._share: tuple[Mapping[int, str], Set[int]] | None = None
-        """The assignment that was last read, and what of it is this member's."""
+        """The assignment that was last read, and this member's part of it."""
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -120,8 +120,8 @@ class GroupMember:
         self._look_at_s = now_s + session.ttl_s / LOOKS_IN_A_LEASE
 
     def assigned(self, session: Session, partitions: int) -> Set[int]:
-        """What is assigned to this member, of ``partitions`` shards or units. A member that leads
-        divides them first. Raises Unavailable."""
+        """The partitions assigned to this member, of ``partitions`` shards or units. A member that
+        leads divides them first. Raises Unavailable."""
         if self._coordinator.lead(session):
             self._divide(partitions)
         elif not self._announced:
@@ -159,7 +159,7 @@ class GroupMember:
     # --- reporting and leaving --------------------------------------------------------------------
 
     def report_is_due(self) -> bool:
-        """Whether :meth:`report` would write what is new."""
+        """Whether :meth:`report` would write anything new."""
         return self._teller.is_due()
 
     def report(self, because: str | None, progress: Mapping[int, Progress]) -> None:
@@ -170,7 +170,7 @@ class GroupMember:
             self._teller.tell(held or because, progress, self._takes_nothing)
 
     def leave(self, is_idle: bool) -> bool:
-        """Gives back what is left and ends the membership. False, to be called again, when
+        """Gives back the remaining claims and ends the membership. False, to be called again, when
         coordination is away and not ``is_idle``: work is still under way."""
         try:
             self.give_back()

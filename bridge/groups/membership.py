@@ -55,7 +55,7 @@ class Membership:
         self._in_touch_since_s: float | None = clock()
 
     def is_sure(self, epoch: int) -> bool:
-        """Whether nobody can have taken over what was claimed in the session of that epoch."""
+        """Whether nobody can have taken over the claims of the session of that epoch."""
         return epoch == self.session.epoch and self._clock() < self._sure_until_s
 
     def in_touch_s(self) -> float:
@@ -118,8 +118,8 @@ class LeaseKeeper:
                 try:
                     membership.renew()
                 except CellfeedError as error:
-                    # Work continues: the claims hold until somebody else takes them over, and
-                    # whatever is saved carries them as its fence.
+                    # Work continues: the claims hold until somebody else takes them over, and every
+                    # save carries them as its fence.
                     _log.warning(
                         "the lease in group %s could not be renewed just now: %s",
                         membership.session.group,

@@ -1,18 +1,18 @@
-"""What each worker reports of its shards, for other processes to read: how far each has come, when
-it last got on, and why it is where it is.
+"""Each worker's reports on its shards, for other processes to read: how far each has come, when it
+last got on, and why it is where it is.
 
 A hint for people, never the truth about offsets: lag is worked out from offsets and heads
 (``lag.py``). Entries of the state table,
 
-    triggers/<group>/about              {column, function, since_us}: what the trigger is, written
+    triggers/<group>/about              {column, function, since_us}: the trigger itself, written
                                         when it is first run
     triggers/<group>/workers/<member>   a :class:`WorkerRecord` of its shards below
                                         ``RECORD_SHARDS``: written when something changed, at most
                                         about once a second; removed when the worker leaves
     triggers/<group>/workers/<member>/<n>   the same of the shards from ``n * RECORD_SHARDS`` on,
                                             with nothing about the worker as a whole
-    triggers/<group>/left               who left last, and when: since when nobody has the shards of
-                                        a group without workers
+    triggers/<group>/left               the last worker to leave, and when: since when nobody has
+                                        the shards of a group without workers
 
 Each entry is written by itself: a worker that dies between two leaves some older than others, all
 true of their moment.
@@ -48,11 +48,11 @@ TELL_PART: Final = 0.01
 """The part of a worker's time that goes into putting its records together, at most."""
 
 TELL_BYTES_PER_S: Final = 64 << 10
-"""A longer record waits longer: 4,096 shards of one worker are some 50 kB, so it tells once a
+"""A longer record waits longer: 4,096 shards of one worker are some 50 kB, so it reports once a
 second."""
 
 TELL_AGAIN_S: Final = 15.0
-"""A worker with nothing new says so: while coordination is away, nobody else can tell that it
+"""A worker with nothing new says so: while coordination is away, nothing else shows that it
 lives."""
 
 FORGOTTEN_AFTER_S: Final = 86_400.0
@@ -71,8 +71,8 @@ NOT_STARTED: Final = "not started"
 
 @dataclass
 class Progress:
-    """What the work on one shard reports of itself. ``location``: the next cell; ``run`` and
-    ``parked``: cells, by this worker."""
+    """The progress of the work on one shard. ``location``: the next cell; ``run`` and ``parked``:
+    cells, by this worker."""
 
     location: int = 0
     run: int = 0
@@ -126,7 +126,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class About(msgspec.Struct, frozen=True):
-    """What a trigger is, as its workers last said."""
+    """A trigger's description, as its workers last wrote it."""
 
     column: str
     function: str
@@ -169,7 +169,7 @@ class ProgressTeller:
         self._member = member
         self._key = f"{self._prefix}workers/{quote(member, safe='')}"
         self._last: Mapping[int, tuple[object, ...]] = {}
-        """What was last written, by the number of the entry."""
+        """The values last written, by the number of the entry."""
         self._due_s = 0.0
         self._again_s = 0.0
         self._forget_at_s = 0.0
@@ -273,8 +273,8 @@ class ProgressTeller:
                 self._state.commit({found.key: None}, expect={found.key: found.version})
 
     def _introduce(self) -> None:
-        """Says what the trigger is, unless that is known. Learns of records that an earlier process
-        of this name left, which the first record replaces."""
+        """Writes the trigger's description, unless it is there. Learns of records that an earlier
+        process of this name left, which the first record replaces."""
         self._last = {
             int(entry.key.removeprefix(f"{self._key}/")): ()
             for entry in self._state.list(f"{self._key}/")

@@ -8,17 +8,17 @@ offset, nor for shards that are begun an hour later. A put that begins after tha
 cell a higher location than every end that was looked at. So no such cell is left out.
 
 A group that has offsets but no such entry comes from a version that always began at the earliest
-cell; its shards without an offset begin there still, whatever the program says now. The entry says
-only where shards *begin*: it moves no offset that is there. When the offsets of a group are lost it
-is not looked at: then the group stands still (``kept_offsets.py``). Every shard that was ever begun
-has had an offset. It is saved under the shard's claim before the first cell is run, and the
-datastore knows of it.
+cell; its shards without an offset still begin there, also where the program now has another start.
+The entry says only where shards *begin*: it moves no offset that is there. When the offsets of a
+group are lost it is not looked at: then the group stands still (``kept_offsets.py``). Every shard
+that was ever begun has had an offset. It is saved under the shard's claim before the first cell is
+run, and the datastore knows of it.
 
 Key: ``starts/<group>/<topic>``. Crash points:
 
     before the commit           nothing was begun: the next worker looks at the ends again
     two workers at once         one commit succeeds; the other one reads it
-    after it, before a shard's first offset is saved        the shard is begun at what was settled,
+    after it, before a shard's first offset is saved        the shard is begun at the settled place,
                                                             whenever that is
 """
 
@@ -62,7 +62,7 @@ class _RecordedStart(msgspec.Struct, frozen=True):
 
 
 def check_start(start: object) -> Start:
-    """Raises InvalidLocation for what says no start."""
+    """Raises InvalidLocation for a value that is no start."""
     if start in (EARLIEST, LATEST) or (isinstance(start, datetime) and start.tzinfo is not None):
         return start
     if isinstance(start, Mapping) and all(
@@ -123,7 +123,7 @@ class StartOfGroup:
                 return by_another
 
     def _looked_up(self) -> tuple[str, list[int], bool]:
-        """What to settle, and whether no version has begun the group before."""
+        """The start to settle, and whether no version has begun the group before."""
         # The entry was not there before the offsets are looked at, and the commit expects it still
         # not to be: offsets that another worker saves in between come with an entry, so they are
         # never taken for those of an earlier version.

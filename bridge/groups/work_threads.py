@@ -1,4 +1,4 @@
-"""A few threads that do what they are handed, and never keep a process from ending.
+"""A few threads that run given tasks, and never keep a process from ending.
 
 ``concurrent.futures.ThreadPoolExecutor`` waits for its threads when the interpreter ends. A trigger
 function that hangs would keep its worker from ever stopping; these are daemon threads, so that it
@@ -15,7 +15,7 @@ from typing import Final
 from cellfeed.store.background import SupervisedThread
 
 _END_S: Final = 1.0
-"""How long :meth:`WorkThreads.close` waits for a thread to finish what it is doing."""
+"""How long :meth:`WorkThreads.close` waits for a thread to finish its task."""
 
 _Task = tuple[Callable[[], None], "Future[None]"]
 
@@ -32,7 +32,7 @@ class WorkThreads:
             thread.start()
 
     def submit(self, task: Callable[[], None]) -> Future[None]:
-        """Queues a task; what it raises, of any kind, is the future's."""
+        """Queues a task; the future gets its exception, of any kind."""
         done: Future[None] = Future()
         self._tasks.put((task, done))
         return done

@@ -1,9 +1,9 @@
 """An index version as a trigger group: it gets the cells of its columns in batches, in the order of
 each shard's log, at least once.
 
-The trigger runtime sees to it that no cell is left out, that one worker has a shard, and that what
-was saved survives; the keeper that a cell may come twice, and that a worker which lost its shard
-does no harm (:mod:`cellfeed.store.indexes.version`).
+The trigger runtime sees to it that no cell is left out, that one worker has a shard, and that saved
+offsets survive; the keeper that a cell may come twice, and that a worker which lost its shard does
+no harm (:mod:`cellfeed.store.indexes.version`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Throttle:
 
 @dataclass(frozen=True)
 class _IndexTrigger(Trigger):
-    """Gives its cells as they are stored: the keeper decodes what it needs."""
+    """Gives its cells as they are stored: the keeper decodes the ones it needs."""
 
     @property
     def definition(self) -> None:

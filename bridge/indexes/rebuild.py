@@ -1,5 +1,5 @@
-"""Builds every index of an embedded store again, whatever became of the file with their entries:
-the cells alone decide what is in it.
+"""Builds every index of an embedded store again, even where the file with their entries is lost or
+damaged: the cells alone decide its content.
 
 Crash points: first all versions are marked as dropped, so nobody asks them; then an empty file
 takes the place of the old one; then each index gets a new version of its newest definition, and the

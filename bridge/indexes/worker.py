@@ -37,7 +37,7 @@ LOOK_S: Final = 0.25
 """How often the catalog is looked at, in seconds."""
 
 BUILDING_LOOK_S: Final = 0.1
-"""The same while a version is being built: what is complete answers at once."""
+"""The same while a version is being built: a complete one answers queries at once."""
 
 LOOK_PART: Final = 0.1
 """The part of the time that goes into looks, at most: of a version that is being built each asks
@@ -59,7 +59,7 @@ class _Kept:
 
 class IndexWorker:
     """See the module. ``name`` is unique among the workers alive. ``only``: this index alone, for
-    an operator who builds one by hand."""
+    an operator's build by hand."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class IndexWorker:
         return any(kept.record.state == BUILDING for kept in self._kept.values())
 
     def look(self) -> None:
-        """Begins what the catalog says is to be kept, ends what is not, and switches to what is
-        complete."""
+        """Begins versions that the catalog wants kept, ends others, and switches to complete
+        ones."""
         now_us = self._catalog.now_us()
         wanted: dict[str, VersionRecord] = {}
         for record in self._catalog.all():

@@ -1,4 +1,5 @@
-"""What a trigger's function raised, in the worker's log: with tracebacks, and not without end.
+"""Errors that a trigger's function raised, in the worker's log: with tracebacks, and not without
+end.
 
 Every type of error is written when it first comes, and then once in ``WARN_EVERY_S`` seconds with
 the number of those in between. The log is the worker's own: its texts may quote bodies, so keep it

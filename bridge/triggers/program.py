@@ -1,4 +1,4 @@
-"""What a service author writes: functions that are called for every new cell of a column.
+"""The interface for service authors: functions that are called for every new cell of a column.
 
     from cellfeed import trigger
 
@@ -45,8 +45,8 @@ from cellfeed.store.errors import InvalidRequest
 __all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "load_program", "trigger"]
 
 BATCH_CELLS_MAX: Final = 10_000
-"""Cells of one batch: what a worker holds of one shard at a time, and what runs again after a crash
-in it."""
+"""Cells of one batch: a worker holds so many of one shard at a time, and so many run again after a
+crash."""
 
 PAUSE_ROWS: Final = 5
 """Fewer than a worker has threads, each of which may wait with one cell; more than the bad cells
@@ -101,7 +101,7 @@ class Trigger:
     running a few cells again."""
 
     together: Callable[[Mapping[int, Sequence[StoredCell]]], object] | None = None
-    """Does what the function does for cells of several shards, by shard, or raises; None: nothing
+    """Does the function's work for cells of several shards, by shard, or raises; None: nothing
     does. For functions that take batches and wait for nothing, see
     :mod:`cellfeed.bridge.triggers.shard.sweep`."""
 
@@ -133,8 +133,8 @@ class Trigger:
         return policy_for(self.retry, kind)
 
     def caller(self, store: CellStore, shard: int) -> Callable[[Sequence[StoredCell]], object]:
-        """What runs the function for cells of a shard (one, where it takes no batches) with what
-        its signature asks for.
+        """A call that runs the function for cells of a shard (one, where it takes no batches) with
+        the arguments of its signature.
 
         A body is decoded only for a function that takes the cell.
         """
@@ -159,7 +159,7 @@ class Trigger:
 
     @property
     def definition(self) -> Definition | None:
-        """What its group records of it; None for a group whose name says all of that."""
+        """The definition that its group records; None for a group whose name says all of that."""
         application = f"{_named(self.function).__module__}:{self.function_name}"
         return Definition(sorted(self.columns), application, self.entry)
 
@@ -196,8 +196,8 @@ def trigger(
     for more. ``timeout_s``: seconds after which the process ends itself and the call counts as
     failed. ``order_by_row_key``: while a cell is parked, later ones of its row key wait parked
     behind it. When cells of ``pause_rows`` rows fail alike and none runs between them, the worker
-    pauses the trigger and probes until one runs; None: never. Raises InvalidRequest for what cannot
-    be meant.
+    pauses the trigger and probes until one runs; None: never. Raises InvalidRequest for settings
+    that cannot be meant.
     """
     check_column_name(column)
     if batch is not None and (type(batch) is not int or not 1 <= batch <= BATCH_CELLS_MAX):
@@ -252,7 +252,7 @@ def load_program(
 
     ``name`` may be one trigger, a list of them, or a function that takes the settings (a dict) and
     gives the list. ``entry``: the name in the configuration, which is the group of a trigger whose
-    code names none. Raises InvalidRequest with what is wrong.
+    code names none. Raises InvalidRequest with the fault.
     """
     place, _, name = source.partition(":")
     module = _module(place, source)
@@ -298,8 +298,8 @@ def _check_unnamed(unnamed: Sequence[Trigger], source: str, entry: str) -> None:
 
 
 def _named(function: Any) -> Any:
-    """What has the name of a function: itself, what a partial calls, or the class of an object that
-    can be called."""
+    """The object with a function's name: itself, the function of a partial, or the class of a
+    callable object."""
     while isinstance(function, partial):
         function = function.func
     return function if hasattr(function, "__qualname__") else type(function)

@@ -64,7 +64,7 @@ others there with it, so it has fewer tries. A store that is away costs no tries
 
 
 def check_retry(retry: object) -> Retry:
-    """Raises InvalidRequest for what is no retry policy and no mapping of error types to
+    """Raises InvalidRequest for a value that is no retry policy and no mapping of error types to
     policies."""
     if isinstance(retry, RetryPolicy):
         return retry

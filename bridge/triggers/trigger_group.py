@@ -1,10 +1,10 @@
 """One trigger's share in one worker: the place in the group, the runs of the shards that it owns,
-and what is given back.
+and their return.
 
-The group's leader (any of its workers) divides the shards. Each worker gives back what is no longer
-its own, and claims what is. It hands the shards that have something to do to a few threads: one
-thread at a time per shard, so the order within a shard is the log's. Shards that keep up with their
-logs are brought on together, where the trigger can do that, by a thread of their own
+The group's leader (any of its workers) divides the shards. Each worker gives back shards that are
+no longer its own, and claims those that are. It hands the shards that have something to do to a few
+threads: one thread at a time per shard, so the order within a shard is the log's. Shards that keep
+up with their logs are brought on together, where the trigger can do that, by a thread of their own
 (``sweep.py``).
 
 A worker that is killed stops renewing its lease; once that has run out the others claim its shards
@@ -140,7 +140,7 @@ class TriggerGroup:
         if self._has_lost_its_offsets():
             return
         mine = self._member.assigned(session, self._datastore.shards)
-        # What was claimed in a session that has ended may be anybody's by now; it is claimed again
+        # A shard claimed in a session that has ended may be anybody's by now; it is claimed again
         # once the cell under way is done.
         self._stop(
             shard
@@ -358,8 +358,8 @@ class TriggerGroup:
                 raise error
 
     def _tell_trimmed(self, shard: int, error: Trimmed) -> None:
-        """Cells were trimmed that the group had not come to. Only somebody who knows what it was
-        for can say where it continues: nothing is skipped by itself."""
+        """Cells were trimmed that the group had not come to. Only somebody who knows the group's
+        purpose can decide where it continues: nothing is skipped by itself."""
         because = (
             f"stands still: {error}: cellfeed triggers reset {self._trigger.group} --to earliest"
         )

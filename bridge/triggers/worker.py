@@ -32,14 +32,14 @@ from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.triggers")
 LEASE_S: Final = 10.0
-"""How long a silent worker keeps its shards: what a kill -9 costs its shards in time."""
+"""How long a silent worker keeps its shards: the delay of its shards after a kill -9."""
 
 POLL_INTERVAL_S: Final = 0.1
 """How often the heads are looked at when no wake-up comes."""
 
 SWEEP_WAIT_S: Final = 0.05
-"""How long a worker waits for a sweep before it looks at what else there is to do, and finds it
-still under way."""
+"""How long a worker waits for a sweep before it looks for other work, and finds it still under
+way."""
 
 THREADS: Final = 8
 """Shards that one worker runs at the same time."""
@@ -110,8 +110,8 @@ def run_trigger_worker(
                         group.tell()
                 listener.pokes.clear()
                 if sweeping := [group.sweeping for group in groups if group.sweeping is not None]:
-                    # What comes meanwhile is for the next sweep: one look at the heads is enough
-                    # for all of it.
+                    # Cells that come meanwhile are for the next sweep: one look at the heads is
+                    # enough for all of them.
                     futures.wait(sweeping, SWEEP_WAIT_S, futures.FIRST_COMPLETED)
                     listener.wait(0)
                 else:
@@ -138,7 +138,7 @@ def check_groups(
     triggers: Sequence[Trigger], datastore: Datastore, coordinator: Coordinator
 ) -> None:
     """Whether each trigger may have its group. Raises GroupTaken, and Unavailable where that cannot
-    be told: a worker looks again before it claims a shard."""
+    be decided: a worker looks again before it claims a shard."""
     for trigger in triggers:
         check_earlier(datastore.state, trigger)
         if trigger.definition is not None:

@@ -7,10 +7,10 @@ first cell that it still needs.
                         its workers kept in the datastore count
     exports             the next cell to export, as they last saved it: never ahead of their
                         partitions
-    consumer groups     what they committed through a gateway, of whatever topic: those per column,
+    consumer groups     offsets committed through a gateway, of every topic: those per column,
                         of views and ``@latest`` have the offsets of the full log.
                         Where a coordination is shared with other datastores, the offsets of these
-                        count as well: this function cannot tell whose they are
+                        count as well: this function cannot see whose they are
 
 Readers that are no group are not known: Kafka clients that keep their own offsets, readers by HTTP.
 They get an error when they read below the start of the log.
@@ -43,7 +43,7 @@ class Need(NamedTuple):
 
 
 class Needs:
-    """What was found at one look. ``groups``: all that are known, whether they need anything or
+    """The needs found at one look. ``groups``: all that are known, whether they need anything or
     not."""
 
     def __init__(self, groups: Sequence[str], needs: Sequence[Need]) -> None:
@@ -61,8 +61,8 @@ class Needs:
 
 
 def needs(datastore: Datastore, coordinator: Coordinator) -> Needs:
-    """Looks at every group. Raises Unavailable when one cannot be asked: what is not known counts
-    as needed."""
+    """Looks at every group. Raises Unavailable when one cannot be asked: unknown needs count as
+    needs."""
     name, state = datastore.name, datastore.state
     found: list[Need] = []
     indexes = {version.group for version in datastore.indexes.kept_versions()}

@@ -1,7 +1,7 @@
 """Trimming a datastore: the logs of its shards begin later, and the cells before are gone. A trim
 is planned first, refused as a whole, done step by step.
 
-**What a trim means** (E15). A trimmed cell is gone: no scan, no ``get``, no index finds it; the
+**The meaning of a trim** (E15). A trimmed cell is gone: no scan, no ``get``, no index finds it; the
 latest cell of a row that was not written since is gone with it. So its triple may be put again, and
 is a new cell then, with a new id, which every reader sees. Puts are idempotent for as long as their
 cell is there: **trim nothing that somebody may still put again** (by a retry, a file loaded again,
@@ -56,7 +56,7 @@ OnProgress = Callable[[int], None]
 @dataclass(frozen=True)
 class ShardPlan:
     """The result of a trim in one shard: the log begins at ``below`` then, not at ``log_start``.
-    ``needed``: groups that need what goes."""
+    ``needed``: groups that need trimmed cells."""
 
     shard: int
     log_start: int
@@ -70,7 +70,7 @@ class ShardPlan:
 
 class TrimDeed(msgspec.Struct, frozen=True):
     """An entry of the history. ``shards``: of each the log start as it was, and as it was to be.
-    ``although``: groups that needed what went."""
+    ``although``: groups that needed trimmed cells."""
 
     by: str
     because: str
@@ -95,9 +95,9 @@ class Trimming:
         older_than_s: float | None = None,
         on_shard: Callable[[], None] = lambda: None,
     ) -> list[ShardPlan]:
-        """What a trim of these shards comes to: below an added_id, or of cells that were written
-        more than so many seconds ago by the storage's clock. Those of a given age go as far as they
-        may now. Raises InvalidRequest, InvalidLocation for an id beyond that, UnknownShard,
+        """The plan of a trim of these shards: below an added_id, or of cells that were written more
+        than so many seconds ago by the storage's clock. Those of a given age go as far as they may
+        now. Raises InvalidRequest, InvalidLocation for an id beyond that, UnknownShard,
         Unavailable."""
         if (below is None) == (older_than_s is None):
             raise InvalidRequest(
@@ -146,16 +146,15 @@ class Trimming:
         on_progress: OnProgress = lambda _: None,
     ) -> int:
         """Trims as planned; how many ids the logs start later. Raises ProtectData, before anything
-        is done, while a group that is not named in ``although`` needs what would go; NotFound for
-        one that is not known; Unavailable: what was done until then is done, and it may be run
-        again."""
+        is done, while a group that is not named in ``although`` needs cells to trim; NotFound for
+        one that is not known; Unavailable: steps until then are done, and it may be run again."""
         self._refuse(plans, although)
         plans = [plan for plan in plans if plan.cells]
         if plans:
             self._remember(plans, by, although)
         trimmed = 0
         for plan in plans:
-            self._indexes.settle(plan.shard)  # what an earlier one, that was killed, has left
+            self._indexes.settle(plan.shard)  # the rest of an earlier one that was killed
             start = plan.log_start
             while start < plan.below:
                 before, start = start, self._indexes.step(plan.shard, start, plan.below)

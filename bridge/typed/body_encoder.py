@@ -67,7 +67,7 @@ class BodyEncoder:
 
 
 def decoded(body_json: bytes) -> Any:
-    """What :meth:`BodyEncoder.encode` takes, of canonical JSON."""
+    """The argument for :meth:`BodyEncoder.encode`, from canonical JSON."""
     return _decode(body_json)
 
 
@@ -174,8 +174,8 @@ def _union(avro: AvroType, records: dict[str, Encode]) -> Encode:
                 return index + encode_branch(value)
             except SchemaMismatch as mismatch:
                 reasons.append(mismatch)
-        # A branch that is a record tells the member that is wrong; the others only that it is
-        # another type.
+        # The error of a record branch names the wrong member; that of the others only says that it
+        # is another type.
         raise (
             max(reasons, key=lambda each: len(each.path))
             if any(each.path for each in reasons)

@@ -1,7 +1,7 @@
-"""The Avro schema of a column's bodies: what of Avro a JSON body can be exactly, checked, as a tree
-of types.
+"""The Avro schema of a column's bodies: the part of Avro that a JSON body can be exactly, checked,
+as a tree of types.
 
-The top is a record, as a body is an object. What JSON has no value for is refused here, when the
+The top is a record, as a body is an object. A type without JSON values is refused here, when the
 schema is declared, and not when a cell comes: ``bytes`` and ``fixed`` without a decimal,
 ``time-*``, ``duration``. How each type stands for JSON is said in
 :mod:`cellfeed.bridge.typed.body_encoder`.
@@ -48,13 +48,13 @@ _LOGICAL: Final = {
     "local-timestamp-millis": ("long",),
     "local-timestamp-micros": ("long",),
 }
-"""Logical types and what they may stand on."""
+"""Logical types and the types they may stand on."""
 
 
 @dataclass(eq=False, slots=True)
 class AvroType:
     """One type. ``kind`` is Avro's word for it; ``name`` the full name of a record, enum or fixed;
-    ``items`` what an array or a map holds."""
+    ``items`` the type of an array's or map's values."""
 
     kind: str
     logical: str = ""
@@ -99,7 +99,7 @@ class BodySchema:
 
 
 def body_schema(text: str) -> BodySchema:
-    """Reads a schema. Raises InvalidRequest: what is wrong where, and what to write instead."""
+    """Reads a schema. Raises InvalidRequest: the fault, its place, and the remedy."""
     if len(text.encode(errors="surrogatepass")) > SCHEMA_BYTES_MAX:
         raise InvalidRequest(f"the schema has more than {SCHEMA_BYTES_MAX >> 10} KiB")
     try:
@@ -143,8 +143,8 @@ def _cell_schema(body: dict[str, Any], name: str, layout: Layout = _USUAL) -> di
     """The cell envelope with the body as its own type, or as JSON where it does not fit. The type
     alone is a union of one branch: programs that read Avro show it without the union.
 
-    That the type is a branch of a union is what tells the record from an envelope whatever its id
-    is called: where that has a text of at least two bytes (``{}``), this has the number 0 or 1
+    The type is a branch of a union: this distinguishes the record from an envelope under any id.
+    Where that has a text of at least two bytes (``{}``), this has the number 0 or 1
     (:func:`cellfeed.bridge.events.envelope.decode_envelope`).
     """
     namespace, _, last = name.rpartition(".")

@@ -22,14 +22,14 @@ from cellfeed.bridge.typed.body_schema import AvroType
 from cellfeed.bridge.typed.declaration import Compatibility
 
 _PROMOTED: Final = {"int": ("long", "double"), "float": ("double",)}
-"""What a reader may have instead of what was written."""
+"""Types that a reader may have instead of the written one."""
 
 
 def breaks(
     new: AvroType, earlier: Sequence[tuple[int, AvroType]], level: Compatibility
 ) -> Iterator[str]:
     """How a new version breaks the rule to earlier ones, given with their numbers: field, rule and
-    what to do. Nothing when it keeps it."""
+    remedy. Nothing when it keeps it."""
     for number, old in earlier:
         if level != "FORWARD":
             for problem in cannot_read(new, old):
@@ -55,7 +55,7 @@ def _problems(
     reader: AvroType, writer: AvroType, path: str, compared: set[tuple[int, int]]
 ) -> Iterator[str]:
     if (id(reader), id(writer)) in compared:
-        return  # a type that holds itself: what is to be said of it is said where it was met first
+        return  # a type that holds itself: its problems are reported where it was met first
     compared.add((id(reader), id(writer)))
     if writer.kind == "union":
         for branch in writer.branches:

@@ -1,4 +1,4 @@
-"""What a configuration says of a column's bodies.
+"""The declaration of a column's bodies in a configuration.
 
 schemas:
   - column: BASE
@@ -24,17 +24,18 @@ COLUMNS_MAX: Final = 100
 """Columns with a schema: every gateway looks at all their versions each second."""
 
 Compatibility = Literal["FULL", "BACKWARD", "FORWARD"]
-"""What a new version must be to every earlier one (:mod:`cellfeed.bridge.typed.compatibility`)."""
+"""The compatibility of a new version with every earlier one
+(:mod:`cellfeed.bridge.typed.compatibility`)."""
 
 Policy = Literal["envelope", "park"]
 
 
 class ColumnSchema(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The Avro schema of a column's bodies: the name of one that is shipped (``taxi_trip``), or a
-    file that ends in ``.avsc`` (a relative path lies in the run directory). ``unfit``: what becomes
-    of a body that fits no version: ``envelope`` shows it as JSON in its record, ``park`` leaves it
-    out of the topic and lists it. ``compatibility``: what a new version must be to all earlier
-    ones."""
+    file that ends in ``.avsc`` (a relative path lies in the run directory). ``unfit``: the
+    treatment of a body that fits no version: ``envelope`` shows it as JSON in its record, ``park``
+    leaves it out of the topic and lists it. ``compatibility``: that of a new version with all
+    earlier ones."""
 
     column: str
     schema: Annotated[str, Meta(min_length=1)]
@@ -43,7 +44,7 @@ class ColumnSchema(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def check_schemas(declared: Sequence[ColumnSchema]) -> None:
-    """What no type says. Raises InvalidRequest."""
+    """Checks rules that no type expresses. Raises InvalidRequest."""
     if len(declared) > COLUMNS_MAX:
         raise InvalidRequest(
             f"{len(declared)} columns have schemas; at most {COLUMNS_MAX} are possible, take"

@@ -25,11 +25,11 @@ _TWO_DIGITS: Final = {f"{number:02}": number for number in range(60)}
 _HOURS: Final = {f"{number:02}": number for number in range(24)}
 _LONG_FROM: Final = 1 << 41
 _LONG_BELOW: Final = 1 << 53
-"""What takes three pairs and a tail: in microseconds from January 1970 to the year 2255."""
+"""Longs that take three pairs and a tail: in microseconds from January 1970 to the year 2255."""
 
 
 def logical_encoder(avro: AvroType) -> Encode:
-    """Of a type that has a logical type; raises Misfit for what does not fit."""
+    """Of a type that has a logical type; raises SchemaMismatch for a value that does not fit."""
     match avro.logical:
         case "uuid":
             return _uuid

@@ -1,4 +1,4 @@
-"""What is said of a body that is not of a schema."""
+"""The error of a body that is not of a schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SchemaMismatch(Exception):
 
 
 def kind_of(value: object) -> str:
-    """What a decoded JSON value is, in words."""
+    """The kind of a decoded JSON value, in words."""
     kinds = {
         dict: "an object",
         list: "a list",

@@ -39,7 +39,7 @@ BUCKET_CELLS: Final = 1_000
 """Added_ids of one entry: at most 300 KB of it."""
 
 COUNTED_ENTRIES: Final = 100
-"""Entries that are read to count what is left out: 30 MB at most, and 100,000 cells."""
+"""Entries that are read to count left-out cells: 30 MB at most, and 100,000 cells."""
 
 REASON_CHARACTERS_MAX: Final = 200
 _TRIES_MAX: Final = 50
@@ -66,8 +66,8 @@ class UnfitCell(NamedTuple):
 
 
 class LeftOutOfTopic(NamedTuple):
-    """What the typed topics of a column leave out: ``cells`` of them, and more where ``or_more``;
-    ``first``: one of them, with its reason."""
+    """Cells that the typed topics of a column leave out: ``cells`` of them, and more where
+    ``or_more``; ``first``: one of them, with its reason."""
 
     column: str
     cells: int
@@ -117,8 +117,8 @@ def unfit_cells(state: StateTable, column: str | None = None) -> Iterator[UnfitC
 
 
 def left_out(state: StateTable, column: str, shards: int) -> LeftOutOfTopic | None:
-    """What is listed of a column in a datastore of so many shards; None when nothing is. It reads
-    ``COUNTED_ENTRIES`` entries and a shard more at most, however many there are."""
+    """The listed cells of a column in a datastore of so many shards; None when there is none. It
+    reads ``COUNTED_ENTRIES`` entries and a shard more at most, however many there are."""
     entries, cells = 0, 0
     first: UnfitCell | None = None
     for shard in range(shards):
@@ -137,7 +137,7 @@ def left_out(state: StateTable, column: str, shards: int) -> LeftOutOfTopic | No
 
 def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) -> TriedAgain:
     """Takes those off the list that fit a version now, or were trimmed. Run again after a kill, it
-    does what was not done. Raises Unavailable."""
+    does the rest. Raises Unavailable."""
     tried = TriedAgain([], [], [])
     starts = {shard: head.log_start for shard, head in engine.heads().items()}
     for entry in engine.state.list(
@@ -156,7 +156,7 @@ def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) 
 
 
 def forget_row(state: StateTable, row_key: UUID) -> None:
-    """Takes the cells of a row off the list: the reasons quote what was erased. Raises
+    """Takes the cells of a row off the list: the reasons quote erased values. Raises
     Unavailable."""
     for entry in state.list(_PREFIX):
         gone = {str(cell.added_id) for cell in _cells_of(entry) if cell.row_key == str(row_key)}

@@ -14,7 +14,7 @@ FILE_SUFFIX: Final = ".avsc"
 
 
 def declared_schema(declared: ColumnSchema, directory: Path) -> BodySchema:
-    """What a configuration declares. Raises InvalidRequest with the column."""
+    """Loads a declared schema. Raises InvalidRequest with the column."""
     try:
         return load_schema(declared.schema, directory)
     except InvalidRequest as error:

@@ -21,7 +21,7 @@ from cellfeed.store.engines.contract.engine import StateTable
 
 class Typed(NamedTuple):
     """A body by a version: ``version`` is its place among :attr:`TypedColumn.versions`, ``data``
-    its Avro binary. Where it fits none, ``data`` is empty for a reason that ``mismatch`` tells, and
+    its Avro binary. Where it fits none, ``data`` is empty, ``mismatch`` has the reason, and
     ``version`` is the first: its schema has room for JSON as that of every other one, and it stays
     the first."""
 
@@ -36,8 +36,8 @@ class _Compiled(NamedTuple):
 
 
 class TypedColumn:
-    """One column's versions, compiled. Safe to use from several threads: what is known is replaced
-    as a whole."""
+    """One column's versions, compiled. Safe to use from several threads: the known versions are
+    replaced as a whole."""
 
     def __init__(self, state: StateTable, column: str, stored: StoredColumn | None = None) -> None:
         self._state = state
@@ -55,8 +55,8 @@ class TypedColumn:
         return tuple(each.version for each in self._known)
 
     def take(self, stored: StoredColumn) -> None:
-        """What was read from the datastore. Versions are only ever added, so what an earlier look
-        found is not taken over a later one."""
+        """Takes over a read of the datastore. Versions are only ever added, so an earlier read
+        never replaces a later one."""
         known = self._known
         if len(stored.versions) > len(known):
             new = stored.versions[len(known) :]

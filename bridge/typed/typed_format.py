@@ -65,7 +65,7 @@ class TypedFormat:
 
     @property
     def name(self) -> str:
-        """Names what the records are: with a version more, what fitted none may be typed."""
+        """Identifies the records: with one more version, a body that fitted none may be typed."""
         said = f"{NAME} {self.column.column} {self.unfit} {len(self.column.versions)}"
         return " ".join((said, *self.layout.said()))
 

@@ -1,5 +1,5 @@
 """The versions of columns' schemas, in the state table of the datastore: every gateway and exporter
-goes by them, whatever its own configuration says.
+goes by them, also where its own configuration differs.
 
     typed/<column>/settings            {unfit, compatibility}
     typed/<column>/version/<number>    {schema_id, body, cell, at_us}, numbers from 1
@@ -111,7 +111,7 @@ _id: Final = msgspec.json.Decoder(_Id).decode
 
 
 def stored_columns(state: StateTable, column: str | None = None) -> dict[str, StoredColumn]:
-    """What is registered; of one column, or of all."""
+    """The registered versions; of one column, or of all."""
     settings: dict[str, Settings] = {}
     versions: dict[str, list[Version]] = {}
     for entry in state.list(_PREFIX if column is None else f"{_PREFIX}{quote(column, safe='')}/"):
@@ -136,8 +136,8 @@ def stored_columns(state: StateTable, column: str | None = None) -> dict[str, St
 
 
 def register_declared(state: StateTable, declared: Sequence[ColumnSchema], directory: Path) -> None:
-    """Registers what a configuration declares; again is no harm. Files lie in ``directory``. Raises
-    InvalidRequest, IncompatibleSchema, Unavailable."""
+    """Registers the declared schemas of a configuration; again is no harm. Files lie in
+    ``directory``. Raises InvalidRequest, IncompatibleSchema, Unavailable."""
     for each in declared:
         register(
             state,

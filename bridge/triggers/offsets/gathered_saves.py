@@ -3,8 +3,8 @@
 A save costs a commit of the coordination. Where cells come all over thousands of shards, each cell
 has one, behind a few threads. Those that are due while one is under way go together
 (:mod:`cellfeed.store.commit.gathered`), each under its own claim. Where one of the claims is void,
-nothing of it is saved, and each shard saves its own: then the run that was overtaken hears of it.
-What comes with entries of the state table is never gathered: it is one commit by itself.
+nothing of it is saved, and each shard saves its own: then the run that was overtaken hears of it. A
+save with entries of the state table is never gathered: it is one commit by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ZooKeeper takes in one request."""
 
 
 class OffsetCommits(Protocol):
-    """Of :class:`cellfeed.bridge.coordination.contract.Offsets`, what a run needs."""
+    """The part of :class:`cellfeed.bridge.coordination.contract.Offsets` that a run needs."""
 
     def commit_offsets(
         self,

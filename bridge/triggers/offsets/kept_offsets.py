@@ -1,5 +1,5 @@
-"""What a trigger keeps in the datastore about its coordination, for when that is elsewhere
-(ZooKeeper), and is away or has lost its memory.
+"""The records that a trigger keeps in the datastore about its coordination elsewhere (ZooKeeper),
+for when that is away or has lost its memory.
 
 **Away.** Work on assigned shards continues. A worker cannot distinguish a ZooKeeper that is down
 from one that only it cannot reach. In the second case its session ends, and others take its shards
@@ -19,12 +19,12 @@ Keys: ``foothold/<group>/lineage``, ``foothold/<group>/shards/<topic>/<shard>``.
 
     claimed, not taken here     the owner before still counts; the claim is taken over as after any
                                 kill
-    kept here, not saved there  the next owner continues from what is kept, if the offset there is
+    kept here, not saved there  the next owner continues from the kept offset, if the one there is
                                 one that the keeper knew of; one set by hand meanwhile counts
-    saved there, still kept here        the offset there has moved on from what the keeper knew: it
-                                        counts
+    saved there, still kept here        the offset there has moved on from those that the
+                                        keeper knew: it counts
     the answer to a save was lost       both offsets are known to the keeper, whichever it became:
-                                        what is kept counts
+                                        the kept one counts
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TRIES_MAX: Final = 50
 
 
 class _KeptOffset(msgspec.Struct, frozen=True):
-    """``saved``: what the offset in the coordination may be, as far as the owner knows.
+    """``saved``: the offsets that the coordination may have, as far as the owner knows.
     ``location``: how far it has come without having saved that."""
 
     token: int
@@ -155,8 +155,8 @@ class Footholds:
         locations: Mapping[int, int],
         entries: Mapping[str, bytes | None],
     ) -> None:
-        """Lets shards continue elsewhere, whatever the coordination still says, and writes
-        ``entries``: in one commit. Raises StaleWriter."""
+        """Lets shards continue at other locations, even where the coordination still has old ones,
+        and writes ``entries``: in one commit. Raises StaleWriter."""
         self._write(
             footholds,
             {
@@ -315,8 +315,8 @@ def accept(state: StateTable, offsets: Offsets, group: str, topic: str) -> None:
 
 
 def last_known(state: StateTable, group: str, topic: str, shards: Sequence[int]) -> dict[int, int]:
-    """How far each shard had come as the datastore knows it: what workers kept there, else what was
-    saved there while coordination was in the store."""
+    """How far each shard had come as the datastore knows it: the offset that workers kept there,
+    else the one saved there while coordination was in the store."""
     earlier = {
         shard: offset.offset
         for (name, shard), offset in StoreCoordinator(state).fetch_offsets(group).items()
@@ -327,7 +327,7 @@ def last_known(state: StateTable, group: str, topic: str, shards: Sequence[int])
 
 
 def choices(group: str) -> str:
-    """What somebody can do whose offsets are lost."""
+    """The ways out for a group whose offsets are lost."""
     return (
         f"say where it resumes: cellfeed offsets set {group} kept|earliest|latest|SHARD:LOCATION,…"
     )

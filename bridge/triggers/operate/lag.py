@@ -1,17 +1,17 @@
 """How far a trigger is behind, exactly, and why each of its shards is where it is.
 
-**Cells behind**: those of the shard's log from the group's offset to the watermark, of whatever
+**Cells behind**: those of the shard's log from the group's offset to the watermark, of every
 column, because the trigger has to come past all of them. A worker saves its offset behind cells of
 other columns too, so an idle trigger is 0 cells behind. **Seconds behind**: the age of the first of
 those cells by the storage's clock, 0 without one.
 
-Both come from offsets and heads alone. What the workers tell (``progress_records.py``) only says
-why; what they cannot tell, because they wait for it themselves or are gone, is read where it
-stands: a pause, a stop, lost offsets, a shard without a worker. So every shard has a reason.
+Both come from offsets and heads alone. The workers' reports (``progress_records.py``) only say why.
+Reasons that they cannot report, because they wait themselves or are gone, are read from stored
+state: a pause, a stop, lost offsets, a shard without a worker. So every shard has a reason.
 
-One look costs five listings, whatever the number of shards: of the heads, and of the group's
-offsets, claims, members and state entries. For each shard that is behind it also reads one cell,
-many in one round trip. A cell that was read is remembered as long as the offset stays.
+One look costs five listings for any number of shards: of the heads, and of the group's offsets,
+claims, members and state entries. For each shard that is behind it also reads one cell, many in one
+round trip. A cell that was read is remembered as long as the offset stays.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class LagReader:
             entry.key.removeprefix(group_prefix(group)): entry
             for entry in state.list(group_prefix(group))
         }
-        # After the heads, so that what is done meanwhile makes the lag smaller, never larger than
-        # it was.
+        # After the heads, so that work done meanwhile makes the lag smaller, never larger than it
+        # was.
         try:
             saved, offsets, snapshot = self._asked(group, topic, entries)
         except Unavailable as away:
@@ -200,7 +200,7 @@ class LagReader:
         )
 
     def _asked(self, group: str, topic: str, entries: Mapping[str, StateEntry]) -> _Read:
-        """What the group has saved, where each shard continues, and what its workers report."""
+        """The group's saved offsets, where each shard continues, and its workers' reports."""
         state, coordinator = self._datastore.state, self._coordinator
         saved = {
             shard: each
@@ -210,7 +210,8 @@ class LagReader:
         offsets = {shard: each.offset for shard, each in saved.items()}
         if not coordinator.keeps_in_store:
             offsets = Footholds(state, group, topic).goes_on(offsets)
-        # An export goes by what its partitions hold: its offsets can be lost and nothing with them.
+        # An export continues behind its partitions' records: its offsets can be lost and nothing
+        # with them.
         lost = (
             None
             if group.startswith(EXPORTS)
@@ -240,8 +241,8 @@ class LagReader:
     def _while_away(
         self, group: str, topic: str, entries: Mapping[str, StateEntry], because: str
     ) -> _Read:
-        """The same as far as the datastore knows: by what is kept there, and what its workers say,
-        that have reported lately."""
+        """The same as far as the datastore knows: by the offsets kept there, and the reports of
+        workers that have reported lately."""
         state = self._datastore.state
         now_us, pause, records = state.now_us(), _pause(entries), worker_records(entries)
         snapshot = {

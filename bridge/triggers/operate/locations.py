@@ -48,7 +48,8 @@ def wanted_locations(
     if _GIVEN.fullmatch(to):
         return _with_the_others(_given(to, heads), group, datastore, coordinator)
     at_us = _moment_us(to)
-    # The end of a log that has nothing so late is what readers see, not what a minion still lacks.
+    # A log that has nothing so late ends at its watermark: cells that a minion still lacks do not
+    # count.
     return {
         shard: min(datastore.engine.locate(shard, at_us), head.watermark)
         for shard, head in heads.items()

@@ -1,5 +1,5 @@
-"""Why a trigger, and each of its shards, is where it is: from what was read of it at one moment.
-Pure functions, and words for people."""
+"""Why a trigger, and each of its shards, is where it is: from its state as read at one moment. Pure
+functions, and words for people."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import choices
 NOBODY: Final = ""
 
 _SILENT_S: Final = 4 * TELL_AGAIN_S
-"""A live worker tells more often than that; one that does not hangs."""
+"""A live worker reports more often than that; one that does not hangs."""
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):
-    """What was read of one group. ``members`` are alive; ``owners`` and ``assigned`` by shard,
+    """The state of one group, as read. ``members`` are alive; ``owners`` and ``assigned`` by shard,
     whether alive or not. ``waits_because``: why all of it stands still; ``away_because``: why the
     coordination could not be asked."""
 
@@ -44,7 +44,7 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
 
 
 def waits_because(group: str, pause: Pause | None, lost: str | None, stopped: str | None) -> str:
-    """Why all of a group stands still, and what to do; empty when it does not."""
+    """Why all of a group stands still, and the remedy; empty when it does not."""
     if pause is not None:
         return str(pause)
     if lost is not None:
@@ -100,7 +100,7 @@ def reason(
 
 
 def _said(shard: int, owner: str, record: WorkerRecord | None, now_us: int, *, idle: bool) -> str:
-    """What the owner says, and how old that is when it is too old."""
+    """The owner's report, and its age when it is too old."""
     if record is None or shard not in record.shards:
         return f"{owner} has it and has not reported it yet"
     said = record.stands_still or record.reason(shard)

@@ -15,7 +15,7 @@ name. Crash points:
     before the commit       nothing was renamed; the claims are free once the session has run out
     after it                all of it is the new group's; offsets of the old name may be left in
                             ZooKeeper, where nobody uses them
-    run again               finds the note; takes away what is left
+    run again               finds the note; takes away the rest
     two at once             claims are one's alone, and the commit of the other finds other versions
 """
 
@@ -84,7 +84,7 @@ _BEGUN: Final = (
     ("parked/", "/"),
     ("skipped/", "/"),
 )
-"""What is before and behind the group's name in entries that only a group has which has worked."""
+"""The text before and behind the group's name in entries that only a group has which has worked."""
 
 _MOVED: Final = ("starts/", "offsets/", "tries/", "parked/", "skipped/", "trigger-history/")
 """Begin the entries that go along, key by key. Footholds are made again, see the module."""
@@ -231,7 +231,7 @@ def renamed(state: StateTable, old: str) -> Renamed | None:
 
 
 class _Decision:
-    """What the one commit writes, and what must be as it was read."""
+    """The entries that the one commit writes, and the versions that it expects."""
 
     def __init__(self, state: StateTable, old: str, new: str) -> None:
         self._state = state

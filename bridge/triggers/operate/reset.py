@@ -70,7 +70,7 @@ megabyte."""
 
 
 class Reset:
-    """One reset of one group. ``action`` and ``to`` are what the history says of it."""
+    """One reset of one group. The history has ``action`` and ``to``."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class Reset:
         )
 
     def _end(self, member: str, membership: Membership, claims: Mapping[int, Claim]) -> None:
-        # Whatever of this fails is settled when the session has run out.
+        # A step that fails here is settled when the session has run out.
         state, key = self._datastore.state, self._control.reset_key
         with suppress(CellfeedError):
             found = state.get(key)

@@ -235,8 +235,8 @@ class ParkedCells:
         return [_decode(entry) for entry in entries]
 
     def forget_row(self, row_key: UUID) -> int:
-        """Drops what is parked or was skipped of a row that was erased: the errors may quote its
-        bodies. How many."""
+        """Drops the parked and skipped cells of a row that was erased: the errors may quote its
+        bodies. Returns their number."""
         entries = [
             entry
             for queue in ("parked/", "skipped/")

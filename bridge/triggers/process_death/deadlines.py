@@ -152,8 +152,7 @@ class Deadlines:
                         "%s ran too long, which a defect keeps from being put on record", call.what
                     )
                 finally:
-                    # whatever became of the record, the process has to end: the next owner counts
-                    # for itself
+                    # the process has to end, recorded or not: the next owner counts for itself
                     call.noted.set()
                     self.overdue_because = f"{call.what} ran longer than {call.timeout_s:g} s"
 

@@ -9,7 +9,7 @@ has returned:
 
 - on a shard that its last owner did not give back (it died, or was overtaken): for every cell that
   may have been under way there, one call of the function at a time, also where it takes batches;
-- for a cell with tries on record, from whatever process;
+- for a cell with tries on record, from any process;
 - for a parked cell that is tried again.
 
 That is a commit for each cell, at most ``CHUNK_CELLS`` (and a batch) of them on each shard that
@@ -82,7 +82,7 @@ class RecordedAttempts(msgspec.Struct, frozen=True):
 
 
 class GroupAttempts:
-    """What is on record for one group."""
+    """The recorded tries of one group."""
 
     def __init__(self, state: StateTable, group: str, topic: str) -> None:
         self._state = state
@@ -102,7 +102,7 @@ class GroupAttempts:
 
 
 class ShardAttempts:
-    """What is on record for one shard. One thread at a time runs its cells; :meth:`note_time_out`
+    """The recorded tries of one shard. One thread at a time runs its cells; :meth:`note_time_out`
     may be called by another one meanwhile."""
 
     def __init__(self, state: StateTable, prefix: str, entries: Iterable[StateEntry] = ()) -> None:
@@ -118,7 +118,7 @@ class ShardAttempts:
         self._under_way: int | None = None
 
     def of(self, added_id: int) -> RecordedAttempts | None:
-        """What processes have left behind about a cell."""
+        """The tries of a cell that processes have left on record."""
         known = self._known.get(added_id) if self._known else None
         return known[0] if known else None
 

@@ -1,6 +1,6 @@
 """Running a trigger's function until it succeeds, its tries are used up, or it is time to stop.
 
-Whatever a function raises is its cell's failure, ``KeyboardInterrupt`` and ``CancelledError`` too:
+Any exception of a function is its cell's failure, ``KeyboardInterrupt`` and ``CancelledError`` too:
 a signal reaches the main thread of a process, never one that runs a function. A store that is away
 is no fault of a cell: it takes none of its tries, and the shard waits. While the trigger pauses
 (``circuit.py``), a cell makes way and keeps its tries.
@@ -51,7 +51,7 @@ STOPPED: Final = Stopped()
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What one try came to, when not well."""
+    """The failure of one try."""
 
     error: BaseException
     text: str
@@ -89,8 +89,8 @@ class Attempts:
         beforehand, see ``recorded_attempts.py``; for one cell.
 
         ``suspect``: it has ended a process before, as any with a try on record may have.
-        ``attempts_max``: at most so many tries, whatever the policy allows. ``is_parked``: it is
-        tried again, and says nothing about the trigger when it fails.
+        ``attempts_max``: at most so many tries, also where the policy allows more. ``is_parked``:
+        it is tried again, and says nothing about the trigger when it fails.
         """
         if not on_record:
             return self._run(cells, 0, attempts_max, counted=True, is_parked=is_parked)
@@ -108,7 +108,7 @@ class Attempts:
             self._position.make_sure()
             result = self._run(cells, ended, attempts_max, counted=False, is_parked=is_parked)
             if suspect and isinstance(result, Done):
-                self._recorded.end()  # at once: it must not count for what the next suspect does
+                self._recorded.end()  # at once: it must not count for the next suspect's death
         return result
 
     def _run(
@@ -179,8 +179,8 @@ class Attempts:
             if timeout_s is None:
                 self._call(cells)
             elif not self._in_time(cells, timeout_s):
-                # The process is about to end, and the try is on record: whatever the call came to,
-                # its cells run again.
+                # The process is about to end, and the try is on record: after any outcome of the
+                # call its cells run again.
                 self._stop.set()
                 return STOPPED
         except (Unavailable, ProcessEnds):
@@ -193,8 +193,8 @@ class Attempts:
         return None
 
     def _in_time(self, cells: Sequence[StoredCell], timeout_s: float) -> bool:
-        """Calls the function; False when that took too long. Raises what the function raises in
-        time."""
+        """Calls the function; False when that took too long. Raises an error that the function
+        raises in time."""
         call = Call(
             f"{self._trigger.group}: {_named(cells)} of shard {self._shard}",
             timeout_s,
@@ -216,8 +216,8 @@ class Attempts:
         return True
 
     def _note_time_out(self, cells: Sequence[StoredCell], error: str) -> None:
-        """By the watching thread. Which cell of a batch it was is found by the shard's next owner,
-        who runs them one by one."""
+        """By the watching thread. The shard's next owner finds the cell of a batch: it runs them
+        one by one."""
         self._progress.because = f"{_last_line(error)}: the process ends"
         if len(cells) == 1:
             self._recorded.note_time_out(cells[0].added_id, error)

@@ -1,4 +1,4 @@
-"""The next cells of a shard's log, cut into what one call of the function gets: a cell, or a batch.
+"""The next cells of a shard's log, cut for single calls of the function: a cell, or a batch.
 
 A batch is full with ``batch`` cells or when its bodies reach ``SCAN_BYTES_MAX`` (encoded) or
 ``SCAN_DECODED_BYTES_MAX``. One that is not full waits for ``batch_wait_s`` from when it was first
@@ -30,7 +30,7 @@ LIVE_CELLS_MAX: Final = CHUNK_CELLS
 other shards."""
 
 Batch = tuple[list[StoredCell], int]
-"""The cells of one call (none, when what was read is not for this trigger) and the location behind
+"""The cells of one call (none, when no cell read is for this trigger) and the location behind
 them."""
 
 
@@ -59,8 +59,8 @@ class Batches:
         self._scan = scan
         self._is_batch_of_one = is_batch_of_one
         self.log_end = ADDED_ID_MAX
-        """Where the log ended when somebody looked: what has come since is found at the next look,
-        so nothing is read there. Set by any thread."""
+        """Where the log ended when somebody looked: later cells are found at the next look, so
+        nothing is read there. Set by any thread."""
         self._waiting: _Waiting | None = None
 
     def may_have(self, watermark: int) -> bool:
@@ -125,7 +125,7 @@ class Batches:
                 location = cell.added_id + 1
             if not cells:
                 yield [], location
-        # What is left in cells is read again with the next chunk: only the end of the log makes a
+        # The remaining cells are read again with the next chunk: only the end of the log makes a
         # batch that is not full.
 
     def _last(

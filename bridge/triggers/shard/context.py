@@ -1,5 +1,5 @@
-"""What the parts of one shard's run have in common: the trigger and its services in this worker,
-and the owner's stay on the shard.
+"""The shared parts of one shard's run: the trigger and its services in this worker, and the owner's
+stay on the shard.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ShardContext:
     foothold: Foothold | None
     """For coordination elsewhere."""
     recorded: ShardAttempts
-    """What earlier owners left on record."""
+    """The tries that earlier owners left on record."""
     careful_before: int
     """Cells below it may have been under way in a process that died; 0 when the shard was given
     back."""

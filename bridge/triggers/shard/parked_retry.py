@@ -8,7 +8,7 @@ policy allows is not tried again by itself, only when asked for by hand. Crash p
     before the run              nothing happened but the count
     in the run                  its next owner finds the count, notes the try with the parked cell,
                                 and does not repeat it by itself
-    after the run, before it is taken off the queue     it runs again (at least once); what is held
+    after the run, before it is taken off the queue     it runs again (at least once); cells held
                                                         behind it has not been begun
     in taking it off            one commit strikes the count off and takes it off the queue
 """
@@ -128,7 +128,7 @@ class ParkedRetry:
             return Failed(f"cell {cell.cell_id} is not in the log any more", _ONE_TRY)
         if not self._trigger.takes(stored):
             return DONE  # erased since it was parked: it is passed over, as it would be in the log
-        # What was held has not been tried: it has all its tries. What has failed before has one
+        # A held cell has not been tried: it has all its tries. A cell that failed before has one
         # now, and another one next time.
         return self._attempts.run(
             [stored],

@@ -8,7 +8,7 @@ Saving is fenced: an owner that was overtaken is refused (StaleWriter). Crash po
                                 neither (I14)
     paused and overtaken        :meth:`Position.make_sure` asks the coordinator before the next cell
                                 once the lease may have run out; a save on its way is refused
-    coordination away           what would be saved is kept in the datastore, in one commit again,
+    coordination away           the offset is kept in the datastore, in one commit again,
                                 and saved when coordination is back, see ``kept_offsets.py``
     entries without an answer   they are kept here, and may come from the coordination once more
                                 when it is back: at the latest when the shard is claimed again.
@@ -34,10 +34,11 @@ from cellfeed.store.failpoints import declare, failpoint
 declare("trigger.before_save", "trigger.after_save")
 
 SAVE_EVERY_S: Final = 0.2
-"""Longest time between two saves while cells are run: what is run again after a crash."""
+"""Longest time between two saves while cells are run: runs of that time are repeated after a
+crash."""
 
 _SAVE_AGAIN_S: Final = 0.5
-"""How soon an idle shard tries again to save what could not be saved."""
+"""How soon an idle shard tries a failed save again."""
 
 
 class Position:
@@ -94,8 +95,8 @@ class Position:
             if self._foothold is None:
                 raise
             if isinstance(error, OutcomeUnknown) and moved:
-                # It may still be saved, later: the next owner must know that such an offset
-                # is older than what is kept here.
+                # It may still be saved, later: the next owner must know that such an offset is
+                # older than the one kept here.
                 self._foothold.keep(location, failed=error)
             else:
                 self._foothold.check()
@@ -143,7 +144,7 @@ class Position:
     def saved(self, location: int) -> None:
         """The coordination has this offset: it was saved here, or with those of other shards."""
         self._note_saved(location)
-        # also behind cells of other columns, and when what kept it from being saved is over
+        # also behind cells of other columns, and when the obstacle to a save is over
         self._progress.because = f"came to {location - 1}"
         self.is_away = self._failed = False
         self._saved_at_s = time.monotonic()
@@ -166,8 +167,8 @@ class Position:
         self._saved_at_s = time.monotonic()
 
     def keep(self) -> None:
-        """Has the datastore know how far this run has come, whatever the coordination holds, unless
-        another worker has begun on the shard."""
+        """Writes this run's location to the datastore, whether the coordination has it or not,
+        unless another worker has begun on the shard."""
         if self._foothold is not None:
             with suppress(StaleWriter):
                 self._foothold.keep(self._progress.location)
@@ -183,7 +184,7 @@ class Position:
                 self._foothold.saved(location)
 
     def _keep_unless_overtaken(self) -> None:
-        """A claim may be void before its new owner has begun, who then need not run these cells
-        again."""
+        """A claim may be void before its new owner has begun. Then that one need not run these
+        cells again."""
         with suppress(CellfeedError):
             self.keep()

@@ -13,13 +13,14 @@ shard is given back. Crash points:
 
 **Batches.** A batch that still fails after its tries is halved, and each half tried once, down to
 single cells, which get all their tries: so the ones that fail are found and parked, and the others
-run. The offset follows half by half, so a crash in between runs what was not saved again, whole.
+run. The offset follows half by half, so after a crash in between unsaved cells run again as whole
+batches.
 
 **Order by row key.** A cell whose row key has a parked cell is parked as well, unrun
 (``parking.py``, ``parked_retry.py``).
 
 **Sweeps.** While nothing is amiss, the cells of a shard that keeps up with its log may be run
-together with those of others (``sweep.py``): the run then says what is next, and moves when the
+together with those of others (``sweep.py``): the run then names its next cells, and moves when the
 sweep says so. A run's first chunk is its own, and so is the next one after anything that went
 wrong.
 """
@@ -148,12 +149,12 @@ class ShardRun:
         self.progress.because = f"came to {location - 1}"
 
     def leave_sweep(self) -> None:
-        """Has the next chunk run by itself, whatever the sweep that it was in came to."""
+        """Runs the next chunk outside the sweep, after any result of its sweep."""
         self._is_outside_sweep = True
 
     @property
     def position(self) -> Position:
-        """Where it is, and what is saved of it."""
+        """Its position, and the saved one."""
         return self._position
 
     # --- at the end -------------------------------------------------------------------------------
@@ -163,8 +164,8 @@ class ShardRun:
         self._position.save()
 
     def keep(self) -> None:
-        """Has the datastore know how far this run has come, whatever the coordination holds, unless
-        another worker has begun on the shard."""
+        """Writes this run's location to the datastore, whether the coordination has it or not,
+        unless another worker has begun on the shard."""
         self._position.keep()
 
     def retry_parked(self, only_asked: bool) -> int:

@@ -6,9 +6,9 @@ each cell would cost several times the work itself. A sweep goes over all shards
 (:attr:`ShardRun.is_live`): a few cells to go at most, and nothing amiss. For triggers that can do
 that (:attr:`Trigger.together`).
 
-A sweep is only a short cut. It moves a shard only when the cells before its new place are
-done, and **where anything goes wrong, it moves none**: each of its shards has its next chunk to
-itself, which tries, waits, halves, parks and tells as ever. Then it is live again. Crash points:
+A sweep is only a short cut. It moves a shard only when the cells before its new place are done, and
+**where anything goes wrong, it moves none**: each of its shards has its next chunk to itself, which
+tries, waits, halves, parks and reports as ever. Then it is live again. Crash points:
 
     before or in the call         the offsets are before the cells: they run again
     after it, before the save     the same: at least once
@@ -112,8 +112,8 @@ class Sweep:
         return wanted
 
     def _save(self, runs: Sequence[ShardRun]) -> None:
-        """Of all runs together when one of them is due: a commit costs the same whatever it
-        carries."""
+        """Of all runs together when one of them is due: a commit of many offsets costs the same as
+        one of a few."""
         if not any(run.position.is_due(lazily=True) for run in runs):
             return
         moved = [run for run in runs if not run.position.is_saved]
@@ -133,8 +133,8 @@ class Sweep:
         except Unavailable as error:
             for run in moved:
                 with suppress(CellfeedError):
-                    # whatever it is, the run meets it again when it saves by itself, before
-                    # anything else
+                    # the run meets any such error again when it saves by itself, before anything
+                    # else
                     run.position.not_saved(run.progress.location, {}, error)
             raise
         for run in moved:

@@ -3,7 +3,7 @@
 In this order, each step after the one before is done for all shards together:
 
 1. where the group begins is settled (``start.py``), for shards that nobody has begun;
-2. who holds the shards' claims is looked at. An owner that the next step overtakes has not given
+2. the owners of the shards' claims are read. An owner that the next step overtakes has not given
    its shard back: it died, or lost touch. Cells may have been under way there, so those that can
    have been are run with their tries on record (``recorded_attempts.py``);
 3. the shards are claimed, and their offsets read under the claims;
@@ -46,8 +46,8 @@ declare("start.before_first_offsets", "start.after_first_offsets")
 
 
 class TakeOver:
-    """What a worker needs to begin on shards of one trigger. Raises InvalidRequest for a start that
-    this datastore cannot have."""
+    """Takes shards of one trigger over for a worker. Raises InvalidRequest for a start that this
+    datastore cannot have."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Leases of members in the store's state table: they are written, renewed, watched and forgotten
-here.
+"""Writes, renews, watches and forgets leases of members in the store's state table.
 
 :mod:`cellfeed.bridge.coordination.watched_leases` judges whether one lives. A lease is written
 under its member's entry: of two processes of one name only the later session renews its lease.

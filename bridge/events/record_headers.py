@@ -31,7 +31,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 class SharedHeaders:
     """The headers beside the added_id: many cells have them in common, so they are made once for
-    each column, ref key and leader epoch. ``more``: behind it, in every record. Safe to use from
+    each column, ref key and leader epoch. ``more``: behind them, in every record. Safe to use from
     several threads."""
 
     def __init__(self, more: Headers) -> None:

@@ -76,7 +76,7 @@ TOPIC_LOOK_S: Final = 30.0
 cluster."""
 
 REFUSED_LOOK_S: Final = 5.0
-"""How often a unit that stands still checks whether its cause has been mended."""
+"""How often a unit that stands still checks whether the cause has been mended."""
 
 SAVE_EVERY_S: Final = 0.3
 """Longest time between a commit in Kafka and the group's offset that follows it. The offset is a

@@ -5,7 +5,8 @@ never overtake each other; clients open a second connection for requests that mu
 reading ahead (:mod:`cellfeed.bridge.gateway.wire.request_queue`) a connection notices at once that
 its peer went away while its fetch waits.
 
-Garbage, half a frame, a lying count or silence of a peer costs at most this connection.
+Anything a peer sends (garbage, half a frame, a lying count, nothing at all) costs at most this
+connection.
 """
 
 from __future__ import annotations

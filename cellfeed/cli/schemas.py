@@ -272,8 +272,8 @@ def _cells_of(datastore: Datastore, column: str) -> Iterator[tuple[int, StoredCe
 
 
 def _wait_until_heard(datastore: Datastore) -> None:
-    """Waits until gateways know the newest version: an older one still leaves its cells out, and
-    readers that pass them there would not be named."""
+    """Waits until gateways know the newest version. A gateway without it still leaves its cells
+    out, and readers that pass them there would not be named."""
     newest_us = max(
         (
             version.at_us

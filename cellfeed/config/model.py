@@ -86,7 +86,7 @@ class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
     when it is made (``0-2047``), evenly divided without.
 
     ``semi_sync``: a commit is acknowledged when a minion has received it. ``failover``: whether the
-    operator or a worker promotes a minion when the master is gone.
+    operator or the failover process promotes a minion when the master is gone.
     """
 
     name: ProcessName

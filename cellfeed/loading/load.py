@@ -70,8 +70,7 @@ def load_cells(
     """Puts a stream of cells and counts the outcomes, in the order of the lines.
 
     ``max_errors``: after more errors than these no further batch is put, and the load waits for
-    those under way. ``report``: receives the counts, for a caller that wants the counts of a load
-    that raises.
+    those under way. ``report``: receives the counts, also of a load that raises.
     """
     report = LoadReport() if report is None else report
     under_way: deque[_Batch] = deque()

@@ -1,7 +1,7 @@
 """DescribeConfigs (key 32), versions 1–4: the settings that hold for a topic here, in Kafka's own
 names; and the broker's advertised address. Groups have no settings here: of each the list is empty.
 
-A topic's log is never deleted or compacted and takes no writes, unlike with a broker's defaults. A
+A topic's log is never deleted or compacted and takes no writes: a broker's defaults do not count. A
 topic that shows only the newest cell of each row and column at first says ``compact``: a tool must
 not take it for all that was ever written. It differs from Kafka's compaction in two ways. The
 newest cell has the highest ref key; it need not be the last in the log. It is the newest of a row
@@ -12,7 +12,7 @@ them: AlterConfigs refuses. MirrorMaker carries over settings that are not read-
 ``retention.ms=-1`` above all; without it a mirror deletes old history after a week.
 
 Settings that differ from Kafka's own defaults are reported as set for the topic, the rest as
-defaults: tools show set ones (``kafka-configs.sh``, Kafdrop), or mark it.
+defaults: tools show set ones (``kafka-configs.sh``, Kafdrop), or mark them.
 """
 
 from __future__ import annotations

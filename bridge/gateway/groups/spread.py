@@ -28,8 +28,8 @@ def slot_of(group_id: str) -> int:
 
 
 def spread(what: str, count: int, nodes: Collection[int]) -> tuple[int, ...]:
-    """The node of each of ``count`` things, hashed by the name ``what``; none has more than ``count
-    / nodes``, rounded up. Empty without nodes."""
+    """The node of each of ``count`` things, hashed by the name ``what``. A node gets at most
+    ``count / nodes`` of them, rounded up. Empty without nodes."""
     if not nodes:
         return ()
     if len(nodes) == 1:

@@ -101,7 +101,7 @@ release-check: setup ## Build what is committed, check both archives, install an
 	$(BIN)/python -m tests.release_check
 
 lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
-	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev --group docs --python-version 3.11 pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev --extra all --group docs --python-version 3.11 pyproject.toml -o requirements.lock
 
 clean: ## Remove the environment and what runs left behind
 	rm -rf $(VENV) run demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,7 +20,7 @@ from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.version import IndexVersion
 from tests.support.waiting import wait_until
 

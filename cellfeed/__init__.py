@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from cellfeed.extras import missing_extra
+
 if TYPE_CHECKING:
     from cellfeed.bridge.triggers.program import trigger
     from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
@@ -61,5 +63,10 @@ def connect(
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if (sentence := missing_extra(error)) is None:
+                raise
+            raise ImportError(f"cellfeed.{name}: {sentence}", name=error.name) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,4 +19,5 @@ def _in_child() -> None:
     generation += 1
 
 
-os.register_at_fork(after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_in_child)

@@ -58,7 +58,7 @@ def _works(version: str, wheel: Path, place: Path) -> bool:
     binaries = environment / "bin"
     try:
         _run([python, "-m", "venv", str(environment)], place)
-        _run([str(binaries / "pip"), "install", "--quiet", str(wheel)], place)
+        _run([str(binaries / "pip"), "install", "--quiet", f"{wheel}[all]"], place)
         _run([str(binaries / "cellfeed"), "--version"], empty)
         _run([str(binaries / "cellfeed"), "demo"], empty)
     except subprocess.SubprocessError as error:

@@ -4,7 +4,7 @@ below them a second time.
     groups     triggers, consumer groups of gateways and exports, by the offsets that are kept
                outside of the datastore (ZooKeeper). Offsets that are kept in
                the datastore come back with the backup, and are never ahead of it
-    exports    the last record of each partition in the Kafka cluster
+    exports    the last record of each partition in the Kafka cluster (``export_readers.py``)
     warehouse  the tables of the configuration (by the caller: they are above this layer)
     backup     later backups of the datastore in the same folder
                (:func:`cellfeed.store.backups.readers_ahead.backup_readers`)
@@ -17,17 +17,9 @@ known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
-
-from confluent_kafka import KafkaException
 
 from cellfeed.bridge.coordination.contract import CommittedOffset, Offsets
-from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.kafka_clients import consumer_of
-from cellfeed.bridge.export.limits import METADATA_S
-from cellfeed.bridge.export.tails import read_tails
 from cellfeed.store.backups.manifest import Reader
-from cellfeed.store.errors import Unavailable
 
 
 def group_readers(offsets: Offsets | None, shards: int) -> list[Reader]:
@@ -40,31 +32,6 @@ def group_readers(offsets: Offsets | None, shards: int) -> list[Reader]:
         for group in offsets.groups()
         for (topic, shard), committed in offsets.fetch_offsets(group).items()
         if shard < shards
-    ]
-
-
-def export_readers(export: Export, datastore: str, shards: int) -> list[Reader]:
-    """How far the partitions of an export are; nothing where its topic does not exist. Raises
-    Unavailable."""
-    topic = export.topic_of(datastore)
-    try:
-        with closing(consumer_of(export)) as consumer:
-            described = consumer.list_topics(topic, timeout=METADATA_S).topics[topic]
-            if described.error is not None:
-                return []
-            tails = read_tails(
-                consumer,
-                topic,
-                sorted(number for number in described.partitions if number < shards),
-            )
-    except KafkaException as error:
-        raise Unavailable(
-            f"export {export.name}: the end of its topic {topic} is not known: {error}"
-        ) from error
-    return [
-        Reader(export.name, topic, shard, tail.tail.added_id + 1, source="export")
-        for shard, tail in tails.items()
-        if tail.tail.added_id is not None
     ]
 
 

@@ -30,6 +30,9 @@ CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 _GZIP_LEVEL: Final = 6
 _GZIP_WINDOW: Final = 31
 """zlib's largest window, and 16 for gzip's head and end instead of zlib's."""
+_ARROW_NAMES: Final[Mapping[str, str]] = {"snappy": "snappy", "lz4": "lz4_raw"}
+"""Codecs that Arrow has, by its names."""
+
 _ZSTD_LEVEL: Final = 3
 """Levels as Kafka's producer takes them."""
 
@@ -61,7 +64,7 @@ def _gzip(records: bytes) -> bytes:
 
 
 def _snappy(records: bytes) -> bytes:
-    compress, parts = _arrow_codec("snappy"), [_SNAPPY_HEAD]
+    compress, parts = _arrow_codec(_ARROW_NAMES["snappy"]), [_SNAPPY_HEAD]
     for start in range(0, len(records), _SNAPPY_BLOCK_BYTES):
         block = compress(records[start : start + _SNAPPY_BLOCK_BYTES], asbytes=True)
         parts += (struct.pack(">i", len(block)), block)
@@ -69,7 +72,7 @@ def _snappy(records: bytes) -> bytes:
 
 
 def _lz4(records: bytes) -> bytes:
-    compress, parts = _arrow_codec("lz4_raw"), [_LZ4_HEAD]
+    compress, parts = _arrow_codec(_ARROW_NAMES["lz4"]), [_LZ4_HEAD]
     for start in range(0, len(records), _LZ4_BLOCK_BYTES):
         plain = records[start : start + _LZ4_BLOCK_BYTES]
         block = compress(plain, asbytes=True)
@@ -105,5 +108,8 @@ _COMPRESSIONS: Final[Mapping[str, Compression]] = {
 
 
 def compression_named(name: CompressionName) -> Compression | None:
-    """The codec that configuration calls ``name``; None for ``none``."""
+    """The codec that configuration calls ``name``; None for ``none``. Raises ModuleNotFoundError
+    where its package is not installed: a gateway reports that at its start."""
+    if name in _ARROW_NAMES:
+        _arrow_codec(_ARROW_NAMES[name])
     return None if name == "none" else _COMPRESSIONS[name]

@@ -29,7 +29,7 @@ from cellfeed.cli.instance import (
 from cellfeed.cli.output import JsonOption, cell_as_json, console, print_json, progress_bar
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.indexes.catalog import BUILDING, VersionRecord
-from cellfeed.store.indexes.definition import load_definition
+from cellfeed.store.indexes.definition_file import load_definition
 
 app = typer.Typer(
     no_args_is_help=True, help="Secondary indexes: find rows by the fields of their cells."

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cellfeed.cli.summaries import SUMMARIES
+from cellfeed.extras import missing_extra
 from cellfeed.store.errors import CellfeedError, InvalidRequest
 
 _VERBS: Final = {
@@ -150,6 +151,11 @@ def main() -> None:
         command_line(sys.argv[1] if len(sys.argv) > 1 else None)()
     except CellfeedError as error:
         _end(error)
+    except ModuleNotFoundError as error:
+        sentence = missing_extra(error)
+        if sentence is None:
+            raise
+        _end(InvalidRequest(sentence))
     except BrokenPipeError:
         sys.exit(1)  # the reader of our output has gone
     except _WRONG_PATH as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from cellfeed.bridge.backups.readers import export_readers
 from cellfeed.config.model import Config
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.run_dir import RunDir
@@ -26,8 +25,10 @@ class ReadersAhead(StrEnum):
 
 
 def readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
-    found = []
+    found: list[Reader] = []
     for export in config.exports:
+        from cellfeed.bridge.backups.export_readers import export_readers  # an extra of its own
+
         found += export_readers(export, config.datastore.name, config.datastore.shards)
     for warehouse in config.warehouses:
         try:

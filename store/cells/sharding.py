@@ -43,9 +43,10 @@ def shards_of(row_keys: Sequence[bytes], shards: int) -> list[int]:
     """:func:`shard_of` for many keys at once."""
     if len(row_keys) < _VECTOR_FROM:
         return [shard_of(row_key, shards) for row_key in row_keys]
-    # a tenth of a second at the start of each program, for those who put many cells at once only
-    import numpy
-
+    try:
+        import numpy  # a tenth of a second, for programs alone that put many cells at once
+    except ModuleNotFoundError:  # a client is installed without it
+        return [shard_of(row_key, shards) for row_key in row_keys]
     digits = numpy.frombuffer(b"".join(row_keys).hex().encode(), dtype=numpy.uint8).reshape(
         len(row_keys), 32
     )

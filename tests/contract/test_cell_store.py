@@ -1,22 +1,19 @@
 """The calls of a datastore (:mod:`cellfeed.store.api`): one suite, in process and over HTTP, over
-both engines."""
+both engines. It imports only the client, so that it runs where nothing else is installed
+(``tests/integration/cli/test_client_alone.py``)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from cellfeed.store.api import CellStore, ErasedRow, ReadFrom
 from cellfeed.store.cells.cell import ERASED_COLUMN, Outcome
-from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Replica
-from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.errors import (
     BodyTooLarge,
     CellConflict,
@@ -30,7 +27,6 @@ from cellfeed.store.errors import (
     Trimmed,
     UnknownShard,
 )
-from cellfeed.store.http.client import Client
 from cellfeed.store.limits import (
     BATCH_CELLS_MAX,
     BODY_BYTES_MAX,
@@ -38,47 +34,9 @@ from cellfeed.store.limits import (
     READ_KEYS_MAX,
     SCAN_CELLS_MAX,
 )
-from tests.support import local_mariadb
-from tests.support.client_in_loop import ClientInLoop
-from tests.support.worker_thread import worker_thread
 
-
-@pytest.fixture(scope="module", params=["sqlite", "mysql"])
-def datastore(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Datastore]:
-    if request.param == "mysql":
-        server = request.getfixturevalue("mariadb_server")
-        local_mariadb.drop_all_databases(server)
-        opened = Datastore(MySqlEngine(MySqlServer(server.url), "trips", 16, create=True))
-    else:
-        opened = Datastore.open_embedded(tmp_path_factory.mktemp("store"), "trips", 16)
-    with opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def client(datastore: Datastore) -> Iterator[Client]:
-    with worker_thread(datastore) as url, Client(url, "trips") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def client_in_loop(datastore: Datastore) -> Iterator[ClientInLoop]:
-    with worker_thread(datastore) as url, ClientInLoop(url, "trips") as opened:
-        yield opened
-
-
-@pytest.fixture(params=["datastore", "client", "client_in_loop"])
-def store(request: pytest.FixtureRequest, datastore: Datastore) -> CellStore:
-    found: CellStore = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture(params=["client", "client_in_loop"])
-def remote(request: pytest.FixtureRequest, datastore: Datastore) -> CellStore:
-    found: CellStore = request.getfixturevalue(request.param)
-    return found
+if TYPE_CHECKING:
+    from cellfeed.store.datastore import Datastore
 
 
 @pytest.fixture

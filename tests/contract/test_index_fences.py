@@ -34,7 +34,7 @@ from cellfeed.store.failpoints import (
     unwatch_failpoint,
     watch_failpoint,
 )
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.version import IndexVersion

@@ -33,7 +33,7 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import StaleView
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.version import IndexVersion, RowView

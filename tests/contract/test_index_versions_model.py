@@ -49,7 +49,8 @@ from cellfeed.store.failpoints import (
     watch_failpoint,
 )
 from cellfeed.store.indexes.catalog import VersionRecord
-from cellfeed.store.indexes.definition import IndexDefinition, parse_definition
+from cellfeed.store.indexes.definition import IndexDefinition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.values import decode

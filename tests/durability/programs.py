@@ -33,7 +33,7 @@ from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.sqlite import checkpoints
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.rides import ride, rides, row_of

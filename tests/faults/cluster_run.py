@@ -24,7 +24,7 @@ from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import Unavailable
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.limits import ADDED_ID_MAX
 from tests.faults.backup_faults import BACKUP_FAULTS
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until

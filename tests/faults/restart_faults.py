@@ -33,7 +33,7 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, NotFound, StorageUnavailable, Unavailable
 from cellfeed.store.indexes.catalog import VersionRecord
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.faults import general_log
 from tests.faults.cluster_faults import bring_back, kill_and_start, until
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, Tailer

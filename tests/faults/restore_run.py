@@ -34,7 +34,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.replication import is_read_only
 from cellfeed.store.engines.sqlite.open import INDEX_FILE, STATE_FILE
 from cellfeed.store.errors import CellfeedError
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.faults.cluster_faults import until
 from tests.faults.cluster_system import DATASTORE, NAMESPACE, SHARDS
 from tests.faults.identity_faults import bring_all_back

@@ -26,7 +26,7 @@ from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.store.errors import NotFound
 from cellfeed.store.http.client import Client
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.version import IndexVersion
 from cellfeed.verify.report import verify
 from cellfeed.verify.store_place import StorePlace

@@ -28,7 +28,7 @@ from cellfeed.loading.taxi import CARD, cells_of_trip, shipped_csv, trip_row_key
 from cellfeed.store.api import CellToPut
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.faults.billing_program import POISONS
 from tests.faults.invariants import Violations, check_once_per_cell, check_run_or_parked, merge
 from tests.faults.run import FaultRun

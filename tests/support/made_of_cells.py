@@ -9,7 +9,7 @@ from uuid import UUID
 
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.version import IndexVersion
 

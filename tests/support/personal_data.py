@@ -13,7 +13,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.bridge.typed.rejected_cells import note_unfit
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
 

@@ -21,7 +21,7 @@ from cellfeed.cli.main import command_line
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.indexes import Entry
 from cellfeed.store.errors import InvalidRequest
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.version import IndexVersion
 from tests.support.cli_instance import CELLFEED, ROOT

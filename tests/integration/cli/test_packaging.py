@@ -9,13 +9,13 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import cellfeed
+from tests.support.environments import install_wheel
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -100,68 +100,14 @@ sys.exit("the trigger was not called within 30 s")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sdist of a copy of what is in the tree, so that no build directory
-    is left in it."""
-    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-    names = [name for name in listed.stdout.decode().split("\0") if name]
-    for name in names or [str(path.relative_to(ROOT)) for path in _without_git()]:
-        if name.startswith(("tests/", "benchmarks/")) or not (ROOT / name).exists():
-            continue
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_symlink():
-            (source / name).symlink_to((ROOT / name).readlink())
-        elif (ROOT / name).is_file():
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(built), str(source)]
-    done = subprocess.run(
-        command, cwd=source, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next(built.glob("cellfeed-*.whl"))
-
-
-@pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment that has the wheel and nothing of the checkout; gives its directory."""
     environment = tmp_path_factory.mktemp("installed") / "venv"
-    venv.create(environment, with_pip=False, symlinks=True)
-    python = environment / "bin" / "python"
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        str(wheel),
-    ]
-    done = subprocess.run(install, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
+    site = install_wheel(wheel, environment)
     # The dependencies are this environment's. Its own editable install is not seen: a path's .pth
     # files are not followed.
-    site = (
-        environment
-        / "lib"
-        / f"python{sys.version_info.major}.{sys.version_info.minor}"
-        / "site-packages"
-    )
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return environment
-
-
-def _without_git() -> list[Path]:
-    hidden = {".venv", ".git", "build", "dist"}
-    return [
-        path
-        for path in ROOT.rglob("*")
-        if (path.is_file() or path.is_symlink()) and not hidden & set(path.relative_to(ROOT).parts)
-    ]
 
 
 @pytest.mark.xdist_group("packaging")

@@ -19,7 +19,7 @@ from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LogRange, Replica
 from cellfeed.store.errors import DataDamaged
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.support.cluster_steps import shown
 from tests.support.kept_index import index_worker, made_index
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard

@@ -25,7 +25,7 @@ from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StaleWriter, StorageUnavailable, Unavailable
 from cellfeed.store.indexes.check import IndexCheck
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.request import IndexRow
 from tests.support.cluster_steps import open_engine
 from tests.support.kept_index import caught_up, index_worker, made_index

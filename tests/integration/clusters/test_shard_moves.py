@@ -40,7 +40,7 @@ from cellfeed.store.failpoints import (
     unwatch_failpoint,
     watch_failpoint,
 )
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.version import IndexVersion
 from tests.support.kept_index import differences, index_worker, made_index
 from tests.support.mariadb_cluster import BUSY_FENCE_MAX_S, DATASTORE, SHARDS, TestCluster

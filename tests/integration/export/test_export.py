@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cellfeed.bridge.backups.readers import export_readers
+from cellfeed.bridge.backups.export_readers import export_readers
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.open import open_coordinator

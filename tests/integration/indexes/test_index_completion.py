@@ -22,7 +22,7 @@ from cellfeed.store.failpoints import (
     set_failpoint,
     watch_failpoint,
 )
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.values import encoder
 from cellfeed.store.indexes.version import IndexVersion
 from tests.support.kept_index import index_worker, made_index

@@ -15,7 +15,7 @@ import pytest
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.indexes.check import IndexCheck
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.support.kept_index import caught_up, index_worker
 
 pytestmark = pytest.mark.integration

@@ -28,7 +28,8 @@ from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_fa
 from cellfeed.store.http.client import Client
 from cellfeed.store.http.server.direct import DirectRequests
 from cellfeed.store.indexes.check import IndexCheck
-from cellfeed.store.indexes.definition import IndexDefinition, parse_definition
+from cellfeed.store.indexes.definition import IndexDefinition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.version import IndexVersion
 from tests.support.http_calls import call
 from tests.support.kept_index import built, caught_up, index_worker, made_index

@@ -18,7 +18,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.scrub import scrub_files
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from cellfeed.store.indexes import catalog
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.version import IndexVersion

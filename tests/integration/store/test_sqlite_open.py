@@ -33,7 +33,7 @@ from cellfeed.store.failpoints import (
     watch_failpoint,
 )
 from cellfeed.store.histories import History
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]

@@ -17,7 +17,7 @@ from cellfeed.bridge.indexes.worker import IndexWorker
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.worker import run_trigger_worker
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.limits import ADDED_ID_MAX, SHARDS_MAX, STATE_VALUE_BYTES_MAX
 from tests.support.trigger_workers import GROUP, Recorder, all_cells
 from tests.support.waiting import wait_until

@@ -22,7 +22,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LocatedCell, StateEntry
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.faults.invariants import Seen, check_reader, verdict
 from tests.faults.key_readers import INDEX_PATH, PATHS, IndexQuestion, KeyReader, look_at_all
 from tests.faults.ledger import Ledger, Put

@@ -33,7 +33,7 @@ from cellfeed.store.errors import (
     UnknownShard,
 )
 from cellfeed.store.indexes.check import IndexCheck
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.support.kept_index import caught_up, index_worker, made_index
 from tests.support.trigger_workers import COORDINATIONS, GROUP, Recorder, open_coordination, working
 from tests.support.waiting import wait_until

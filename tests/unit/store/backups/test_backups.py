@@ -54,7 +54,7 @@ from cellfeed.store.errors import (
 from cellfeed.store.failpoints import FailpointReached, passes, set_failpoint, watch_failpoint
 from cellfeed.store.histories import NO_HISTORY, History
 from cellfeed.store.indexes.catalog import BUILDING
-from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.definition_file import parse_definition
 from tests.support.rides import ride, rides
 
 SHARDS = 4

@@ -8,11 +8,8 @@ import msgspec
 import pytest
 
 from cellfeed.store.errors import InvalidRequest
-from cellfeed.store.indexes.definition import (
-    IndexDefinition,
-    load_definition,
-    parse_definition,
-)
+from cellfeed.store.indexes.definition import IndexDefinition
+from cellfeed.store.indexes.definition_file import load_definition, parse_definition
 
 GOOD = """\
 table: driver_partner_index

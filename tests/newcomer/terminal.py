@@ -76,6 +76,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",  # records are bytes
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )

@@ -48,7 +48,12 @@ def put(
         result = client.put_cell(row_key, column, ref_key, parsed)
     if as_json:
         print_json(
-            {"outcome": result.outcome.value, "shard": result.shard, "added_id": result.added_id}
+            {
+                "outcome": result.outcome.value,
+                "shard": result.shard,
+                "added_id": result.added_id,
+                "token": result.token,
+            }
         )
     else:
         console.print(

@@ -23,6 +23,7 @@ from uuid import UUID
 import msgspec
 
 from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.token import token_text
 from cellfeed.store.errors import (
     CellConflict,
     CellfeedError,
@@ -130,13 +131,16 @@ class PutResult(msgspec.Struct, frozen=True):
 
     ``shard`` is None only when the row key was not one; ``added_id`` is set for ``stored`` and
     ``exists``; ``error`` for ``conflict``, ``failed`` (definitely not written) and ``unknown`` (it
-    may have been; putting the same cell again tells).
+    may have been; putting the same cell again tells). ``token``: the place as text, to wait for it
+    (:mod:`cellfeed.store.cells.token`). It is set with ``added_id``, so a ``buffered`` cell has
+    none: it gets its place later. Put the cell again to learn it.
     """
 
     outcome: Outcome
     shard: int | None
     added_id: int | None = None
     error: CellfeedError | None = None
+    token: str | None = None
 
     @classmethod
     def of_error(cls, error: CellfeedError, shard: int | None) -> PutResult:
@@ -148,6 +152,13 @@ class PutResult(msgspec.Struct, frozen=True):
     def acknowledged(self) -> bool:
         """Whether the store answers for this cell from now on."""
         return self.outcome in (Outcome.STORED, Outcome.EXISTS, Outcome.BUFFERED)
+
+    def with_token(self, history: str) -> PutResult:
+        """Itself with the token of its place in this history, if it has a place."""
+        if self.added_id is None or self.shard is None:
+            return self
+        token = token_text(history, self.shard, self.added_id)
+        return PutResult(self.outcome, self.shard, self.added_id, self.error, token)
 
     def or_raise(self) -> PutResult:
         """Itself when acknowledged; raises its error otherwise."""

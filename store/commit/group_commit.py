@@ -244,6 +244,8 @@ class GroupCommitWriter:
                     f"the engine gave {len(results)} results for {len(cells)} cells; put the same"
                     " cells again to learn their outcome"
                 )
+            history = self._engine.history.history_id
+            results = [result.with_token(history) for result in results]
         except BaseException as error:  # the callers must hear of it, whatever it is
             self._failed(group, error)
             return

@@ -110,12 +110,13 @@ class PutsMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 class PutResultMessage(msgspec.Struct):
     """``outcome``: stored, exists, buffered, conflict, failed (nothing was written) or unknown (it
-    may have been)."""
+    may have been). ``token``: the cell's place, for ``/wait``; null where it has none (yet)."""
 
     outcome: str
     shard: int | None = None
     added_id: int | None = None
     error: ErrorMessage | None = None
+    token: str | None = None
 
 
 class PutResultsMessage(msgspec.Struct):

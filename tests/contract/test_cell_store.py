@@ -13,6 +13,7 @@ import pytest
 
 from cellfeed.store.api import CellStore, ErasedRow, ReadFrom
 from cellfeed.store.cells.cell import ERASED_COLUMN, Outcome
+from cellfeed.store.cells.token import Token
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import (
     BodyTooLarge,
@@ -113,6 +114,19 @@ def test_a_put_again_with_the_same_body_exists_with_the_same_id(
         first.shard,
         first.added_id,
     )
+
+
+def test_a_result_has_the_token_of_the_cells_place(store: CellStore, row: UUID) -> None:
+    stored = store.put_cell(row, "BASE", 1, {"a": 1})
+    again, conflict, other = store.put_cells(
+        [(row, "BASE", 1, {"a": 1}), (row, "BASE", 1, {"a": 2}), (row, "BASE", 2, {})]
+    )
+
+    assert stored.token is not None
+    assert stored.token.partition(":")[2] == f"{stored.shard}.{stored.added_id}"
+    assert again.token == stored.token
+    assert conflict.token is None
+    assert str(Token.of([stored, again, other])) == f"{stored.token}-{other.added_id}"
 
 
 def test_another_body_for_the_same_key_is_a_conflict(store: CellStore, row: UUID) -> None:

@@ -139,4 +139,10 @@ def put_result(message: PutResultMessage) -> PutResult:
             f"a worker answered the outcome {ascii(message.outcome)[:80]}, which this client does"
             " not know"
         ) from None
-    return PutResult(outcome, message.shard, message.added_id, error or None)
+    place = f":{message.shard}.{message.added_id}"
+    if message.token is not None and not message.token.endswith(place):
+        raise OutcomeUnknown(
+            f"a worker answered a put at {place[1:]} with the token"
+            f" {ascii(message.token)[:80]}; put the same cell again to learn more"
+        )
+    return PutResult(outcome, message.shard, message.added_id, error or None, message.token)

@@ -18,6 +18,7 @@ from cellfeed.store.commit.group_commit import GroupCommitWriter
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached
+from cellfeed.store.histories import NO_HISTORY
 from cellfeed.store.limits import BATCH_CELLS_MAX
 
 
@@ -25,6 +26,7 @@ class GatedEngine:
     """Commits when the gate is open and remembers each group."""
 
     datastore = "trips"
+    history = NO_HISTORY
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -15,6 +15,7 @@ from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.commit.per_cluster import Writers
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
+from cellfeed.store.histories import NO_HISTORY
 
 SHARDS = 2
 
@@ -22,7 +23,7 @@ SHARDS = 2
 class TwoGroups:
     """Each shard is a group of its own, which fails as the test says."""
 
-    datastore, shards = "trips", SHARDS
+    datastore, shards, history = "trips", SHARDS, NO_HISTORY
 
     def __init__(self) -> None:
         self.fails: dict[int, BaseException] = {}

@@ -27,7 +27,7 @@ class Parameters:
         self.values: list[Encoded] = list(given)
 
     def add(self, value: Encoded) -> str:
-        """What stands for the value."""
+        """The placeholder of the value in the SQL."""
         self.values.append(value)
         return f"?{len(self.values)}"
 
@@ -50,7 +50,7 @@ def columns_of(table: IndexTable) -> list[str]:
 
 
 def values_of(entry: Entry) -> Iterator[Encoded | None]:
-    """What :func:`columns_of` names."""
+    """The values of the columns that :func:`columns_of` names."""
     yield entry.row_key
     yield int(entry.live)
     yield from entry.refs
@@ -81,7 +81,8 @@ def _selected(table: IndexTable) -> list[str]:
 
 
 def select_sql(table: IndexTable, source: str, wanted: EntrySelect, in_sql: InSql) -> str:
-    """One :class:`EntrySelect`. ``source``: the table, and what keeps it to the shard."""
+    """One :class:`EntrySelect`. ``source``: the table, and the condition that keeps it to the
+    shard."""
     conditions = [
         f"f0 = {in_sql(wanted.value)}",
         "live = 1",
@@ -131,7 +132,7 @@ def _after(
 
 
 def walk_condition(after: tuple[Encoded, bytes] | None) -> str:
-    """What lies behind a place, in the order of places."""
+    """The condition for entries behind a place, in the order of places."""
     if after is None:
         return "1 = 1"
     value, row_key = map(literal, after)
@@ -139,8 +140,8 @@ def walk_condition(after: tuple[Encoded, bytes] | None) -> str:
 
 
 def exact_condition(table: IndexTable, entry: Entry, same: str) -> str:
-    """That a row is this entry. ``same`` compares as equal what is both missing: the engines have
-    different words for it."""
+    """That a row is this entry. ``same`` is the operator that takes two NULLs for equal: the
+    engines have different words for it."""
     return " AND ".join(
         f"{column} {same} {literal(value)}"
         for column, value in zip(columns_of(table), values_of(entry), strict=True)

@@ -27,7 +27,7 @@ class BufferedCell:
 
 @dataclass(frozen=True, slots=True)
 class BufferCount:
-    """What a buffer table holds for one owner, a line of the ledger."""
+    """The cells of a buffer table for one owner, a line of the ledger."""
 
     owner: str
     cells: int
@@ -64,7 +64,7 @@ class BufferTable(Protocol):
         ...
 
     def remove_row(self, owner: str, row_key: bytes) -> None:
-        """Removes whatever waits of a row that was erased, accepted or not."""
+        """Removes every waiting cell of a row that was erased, accepted or not."""
         ...
 
     def mark_conflict(self, buffer_id: int, reason: str) -> None: ...

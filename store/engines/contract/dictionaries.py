@@ -1,4 +1,4 @@
-"""Dictionaries in a storage, beside the cells: what every engine promises.
+"""Dictionaries in a storage, beside the cells: the promises of every engine.
 
     C1  ``add`` returns when the content is on every storage of the datastore, and would be there
         after a promotion. It may be called again. A content whose id another one has is refused.
@@ -33,8 +33,8 @@ from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.errors import CellfeedError, DictionaryLost, StorageUnavailable, Unavailable
 
 REFRESH_S: Final = 5.0
-"""How old what a put knows of dictionaries in use may be, in seconds: a small table is read that
-often, and another process's dictionary taken this soon."""
+"""Longest time for which puts use dictionaries that they have read, in seconds: a small table is
+read that often, and another process's dictionary taken this soon."""
 
 _log = logging.getLogger("cellfeed.dictionaries")
 
@@ -89,8 +89,8 @@ class DictionaryStore(Protocol):
         ...
 
     def current(self) -> dict[str, Turn]:
-        """By column name what puts take now, as the master says; only those whose content is
-        there."""
+        """The turn that puts take now, by column name, as the master says; only those whose content
+        is there."""
         ...
 
     def count(self) -> int:
@@ -111,7 +111,7 @@ class DictionaryStore(Protocol):
 
     def stop_using(self, dictionary_id: int) -> Stopped:
         """Takes its turns away: a put that gets its locks after this takes another dictionary, or
-        none. Returns what :meth:`take_away` needs."""
+        none. Returns the argument of :meth:`take_away`."""
         ...
 
     def take_away(self, dictionary_id: int, stopped: Stopped) -> None:
@@ -120,8 +120,8 @@ class DictionaryStore(Protocol):
         ...
 
     def complete(self) -> None:
-        """Brings what one storage has to the others: what a kill between them, or a storage that
-        came later, has left to do."""
+        """Brings the dictionaries of one storage to the others: completes a change that a kill has
+        cut off, and fills a storage that joined later."""
         ...
 
 
@@ -129,8 +129,8 @@ class DictionaryTable(DictionaryStore, Protocol):
     """The dictionaries on one storage."""
 
     def restore(self, dictionary: Dictionary) -> None:
-        """Writes a content that was lost here, in place of what is there, on this storage alone:
-        other nodes of its cluster are looked at by themselves."""
+        """Writes a content that was lost or damaged on this storage, and on this one alone: other
+        nodes of its cluster are looked at by themselves."""
         ...
 
     def check(self) -> None:
@@ -154,7 +154,7 @@ class NodeDictionaryTable(DictionaryTable, Protocol):
 
 
 class _Read(NamedTuple):
-    """What was in use, as read under an epoch, and when."""
+    """The dictionaries in use, as read under an epoch, and when."""
 
     epoch: int | None
     at_s: float
@@ -162,7 +162,7 @@ class _Read(NamedTuple):
 
 
 class DictionariesOfPuts:
-    """What puts to one storage take (C3). Any number of threads."""
+    """The dictionaries that puts to one storage take (C3). Any number of threads."""
 
     def __init__(
         self, table: DictionaryTable, clock_s: Callable[[], float] = time.monotonic
@@ -184,7 +184,7 @@ class DictionariesOfPuts:
         return last.in_use
 
     def forget(self) -> None:
-        """Has the next put read what is in use: one of them was retired."""
+        """Makes the next put read the dictionaries in use: one of them was retired."""
         with self._lock:
             self._last = None
 
@@ -215,8 +215,8 @@ class DictionariesOfPuts:
 def with_turns(
     found: Mapping[int, KeptDictionary], turns: Iterable[tuple[int, str, bytes, int]]
 ) -> list[KeptDictionary]:
-    """The contents found, by id, together with the ``(id, column name, SHA-256, turn)`` of what was
-    put to use: a turn tells what its content has to be."""
+    """The contents found, by id, with the turns ``(id, column name, SHA-256, turn)`` of
+    dictionaries that were put to use: a turn names the SHA-256 that its content must have."""
     by_turn: dict[int, list[tuple[int, str, bytes, int]]] = {}
     for row in turns:
         by_turn.setdefault(row[0], []).append(row)

@@ -1,4 +1,4 @@
-"""What a storage engine promises. Every engine passes ``tests/contract/test_engine.py``, which
+"""The promises of a storage engine. Every engine passes ``tests/contract/test_engine.py``, which
 cites these numbers.
 
 Writing
@@ -25,7 +25,7 @@ Reading
     E8  ``heads`` gives every shard's log start, watermark, next added_id and leader epoch from one
         consistent look.
     E28 ``heads_since`` gives the head of every shard whose head differs from the one at the look
-        that gave the mark; without a mark, of every shard. What any process committed before the
+        that gave the mark; without a mark, of every shard. Every commit of any process before the
         call began is in it. A commit during a look may be in two answers, never in none.
     E9  ``locate`` finds the first added_id at or after a moment (the end of the log when there is
         none).
@@ -48,8 +48,8 @@ Moving
         ``created_at``, log start, next id, and its index entries. The leader epoch rises. No kill,
         pause or promotion makes two storages take its puts at the same moment.
     E19 A call about a shard that moves waits for it, or raises ShardMoving (nothing written). A
-        storage that the shard has left never answers it. A reader sees after the move what it saw
-        before: no watermark, log start or leader epoch falls.
+        storage that the shard has left never answers it. After the move a reader still sees all
+        that it saw before: no watermark, log start or leader epoch falls.
 Trimming
     E15 ``trim`` raises a shard's log start and deletes the cells below it, in one transaction a
         step. So at every moment the log is there from its start on, without a gap. The start never
@@ -188,7 +188,7 @@ class Engine(Protocol):
 
     @property
     def dictionaries(self) -> DictionaryStore:
-        """What bodies of codec 3 were encoded with."""
+        """The dictionaries of bodies of codec 3."""
         ...
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
@@ -248,14 +248,15 @@ class Engine(Protocol):
         ...
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
-        """By shard the leader epoch and the next added_id, as its master tells them after the call
-        began: every cell that was acknowledged before is below. A shard is left out while its
+        """By shard the leader epoch and the next added_id, as its master reports them after the
+        call began: every cell that was acknowledged before is below. A shard is left out while its
         master cannot be asked, or another one may have been promoted."""
         ...
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
-        """By shard the id from which on nothing may be trimmed now: at most the watermark, and what
-        every minion has. Raises StorageUnavailable while that is not known."""
+        """By shard the id from which on nothing may be trimmed now: at most the watermark, and at
+        most the end that every minion has reached. Raises StorageUnavailable while that is not
+        known."""
         ...
 
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:

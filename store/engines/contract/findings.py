@@ -1,4 +1,4 @@
-"""Findings of a check: what is wrong, where, with which cells."""
+"""Findings of a check: the fault, its place and its cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnCells = Callable[[int], None]
 @dataclass(frozen=True, slots=True)
 class Finding:
     """``place``: the file, or ``cluster/node``. ``shard`` and ``ids`` where it concerns cells.
-    ``mended``: what a repair replaced; empty when nothing was."""
+    ``mended``: the damaged value that a repair replaced; empty when nothing was."""
 
     kind: Kind
     place: str
@@ -76,7 +76,7 @@ class Findings:
             self.found.append(Finding(kind, place, text, shard, ids))
 
     def take(self, other: Findings) -> None:
-        """Adds what another one has, of a part that was looked at beside."""
+        """Adds the findings about a part that was checked in parallel."""
         self.found += other.found
         self.cells += other.cells
         self.without_checksum += other.without_checksum

@@ -74,7 +74,7 @@ class Fences:
         return highest
 
     def raise_(self, shards: Sequence[int]) -> dict[int, int]:
-        """A new number for each shard, once the cells are gone; what the remover writes under.
+        """A new number for each shard, once the cells are gone; the remover's writes carry it.
         Raises Unavailable: then it is repeated."""
         found = [storage.fence_numbers(shards) for storage in self._storages]
         numbers = {

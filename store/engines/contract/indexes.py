@@ -1,5 +1,5 @@
-"""What an engine keeps for secondary indexes: a table per index version and shard, of entries that
-are merged, never overwritten.
+"""The index tables of an engine: a table per index version and shard, of entries that are merged,
+never overwritten.
 
 An entry stands under ``(shard value, row key)`` in the shard of the shard value. It is a set of
 registers, one for each column of cells that the index takes fields from: the ref key of a cell, and
@@ -15,13 +15,13 @@ never was here, as of that ref key.
         OutcomeUnknown when that is not known: then the call is repeated.
     X3  ``latest_before`` and ``cells_between`` read of a node that has the whole log below the
         location given, and from which all has gone that had gone when the fence had the number
-        given; or they raise StorageUnavailable. So what a node lacks is never taken for what is not
-        there, nor the other way round.
+        given; or they raise StorageUnavailable. So a cell that a node lacks is never
+        taken for one that is gone, nor the other way round.
     X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come
         from a minion, and be behind.
     X5  ``outdated`` names every row whose newest cells on the asked node differ from
         those given.
-    X6  What is written under fences (of shards of the log, not of the entries') is there only if
+    X6  A write under fences (of shards of the log, not of the entries') is there only if
         none of them was raised before the commit: StaleView is raised otherwise, and nothing was
         written. A raise waits for such writes that are under way. See
         :mod:`cellfeed.store.engines.contract.index_fences`.
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
 
     @property
     def place(self) -> tuple[Encoded, bytes]:
-        """What names the entry in its table."""
+        """The key of the entry in its table."""
         return cast("Encoded", self.values[0]), self.row_key
 
 
@@ -148,9 +148,9 @@ class IndexStore(Protocol):
         ...
 
     def complete(self, table: IndexTable) -> None:
-        """Adds what makes queries by other fields than the first fast, once a build has all
-        entries. Answers are the same without it. Done again it changes nothing. Raises
-        StorageUnavailable: then it is repeated."""
+        """Builds the secondary keys, once a build has all entries: they make queries by other
+        fields than the first fast. Answers are the same without it. Done again it
+        changes nothing. Raises StorageUnavailable: then it is repeated."""
         ...
 
     def drop(self, table: IndexTable) -> frozenset[int]:

@@ -1,8 +1,8 @@
 """The cells of one shard on one storage, looked at in the order of their ids.
 
 Pieces whose checksums fit come as cells, and are looked at together. A piece with damage in it
-comes as rows, one by one: each is named, or is well. What cannot be read at all is named by its
-ids.
+comes as rows, one by one: each is named, or is well. Cells that cannot be read at all are named by
+their ids.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LogStorage(Protocol):
 
 
 class Counted(Protocol):
-    """What a storage's counters say of a shard."""
+    """A shard's counters on a storage."""
 
     @property
     def log_start(self) -> int: ...
@@ -67,7 +67,7 @@ def check_log(
     into: Findings,
     on_cells: OnCells,
 ) -> None:
-    """Adds what is wrong to ``into``. ``columns``: those that the storage says its cells have."""
+    """Adds every fault to ``into``. ``columns``: those that the storage says its cells have."""
     check, start = _LogCheck(place, shard, shards, counted, columns, into), counted.log_start
     while start < counted.next_added_id:
         ids = range(start, min(start + PIECE_CELLS, counted.next_added_id))
@@ -172,7 +172,7 @@ class _LogCheck:
         self.add_cells(well)
 
     def _damage(self, row: tuple[Any, ...]) -> str | None:
-        """What is wrong with a row as such; None when it is a cell in good order."""
+        """The fault of a row as such; None when it is a cell in good order."""
         try:
             if row[6] is None:
                 decode_body(row[5])  # its frame has a checksum of the body

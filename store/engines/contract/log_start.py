@@ -20,7 +20,7 @@ from cellfeed.store.limits import TRIM_STEP_BYTES
 def check_scan(
     shard: int, location: int, found: Sequence[StoredCell], log_start: Callable[[], int]
 ) -> None:
-    """Raises Trimmed when the cells at the location asked for are gone. ``found``: what was read
+    """Raises Trimmed when the cells at the location asked for are gone. ``found``: the cells read
     there; ``log_start`` reads the shard's log start."""
     if (not found or found[0].added_id != location) and location < (start := log_start()):
         raise Trimmed(

@@ -15,7 +15,7 @@ bounds the bytes as well."""
 
 
 class Piece(NamedTuple):
-    """What was looked at. ``next_id``: where the next piece begins; None at the log's end.
+    """The part that was checked. ``next_id``: where the next piece begins; None at the log's end.
     ``cells``: how many, large ones counted several times."""
 
     next_id: int | None
@@ -32,7 +32,7 @@ class InPieces(Protocol):
         ...
 
     def begin(self, into: Findings) -> list[int]:
-        """Looks at what is small, and names the shards that the place has."""
+        """Checks the small tables, and names the shards that the place has."""
         ...
 
     def check(self, shard: int, first: int, cells: int, into: Findings) -> Piece:
@@ -44,8 +44,8 @@ class InPieces(Protocol):
 def piece_of(
     head: Head, first: int, cells: int, lengths: Iterable[tuple[int, int]]
 ) -> tuple[Head, Piece]:
-    """The ends of a piece of a log, and what it costs. ``lengths``: ids of the cells from ``first``
-    on, with the stored bytes of their bodies."""
+    """The ends of a piece of a log, and the piece. ``lengths``: ids of the cells from ``first`` on,
+    with the stored bytes of their bodies."""
     count, after = 0, head.next_added_id
     for added_id, body_bytes in lengths:
         count += 1 + body_bytes // UNIT_BYTES

@@ -33,8 +33,8 @@ def within_scan(
 
 
 class Page:
-    """What a read by key has taken. It is full with the cell that brings it to ``READ_BYTES_MAX``,
-    so what is not full is whole."""
+    """The cells that a read by key has taken. It is full with the cell that brings it to
+    ``READ_BYTES_MAX``, so a page that is not full is whole."""
 
     __slots__ = ("_bytes",)
 

@@ -45,8 +45,8 @@ def outcomes_before(
 
 
 def _compared(cell: NewCell, found: StoredTriple) -> PutResult:
-    """What a put of a stored triple comes to. A stored body that does not decode fails this put
-    alone (E24)."""
+    """The result of putting a triple that is stored. A stored body that does not decode fails this
+    put alone (E24)."""
     try:
         stored = decode_body(found.body)
     except (DataDamaged, ProtectData) as error:
@@ -75,7 +75,8 @@ def without_erased(
     known: Sequence[PutResult | int | None],
     erased: Collection[bytes],
 ) -> list[PutResult | int | None]:
-    """``known``, with every cell of an erased row refused, whatever else it would come to."""
+    """``known``, with every cell of an erased row refused: erasure takes precedence over any other
+    result."""
     return [
         refused_as_erased(cell, shard) if cell.row_key in erased else before
         for cell, shard, before in zip(cells, shards, known, strict=True)

@@ -1,5 +1,5 @@
-"""Whether a scan has found every cell that it should have: a log has no gaps (E2), so what is
-missing inside it is lost, and no shorter answer."""
+"""Whether a scan has found every cell that it should have: a log has no gaps (E2), so a missing
+cell inside it is lost, and the scan is not just shorter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def has_gap(location: int, cells: Sequence[StoredCell]) -> bool:
 
 def refuse_gap(shard: int, location: int, cells: Sequence[StoredCell], end: int, cure: str) -> None:
     """Raises DataDamaged unless every id from ``location`` up to ``end`` has a cell, or was left
-    out by a restore: then the next cell says so (E23). ``cure``: what the operator does about it.
+    out by a restore: then the next cell says so (E23). ``cure``: the step that mends it, for the
+    operator.
     """
     expected = location
     for cell in cells:

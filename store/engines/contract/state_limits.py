@@ -1,4 +1,4 @@
-"""What a write to the state table may hold, and which revisions a history may use: the same on
+"""Limits of a write to the state table, and of the revisions that a history may use: the same on
 every engine."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values that pass between an engine and those who call it
+"""The values that pass between an engine and its callers
 (:mod:`cellfeed.store.engines.contract.engine`)."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Head(NamedTuple):
     """The ends of one shard's log, as added_ids. Readers see ``log_start <= id < watermark``. No id
     at or above ``next_added_id`` has been given out; while the master is away and nobody can say,
     it is ``ADDED_ID_MAX``. ``erasures`` is another number when bodies of the shard were erased
-    since, on any node that can be read: what was kept of them must go."""
+    since, on any node that can be read: drop cached bodies then."""
 
     log_start: int
     watermark: int
@@ -33,9 +33,9 @@ class Head(NamedTuple):
 
 
 class HeadChanges(NamedTuple):
-    """What :meth:`cellfeed.store.engines.contract.engine.Engine.heads_since` found. ``heads``: the
-    heads of the shards that changed. ``mark``: for the next call; only the engine that gave it can
-    read it."""
+    """The answer of :meth:`cellfeed.store.engines.contract.engine.Engine.heads_since`. ``heads``:
+    the heads of the shards that changed. ``mark``: for the next call; only the engine that gave it
+    can read it."""
 
     heads: dict[int, Head]
     mark: object
@@ -47,9 +47,9 @@ def changed_since(before: Mapping[int, Head], heads: Mapping[int, Head]) -> dict
 
 
 class ErasedStep(NamedTuple):
-    """What one step of an erasure did. ``added_id``: of the cell that marks the erasure. ``cells``:
-    bodies taken away. ``done``: none is left. ``kept``: with the last step, unread copies that may
-    still have bodies of the row, each with the command that drops it."""
+    """The result of one step of an erasure. ``added_id``: of the cell that marks the erasure.
+    ``cells``: bodies taken away. ``done``: none is left. ``kept``: with the last step, unread
+    copies that may still have bodies of the row, each with the command that drops it."""
 
     shard: int
     added_id: int
@@ -86,9 +86,9 @@ class StateEntry:
 
 
 class WriteTerms(NamedTuple):
-    """What a write to a master relies on: the leader epoch of the role that its process believes,
-    whether that role is semi-synchronous, and the history that it belongs to (empty: one that was
-    made before histories had an identity). The master compares them with its own role."""
+    """The conditions of a write to a master: the leader epoch of the role that its process
+    believes, whether that role is semi-synchronous, and the history that it belongs to (empty: one
+    that was made before histories had an identity). The master compares them with its own role."""
 
     leader_epoch: int
     semi_sync: bool = False
@@ -104,10 +104,10 @@ class LogRange(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one node of a cluster says of itself in one answer. ``entry``: the value of the state
-    entry asked for. ``token`` differs when any counter has changed. ``heads``: the counters, or
-    None when the caller's token still holds. ``confirmed``: its commits wait for a minion, and one
-    has all of them."""
+    """The state of one node of a cluster, as its own single answer. ``entry``: the value of the
+    state entry asked for. ``token`` differs when any counter has changed. ``heads``: the counters,
+    or None when the caller's token still holds. ``confirmed``: its commits wait for a minion, and
+    one has all of them."""
 
     entry: bytes | None
     token: int

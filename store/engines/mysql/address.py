@@ -34,7 +34,7 @@ def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
         reached = urlsplit(f"//{replication}") if replication else parts
         replication_port = reached.port or 3306
     except ValueError as error:
-        # Without what was given: it may hold a password.
+        # The message leaves the URL out: it may hold a password.
         raise InvalidRequest(f"{form}: {error}") from None
     if (
         parts.scheme != "mysql"

@@ -11,7 +11,7 @@ status. A value begins with its length: one byte below 251, 251 for NULL, 252, 2
 three and eight bytes of length. (``COM_QUERY`` response, MariaDB's and MySQL's client protocol.)
 """
 
-# ruff: noqa: SLF001 - it does what PyMySQL does by itself
+# ruff: noqa: SLF001 - it does by itself the work of PyMySQL's private methods
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

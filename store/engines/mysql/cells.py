@@ -6,8 +6,8 @@ its shard is moved.
 
 Scans read rows framed: the server joins the fields of a cell, and all cells of a long scan, into
 one value, which is taken apart here. That is four times as fast as fetching rows through a
-pure-Python driver, and keeps the driver the one that installs everywhere. What the checksum covers
-is one piece of a frame.
+pure-Python driver, and keeps the driver the one that installs everywhere. The bytes that the
+checksum covers are one piece of a frame.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from cellfeed.store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 MICROSECONDS: Final = "CAST(UNIX_TIMESTAMP({0}) * 1000000 AS UNSIGNED)"
 
 KEY: Final = f"added_id, row_key, column_name, ref_key, {MICROSECONDS.format('created_at')}"
-"""What :func:`erase_bodies` takes, of a SELECT."""
+"""Columns of a SELECT for :func:`erase_bodies`."""
 
 CELL: Final = f"{KEY}, body, crc"
-"""What :func:`stored_cell` takes, of a SELECT."""
+"""Columns of a SELECT for :func:`stored_cell`."""
 
 INSERT_COLUMNS: Final = "(added_id,row_key,column_name,ref_key,body,created_at,crc)"
 """The order of :func:`row_literal`."""
@@ -53,7 +53,7 @@ _HEAD: Final = struct.Struct(">Qqqq16s")
 _NO_CRC: Final = 1 << 40
 
 _NAME_AT: Final = _HEAD.size - 8
-"""Where the column's name begins in what is summed."""
+"""Where the column's name begins in the bytes that are summed."""
 
 _added_id = itemgetter(0)
 
@@ -65,8 +65,8 @@ def _big_endian(expression: str) -> str:
 _LENGTHS: Final = (
     "LENGTH(body) << 41 | ISNULL(crc) << 40 | LENGTH(column_name) << 32 | IFNULL(crc, 0)"
 )
-"""One number for what is not summed: a body is shorter than 8 MiB, a column's name than 256
-bytes."""
+"""One number for the fields that the checksum does not cover: a body is shorter than 8 MiB, a
+column's name than 256 bytes."""
 
 FRAMED: Final = (
     f"CONCAT({_big_endian(_LENGTHS)}, {_big_endian('added_id')}, {_big_endian('ref_key')},"
@@ -88,7 +88,8 @@ def row_literal(cell: StoredCell) -> str:
 
 
 def erase_bodies(table: str, keys: Sequence[Sequence[Any]]) -> list[str]:
-    """Statements that take the bodies of these cells away, with checksums of what is left."""
+    """Statements that take the bodies of these cells away, with checksums of the cells without
+    them."""
     statements = []
     for start in range(0, len(keys), _ERASE_ROWS):
         cells = [_unchecked_cell((*key, ERASED_BODY)) for key in keys[start : start + _ERASE_ROWS]]

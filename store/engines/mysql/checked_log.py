@@ -41,7 +41,7 @@ def moment(server: MySqlServer) -> Iterator[Connection[Any]]:
 
 
 def head_of(connection: Connection[Any], layout: Layout, shard: int) -> Head | None:
-    """What the node's counter of a shard says; None where the node has none."""
+    """The ends of a shard's log by the node's counter; None where the node has none."""
     at_us = MICROSECONDS.format("last_created_at")
     fields = f"log_start, next_added_id, next_added_id, leader_epoch, {at_us}, erasures"
     rows = query(
@@ -142,8 +142,8 @@ class _NodeLog:
         return self._read(ids)
 
     def close(self) -> None:
-        """Waits for what is read ahead, and drops it: a connection answers one question after the
-        other."""
+        """Waits for the rows that are read ahead, and drops them: a connection answers one question
+        after the other."""
         if self._ahead is not None:
             wait([self._ahead[1]])
             self._ahead = None

@@ -1,12 +1,12 @@
-"""What a MySQL or MariaDB server must be set to before cells are entrusted to it, looked at
+"""The settings that a MySQL or MariaDB server must have before cells are entrusted to it, checked
 whenever an engine opens.
 
-Each rule names the variable, the value wanted, why, and what to write where. Nothing is set from
-here: a server's settings are its operator's, and one that is set at run time is lost with the next
-restart.
+Each rule names the variable, the value wanted, the reason, and the line for the configuration file.
+Nothing is set from here: a server's settings are its operator's, and one that is set at run time is
+lost with the next restart.
 
-Roles: a ``MASTER`` must take writes, a ``MINION`` must not; ``ANY`` asks only what every node of a
-cluster needs, since each may become master.
+Roles: a ``MASTER`` must take writes, a ``MINION`` must not; ``ANY`` checks only the settings that
+every node of a cluster needs, since each may become master.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ are atomic."""
 
 
 class ServerRole(StrEnum):
-    """What a server is to be in its cluster; see the module."""
+    """The role that a server is to have in its cluster; see the module."""
 
     MASTER = "master"
     MINION = "minion"
@@ -71,9 +71,9 @@ class _Rule(NamedTuple):
     why: str
     at_run_time: bool = True
     renamed: str = ""
-    """What newer servers call it."""
+    """Its name on newer servers."""
     setting: str = ""
-    """What to write in the configuration file, where that is not the value that the server
+    """The value for the configuration file, where it differs from the value that the server
     shows."""
 
     def problem(self, value: str) -> Problem:
@@ -166,8 +166,7 @@ _CELL_COLUMNS: Final = {
 
 
 def check_server(connection: Connection[Any], role: ServerRole = ServerRole.ANY) -> list[Problem]:
-    """What is wrong with the server's settings, the session's and the clock; empty when all is
-    well."""
+    """The faults in the server's settings, the session's and the clock; empty when all is well."""
     rows = query(connection, "SELECT VERSION()")
     version = str(rows[0][0])
     mariadb = "mariadb" in version.lower()
@@ -184,10 +183,10 @@ def check_server(connection: Connection[Any], role: ServerRole = ServerRole.ANY)
 
 
 def check_tables(connection: Connection[Any], layout: Layout) -> list[Problem]:
-    """What is wrong with the cell tables: one that is missing, a type, collation or key under which
+    """The faults in the cell tables: one that is missing, a type, collation or key under which
     cells that differ would be one, an engine that loses them.
 
-    A few catalogue queries whatever the number of shards.
+    It takes a few catalogue queries, for any number of shards.
     """
     shards = {
         layout.database(int(shard))
@@ -258,8 +257,7 @@ def _packet_problems(packet_bytes: int) -> list[Problem]:
 
 
 def _session_problems(connection: Connection[Any]) -> list[Problem]:
-    """A proxy or an ``init_connect`` may have changed what was asked for when the connection was
-    made."""
+    """A proxy or an ``init_connect`` may have changed settings that the connection asked for."""
     isolation = ("tx_isolation", "transaction_isolation")
     found = _variables(connection, "SESSION", [*_SESSION_CHARSETS, *isolation, "sql_log_bin"])
     fix = "let nothing between here and the server, nor its `init_connect`, change the session"
@@ -293,8 +291,8 @@ def _clock_problems(connection: Connection[Any]) -> list[Problem]:
     rows = query(connection, "SELECT UNIX_TIMESTAMP(NOW(6))")
     after_s = time.time()
     server_s = float(rows[0][0])
-    # Somewhere between asking and hearing the server looked at its clock: only what lies outside is
-    # a difference.
+    # Somewhere between asking and hearing the server looked at its clock: only a time outside that
+    # span is a difference.
     skew_s = server_s - after_s if server_s > after_s else min(0.0, server_s - before_s)
     if abs(skew_s) <= CLOCK_SKEW_MAX_S:
         return []

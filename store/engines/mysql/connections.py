@@ -36,8 +36,8 @@ lock time-out is reported as one."""
 
 CONNECT_TIMEOUT_S: Final = 3.0
 GREETING_TIMEOUT_S: Final = 5.0
-"""Longest wait for each answer while a connection is made. A server that is stopped, and whatever
-else has its port, takes connections and says nothing: no statement of anybody's is under way there
+"""Longest wait for each answer while a connection is made. A stopped server takes connections and
+says nothing, and so may any other process at its port: no statement of anybody's is under way there
 that would be worth waiting for."""
 
 LOCK_WAIT_S: Final = 10
@@ -171,7 +171,8 @@ class MySqlServer:
             )
             _leave_statements_out_of_binlog(connection)
         except Exception as error:
-            # of PyMySQL any kind, where what answers is no server or is cut off in its greeting
+            # PyMySQL raises any kind, where something else than a server answers or the greeting is
+            # cut off
             raise failed(self, error, "nothing written, no connection") from error
         connection.wait_at_most(self.timeout_s)
         if self.on_open is not None:
@@ -255,8 +256,8 @@ class _Connection(Connection):
 
 
 class _Answers(io.RawIOBase):
-    """What a server sends. Python's own reader takes a time-out of the kernel for the end of what
-    is there now."""
+    """The bytes that a server sends. Python's own reader takes a time-out of the kernel for the end
+    of the bytes that are there now."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

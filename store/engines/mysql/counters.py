@@ -31,8 +31,8 @@ _WAITS_FOR_MINIONS: Final = " AND ".join(
 )
 
 _SHARD_WEIGHT: Final = 1 << 64
-"""Of a CRC of each shard's number in the change token: a shard that has come, or gone, changes it
-whatever its counters say."""
+"""Of a CRC of each shard's number in the change token: a shard that has come, or gone, changes the
+token, also where all counters are zero."""
 
 
 class MySqlCounters:
@@ -92,8 +92,8 @@ class MySqlCounters:
         if seen is not None and joined is not None and not joined:
             return Look(entry, seen, None, confirmed)
         heads = _heads(joined)
-        # From the same rows, not from another look at them: what changes in between is found by the
-        # next look.
+        # From the same rows, not from another look at them: the next look finds a change in
+        # between.
         return Look(
             entry, sum(_weighted(shard, head) for shard, head in heads.items()), heads, confirmed
         )

@@ -1,9 +1,9 @@
-"""Digests of pieces of a table of cells, made by the server: what compares two nodes without
-reading every cell through a client.
+"""Digests of pieces of a table of cells, made by the server: they compare two nodes without reading
+every cell through a client.
 
-The digest covers what a cell is, not its checksum: a cell of an earlier version has none, and gets
-one on its way to another cluster. The checksums are summed beside it. Where two nodes have other
-ones, their rows are read and held against them.
+The digest covers the fields of a cell, not its checksum: a cell of an earlier version has none, and
+gets one on its way to another cluster. The checksums are summed beside it. Where two nodes have
+other ones, their rows are read and held against them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONTENT: Final = (
     f"CONCAT_WS(',', added_id, ref_key, {MICROSECONDS.format('created_at')}, LENGTH(column_name),"
     " LENGTH(body), CONCAT(row_key, column_name, body))"
 )
-"""All of a cell, in one way only: lengths stand before what has no fixed one."""
+"""All of a cell, in one way only: a length stands before each field without a fixed one."""
 
 _DIGEST: Final = f"SUM(CAST(CONV(LEFT(MD5({_CONTENT}), 15), 16, 10) AS UNSIGNED))"
 """A sum of 60 bits of each cell's MD5: it does not depend on the order in which the server
@@ -59,7 +59,7 @@ def raw_rows(connection: Connection[Any], table: str, ids: range) -> dict[int, S
 
 
 def is_fit(shard: int, row: Sequence[Any]) -> bool | None:
-    """Whether a row is what its checksum says; None where it has none."""
+    """Whether a row fits its checksum; None where it has none."""
     try:
         stored_cell(shard, row)
     except DataDamaged:

@@ -10,9 +10,9 @@
        all in one packet. The commit waits for a minion where a put's does.
 
 Crash points: before the COMMIT nothing was done; after it the step is there, on minions as well,
-where the bodies go with the entry. After a commit of unknown fate, the next step reads what is left
-and takes it. Puts learn of erasures from the counter that they lock anyway. They look for the entry
-only where the counter says that there are some.
+where the bodies go with the entry. After a commit of unknown fate, the next step reads the bodies
+that are left and takes them. Puts learn of erasures from the counter that they lock anyway. They
+look for the entry only where the counter says that there are some.
 """
 
 from __future__ import annotations

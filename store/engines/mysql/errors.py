@@ -1,8 +1,8 @@
-"""What an error of a MySQL server, or of the connection to it, says about the cells of a call: the
+"""How an error of a MySQL server, or of the connection to it, settles the outcome of a call: the
 one place that decides.
 
     before the COMMIT was sent      StorageUnavailable: nothing was written. The connection is
-                                    thrown away, and the server rolls back what was open on it
+                                    closed, and the server rolls back its open transaction
     answer to the COMMIT            an error by which the server says that it rolled back:
                                     StorageUnavailable
                                     any other error, or none because the connection was lost:
@@ -69,7 +69,7 @@ _DAMAGED: Final = frozenset(
 _OF_THE_ENGINE: Final = re.compile(
     rf"Got error ({_TABLE_CORRUPT}|{_INDEX_CORRUPT}|126|127|144|145|180|194)\b", re.ASCII
 )
-"""In the text of error 1030, what InnoDB says where the server has no words for it: crashed (126 to
+"""InnoDB's codes in the text of error 1030, for errors without words of the server: crashed (126 to
 145), an index is damaged (180), a file is lost (194)."""
 
 _ADVICE: Final = {

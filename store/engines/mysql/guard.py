@@ -20,8 +20,9 @@ transaction with it. Cells, trims and erasures ask in the SELECT that locks thei
 others send the guard in the packet of their statements.
 
 One thing a COMMIT may meet while it waits for a minion: somebody who switches semi-synchronous
-replication off by hand. The server then answers well what no minion has. So a second SELECT follows
-the COMMIT in its packet (:meth:`Guard.after_commit`). Where it fails, the outcome is unknown.
+replication off by hand. The server then answers well although no minion has the transaction. So a
+second SELECT follows the COMMIT in its packet (:meth:`Guard.after_commit`). Where it fails, the
+outcome is unknown.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ CONFIRMED_KEY: Final = "cluster/confirmed"
 """The state entry that a master writes to learn that a minion has its binary log."""
 
 DURABLE_SETTINGS: Final = {"sync_binlog": 1, "innodb_flush_log_at_trx_commit": 1}
-"""What a write looks for on every master. They are the operator's: nothing sets them from here."""
+"""The settings that a write checks on every master. They are the operator's: nothing sets them from
+here."""
 
 _WAITS: Final = " AND ".join(
     f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()
@@ -77,8 +79,8 @@ seconds for each try before."""
 
 
 def guard_failed(error: BaseException) -> bool:
-    """Whether a script ended at its guard, so that nothing of it was written. The same error of
-    what follows a COMMIT (:meth:`Guard.after_commit`) is none of these."""
+    """Whether a script ended at its guard, so that nothing of it was written. The same error of a
+    statement behind a COMMIT (:meth:`Guard.after_commit`) is none of these."""
     return isinstance(error, StatementFailed) and error_code(error) == ER.SUBQUERY_NO_1_ROW
 
 
@@ -142,16 +144,18 @@ class Guard:
             )
 
     def after_commit(self, terms: WriteTerms | None) -> list[str]:
-        """What a COMMIT that waits for a minion sends behind it: a SELECT that fails where nobody
-        makes it wait any more, so that it may have been answered without a minion."""
+        """Statements for the packet of a COMMIT that waits for a minion, behind it: a SELECT that
+        fails where nobody makes it wait any more, so that it may have been answered without a
+        minion."""
         if terms is None or not terms.semi_sync:
             return []
         rows = f"SELECT 1 FROM {self._meta}.state_revision UNION ALL SELECT 2 UNION ALL SELECT 3"
         return [f"SELECT IF({_WAITS}, 1, ({rows}))"]
 
     def explain(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
-        """Raises what the guard found: StorageUnavailable, StaleWriter or ProtectData, nothing
-        written. Returns where that has passed, or was mended: then the write is tried again."""
+        """Raises the error that the guard stands for: StorageUnavailable, StaleWriter or
+        ProtectData, nothing written. Returns where that has passed, or was mended: then the write
+        is tried again."""
         durable = [f"@@GLOBAL.{name} + 0" for name in DURABLE_SETTINGS]
         [(read_only, value, *found)] = query(
             connection, f"SELECT @@GLOBAL.read_only + 0, ({self._role}), {', '.join(durable)}"
@@ -224,9 +228,9 @@ class Guard:
         unless_there: bool = False,
     ) -> bool:
         """One transaction in one packet: the ``locks``, the guard, the statements, the COMMIT.
-        ``explain_more`` raises what ``more`` found. False, nothing written, where a key is there
-        already and the caller says ``unless_there``. Raises StorageUnavailable and StaleWriter
-        (nothing written), OutcomeUnknown."""
+        ``explain_more`` raises the error that ``more`` stands for. False, nothing written, where a
+        key is there already and the caller says ``unless_there``. Raises StorageUnavailable and
+        StaleWriter (nothing written), OutcomeUnknown."""
         written = []
         script = ["BEGIN", *locks, self.statement(terms, more), *statements]
 
@@ -272,7 +276,7 @@ class Guard:
     @marked("cas.guard")
     def until_it_holds(self, write: Callable[[Connection[Any]], bool]) -> None:
         """Calls ``write`` until it says that the guard held, and again where it gave way to another
-        transaction. Raises what ``write`` raises."""
+        transaction. Errors of ``write`` pass through."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 with self._server.connection() as connection:

@@ -146,8 +146,8 @@ class MySqlIndexes(MySqlIndexWrites):
     ) -> list[StoredCell] | None:
         """The cells that the statements give, where all shards' logs and fences have come as far as
         ``rows`` say."""
-        # One number for all of it, before the cells: what is counted there is there, or gone, when
-        # these are read.
+        # One number for all of it, before the cells: a cell that is counted there is there, or
+        # gone, when these are read.
         there = [f"(shard = {each.shard} AND next_added_id >= {each.location})" for each in rows]
         fenced = [
             f"(shard = {each.shard} AND number >= {each.fence})" for each in rows if each.fence

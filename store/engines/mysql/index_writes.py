@@ -142,7 +142,7 @@ class MySqlIndexWrites(MySqlIndexTables):
         terms: WriteTerms | None,
         fences: Mapping[int, int] = UNFENCED,
     ) -> None:
-        """``shards``: whose entries they are; none for what is not of a shard."""
+        """``shards``: whose entries they are; none for tables that are not of a shard."""
         locks = (
             [
                 f"SELECT number FROM {self._fence_table} WHERE shard IN"
@@ -186,7 +186,7 @@ class MySqlIndexWrites(MySqlIndexTables):
         terms: WriteTerms | None,
         fences: Mapping[int, int],
     ) -> None:
-        """Raises what these conditions found; returns where that has passed."""
+        """Raises the error that these conditions stand for; returns where that has passed."""
         some = f" WHERE shard IN ({_numbers(shards)})" if shards else ""
         found = {
             int(shard): int(epoch)

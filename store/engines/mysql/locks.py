@@ -37,7 +37,7 @@ def take_lock(connection: Connection[Any], name: str) -> bool:
 
 
 def free_locks(connection: Connection[Any]) -> None:
-    """Undoes what the connection has not committed, frees its locks and closes it. Never raises:
+    """Rolls back the connection's open transaction, frees its locks and closes it. Never raises:
     where the server does not answer it closes the connection, and the server frees the locks when
     it notices."""
     with suppress(Exception):

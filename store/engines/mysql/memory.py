@@ -23,8 +23,8 @@ MISSED_MAX: Final = 0.01
 pages: from here on every tenth cell waits for the disk."""
 
 FULL: Final = 0.95
-"""Of the pool's pages in use, from which on it counts as full. Before that, what is read from disk
-is read for the first time."""
+"""Of the pool's pages in use, from which on it counts as full. Before that, a page that is read
+from disk is read for the first time."""
 
 _SETTING: Final = "SELECT @@GLOBAL.innodb_buffer_pool_size"
 _COUNTERS: Final = "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool%'"

@@ -3,7 +3,7 @@ next.
 
 ``<datastore>_meta.datastore`` holds one row: the datastore's name, its shard count, and the version
 of the last step that is done. A step is numbered, and is made of statements that may be run again.
-What a kill leaves:
+After a kill the tables are in one of these states:
 
     before the row is there      an empty meta database, or an empty table ``datastore``: making it
                                  again completes it
@@ -46,7 +46,7 @@ takes longer; the error then names who holds the lock."""
 
 def schema_version(connection: Connection[Any], server: MySqlServer, layout: Layout) -> int | None:
     """The version of the last step that is done; None when the datastore is not there. Raises
-    ProtectData when what is there is not this datastore."""
+    ProtectData when another datastore, or something else, is there."""
     if not query(
         connection, f"SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = '{layout.meta}'"
     ):
@@ -138,8 +138,8 @@ def migrate(
             found = _begin(connection, server, layout)
         _refuse_newer(server, layout, found, steps[-1].version)
         if found:
-            # What is there says which shards it holds; what is asked for counts only until it is
-            # made.
+            # The stored layout names the shards that the datastore holds; the caller's counts only
+            # until it is made.
             layout = replace(
                 layout,
                 held=[

@@ -2,8 +2,8 @@
 that it touches.
 
     1. BEGIN; lock the shards' counter rows, in ascending order (no two writers can wait for each
-       other), and read them: the first read of the transaction, so everything after it sees what
-       earlier holders of the locks committed.
+       other), and read them: the first read of the transaction, so everything after it sees all
+       that earlier holders of the locks committed.
     2. one INSERT per shard, one UPDATE of the counters, COMMIT, all in one packet; on MariaDB with
        one answer for all but the COMMIT. Of many cells the INSERTs are sent piece by piece without
        waiting, so that the server runs one piece while the bodies of the next are encoded; the
@@ -53,7 +53,7 @@ from cellfeed.store.failpoints import declare, failpoint
 declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
 
 _PIECE_CELLS: Final = 1_000
-"""New cells from which on what is ready is sent: some ten milliseconds of the server's time,
+"""New cells from which on the ready ones are sent: some ten milliseconds of the server's time,
 against a fraction of one for another packet."""
 
 Encode = Callable[[Sequence[NewCell]], Sequence[bytes]]
@@ -105,8 +105,8 @@ class PutStatements:
         StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when
         the shards have another leader epoch than that of the terms given."""
         if terms is not None and terms.leader_epoch != self._columns_epoch:
-            # Between two turns as master the server may have been cloned: what it stored before
-            # may be gone.
+            # Between two turns as master the server may have been cloned: its stored columns may be
+            # gone.
             self._columns_seen.clear()
             self._columns_epoch = terms.leader_epoch
         new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
@@ -260,7 +260,7 @@ def _give_ids(
     counters: Mapping[int, Counter],
     known: Sequence[PutResult | int | None],
 ) -> tuple[list[PutResult], dict[int, list[_New]]]:
-    """What each cell comes to, and by shard those that are to be written, in the order of their
+    """The result of each cell, and by shard the cells that are to be written, in the order of their
     ids. Moves the counters."""
     results: list[PutResult] = []
     new: dict[int, list[_New]] = {}

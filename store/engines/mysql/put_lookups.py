@@ -1,5 +1,4 @@
-"""What a put finds in the tables before it writes: rows that were erased, and triples that are
-stored."""
+"""The lookups of a put before it writes: rows that were erased, and triples that are stored."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ def erased_rows(
     shards: Sequence[int],
     counters: Mapping[int, Counter],
 ) -> set[bytes]:
-    """The rows among the cells' that were erased: asked only of shards that have seen an
-    erasure, which their locked counters tell."""
+    """The rows among the cells' that were erased: only shards with a count of erasures, in their
+    locked counters, are searched."""
     rows: dict[int, set[bytes]] = {}
     for cell, shard in zip(cells, shards, strict=True):
         if counters[shard].erasures:

@@ -39,7 +39,7 @@ _READ_ONLY_PAUSE_S: Final = 0.05
 """A commit that was cut off in its wait for a minion takes milliseconds to end."""
 
 APPLY_TIMEOUT_S: Final = 30.0
-"""Longest wait for a minion to apply what it has received."""
+"""Longest wait for a minion to apply the transactions that it has received."""
 
 SEMI_SYNC_TIMEOUT_MS: Final = 315_360_000_000
 """How long a semi-synchronous commit waits for a minion before the server falls back to
@@ -56,8 +56,8 @@ SEMI_SYNC_SETTINGS: Final = {
     "rpl_semi_sync_master_timeout": SEMI_SYNC_CONFIRMED_MS,
     "rpl_semi_sync_master_enabled": 1,
 }
-"""What a write looks for on a master whose commits wait for a minion. Without ``wait_no_slave`` the
-server falls back as soon as the last minion leaves."""
+"""The settings that a write checks on a master whose commits wait for a minion. Without
+``wait_no_slave`` the server falls back as soon as the last minion leaves."""
 
 _SETTINGS_LOCK: Final = "cellfeed-semi-sync"
 
@@ -77,7 +77,7 @@ class Gtid:
 
 @dataclass(frozen=True, slots=True)
 class MinionStatus:
-    """What SHOW SLAVE STATUS says of a minion; ``io_running`` is Yes, Connecting or No."""
+    """The answer of a minion to SHOW SLAVE STATUS; ``io_running`` is Yes, Connecting or No."""
 
     master_host: str
     master_port: int
@@ -109,7 +109,7 @@ def check_mariadb(server: MySqlServer) -> None:
 
 
 def position(server: MySqlServer) -> Gtid:
-    """What the server has: written by itself or applied."""
+    """The server's position: written by itself or applied."""
     [(text,)] = _rows(server, "SELECT @@GLOBAL.gtid_current_pos")
     return Gtid(text)
 
@@ -224,7 +224,7 @@ def follow(server: MySqlServer, master: MySqlServer) -> None:
     (host, port), address = master.address.replication, master.address
     user, password = _literal(address.user), _literal(address.password)
     _run(server, f"SET GLOBAL slave_net_timeout = {NET_TIMEOUT_S}")
-    # It resumes behind what it has: applied, or written when it was master itself.
+    # It resumes behind its own position: applied, or written when it was master itself.
     _run(server, "SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_current_pos")
     _run(
         server,
@@ -264,8 +264,9 @@ def confirm_by_minion(connection: Connection[Any], commit: str) -> None:
     """As :func:`wait_for_minions`, and returns when a minion has all of the server's binary log.
 
     After a crash a master may hold commits that no minion received: recovery ends them. An answer
-    about them (``exists``, a compare-and-set) would acknowledge what a promotion can lose. So
-    ``commit``, a statement that writes, waits for a minion first, and no guard holds before that.
+    about them (``exists``, a compare-and-set) would acknowledge a commit that a promotion can lose.
+    So ``commit``, a statement that writes, waits for a minion first, and no guard holds before
+    that.
 
     Crash points: a connection that ends anywhere in here leaves the settings unconfirmed, and the
     next write begins again. Its lock ends with its COMMIT, so two of them never overlap.

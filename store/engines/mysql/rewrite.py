@@ -9,7 +9,7 @@ is.
        minion where a put's does.
 
 Crash points: before the COMMIT nothing was done, after it all of it. A commit whose fate is not
-known is found out by the next look: what was replaced no longer has the prefix.
+known is found out by the next look: replaced bodies no longer have the prefix.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class RewriteStatements(FencedStatements):
         return counter.next_added_id
 
     def _tables(self, connection: Connection[Any]) -> list[tuple[int, str]]:
-        """Each table of bodies in a shard's database, whatever a move calls it."""
+        """Each table of bodies in a shard's database, also under the name that a move gave it."""
         start = self._shard_database(0).removesuffix("0000")
         rows = query(
             connection,

@@ -164,8 +164,8 @@ STEPS: Final = (
     Step(4, "moves of shards between clusters", _create_moves),
     Step(5, "a checksum of each cell", _add_checksums),
 )
-"""Every step, ascending. One that has been released is never changed: a later one changes what it
-made."""
+"""Every step, ascending. One that has been released is never changed: a later one changes the
+tables that it made."""
 
 
 SCHEMA_VERSION: Final = STEPS[-1].version

@@ -4,7 +4,7 @@ work. Nothing of it is part of the cluster's history.
 Cells from before there were checksums get theirs here as well, on each node by itself. Only the
 frame of such a body proves it, so its frame has to be whole.
 
-Where a body's bytes are after its row was overwritten, and what takes them away:
+Where a body's bytes are after its row was overwritten, and how the scrub takes them away:
 
     tables          room that rows have left in pages, and freed pages: ALTER TABLE … FORCE
                     rewrites the table, online, and deletes the old file
@@ -70,7 +70,7 @@ _SUMMED_ROWS: Final = 1_000
 
 _SCRATCH_ROWS: Final = 512
 _SCRATCH_BYTES: Final = 7_000
-"""Two rows a page: 256 pages, twice what the doublewrite buffer holds."""
+"""Two rows a page: 256 pages, twice as many as the doublewrite buffer holds."""
 
 _SEGMENTS: Final = 128
 _UNDO_ROUNDS: Final = 8

@@ -14,7 +14,7 @@ from cellfeed.store.engines.mysql.answers import take_answer
 from cellfeed.store.engines.mysql.errors import StatementFailed, error_code
 
 PACKET_BYTES_MAX: Final = 16 << 20
-"""Statements that are sent together, in bytes; half of what a server must take
+"""Statements that are sent together, in bytes; half of the packet that a server must take
 (``mysql_checks.PACKET_BYTES_MIN``), for one statement may be as large."""
 
 
@@ -53,7 +53,7 @@ def run_script(
     try:
         connection.query(";".join([*statements, *after_commit]))
         answered = 1
-        # An answer per statement, whatever it says of affected rows.
+        # An answer per statement, with any count of affected rows.
         for _ in range(len(statements) + len(after_commit) - 1):
             connection.next_result()
             answered += 1
@@ -72,9 +72,9 @@ def commit_script(
     *,
     silent: bool = False,
 ) -> None:
-    """The statements of a transaction, its COMMIT and what follows it, in one packet where that is
-    not too large. ``silent``: none of the statements begins a transaction or answers with rows, so
-    that they may have one answer (:func:`_block`).
+    """Runs a transaction's statements, its COMMIT and the statements behind it, in one packet where
+    that is not too large. ``silent``: none of the statements begins a transaction or answers with
+    rows, so that they may have one answer (:func:`_block`).
 
     An error is to be judged by :func:`cellfeed.store.engines.mysql.errors.commit_failed`.
     """

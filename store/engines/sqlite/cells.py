@@ -24,7 +24,7 @@ ADDED_ID_BITS: Final = 47
 _KEY: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us"
 
 CELL: Final = f"{_KEY}, body, crc"
-"""What :func:`stored_cell` takes, of a SELECT."""
+"""Columns of a SELECT for :func:`stored_cell`."""
 
 INSERT_CELL: Final = (
     "INSERT INTO cell (position, row_key, column_name, ref_key, created_at_us, body, crc) VALUES"
@@ -36,7 +36,7 @@ CURE: Final = "Restore it from a backup; the file, or the disk below it, is dama
 _new_tuple: Final = tuple.__new__
 
 _NO_CELL: Final = (struct.error, TypeError, AttributeError)
-"""What a checksum of values raises that no cell has: damage may turn any value of a row into one of
+"""Errors of a checksum of values that no cell has: damage may turn any value of a row into one of
 another type."""
 
 

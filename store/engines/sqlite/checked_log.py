@@ -36,7 +36,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def head_of(connection: sqlite3.Connection, path: Path, shard: int, into: Findings) -> Head | None:
-    """What the counter of a shard says; None, and a finding, where it is lost or damaged."""
+    """The ends of a shard's log by its counter; None, and a finding, where it is lost or
+    damaged."""
     row = connection.execute(
         "SELECT log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us, erasures"
         " FROM shard_counter WHERE shard = ?",

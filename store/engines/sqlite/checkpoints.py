@@ -3,8 +3,8 @@
 SQLite 3.7.0 to 3.51.2 has a race, "the WAL-reset bug" in its documentation of WAL. A checkpoint
 reads the WAL's header; then a commit starts the WAL again from its beginning. The checkpoint may
 then mark frames of the new round as moved that are not, so a committed transaction is lost. Python
-brings whatever SQLite it was built with. So no connection checkpoints by itself, and **no commit of
-any process can start the WAL again while a checkpoint of ours runs**. There are two kinds:
+ships with any version of SQLite. So no connection checkpoints by itself, and **no commit of any
+process can start the WAL again while a checkpoint of ours runs**. There are two kinds:
 
 **Beside commits** a thread moves the bulk. It first pins the WAL: another connection begins a
 snapshot, and ends it after the checkpoint. A commit starts the WAL again only with an exclusive
@@ -20,8 +20,8 @@ Where commits are faster than the disk the WAL reaches ``FULL_FRAMES``; from the
 waits up to ``WAIT_S`` for the thread. A snapshot that somebody keeps open stops both kinds at its
 place: the WAL grows until it ends, and the log says which process has it.
 
-Crash points. Killed before or in a checkpoint: the WAL still has every frame, and the mark of what
-was moved is set last, after the sync of the database. The kernel frees the locks of the pin.
+Crash points. Killed before or in a checkpoint: the WAL still has every frame, and the mark of moved
+frames is set last, after the sync of the database. The kernel frees the locks of the pin.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ WAIT_S: Final = 0.15
 
 
 class _Moved(NamedTuple):
-    """What a checkpoint came to. ``busy``: another process is at one, nothing else is known."""
+    """The outcome of a checkpoint. ``busy``: another process is at one, nothing else is known."""
 
     busy: bool
     frames: int
@@ -90,8 +90,8 @@ class Checkpoints:
         self._idle.set()
 
     def after_commit(self, writer: sqlite3.Connection) -> None:
-        """Moves what is due. The caller has the writer to itself, between two transactions. Raises
-        nothing: the caller's transaction is committed."""
+        """Moves the frames that are due. The caller has the writer to itself, between two
+        transactions. Raises nothing: the caller's transaction is committed."""
         try:
             if self._wal.holds(max(CHECKPOINT_FRAMES, self._next_try)):
                 self._move(writer)
@@ -164,7 +164,7 @@ class Checkpoints:
                         self._report_stopped()  # not by our pin, which began behind them
                         return
                     if done.frames == committed:
-                        return  # what else there is belongs to a commit that is under way
+                        return  # later frames belong to a commit that is under way
                     committed = done.frames
         except Exception as error:
             _log.warning("%s: no checkpoint just now: %s", self._path, error)

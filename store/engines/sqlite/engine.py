@@ -153,8 +153,8 @@ class SqliteEngine:
             return self._indexes
 
     def renew_indexes(self) -> None:
-        """Puts an empty file in the place of that with the entries of indexes, whatever became of
-        it. Every version is to be dropped in the catalog before."""
+        """Puts an empty file in the place of the one with the entries of indexes, which may be lost
+        or damaged. Every version is to be dropped in the catalog before."""
         with self._index_lock:
             if self._index_file is not None:
                 self._index_file.close()

@@ -1,7 +1,7 @@
 """Erasing a row of the embedded engine (E20, E21): the statements of one step, inside a write
 transaction.
 
-The connection overwrites what it frees with zeros (``secure_delete``,
+The connection overwrites the space that it frees with zeros (``secure_delete``,
 :mod:`cellfeed.store.engines.sqlite.files`). Crash points: a step is there as a whole after its
 commit, and before it not at all. A step that is run again takes the bodies that are left, and finds
 the entry that marks the erasure.

@@ -76,7 +76,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute(
             "PRAGMA secure_delete=ON"
-        )  # what is erased or trimmed leaves no bytes in free space; puts free nothing
+        )  # an erased or trimmed cell leaves no bytes in free space; puts free nothing
         connection.execute(
             "PRAGMA cell_size_check=ON"
         )  # damage in a page is noticed when the page is read
@@ -87,8 +87,8 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
 
 def sqlite_error(path: Path, what: str, error: sqlite3.Error | UnicodeDecodeError) -> CellfeedError:
-    """The error of ours for one of SQLite's, where nothing was written. ``what``: what that means
-    for the caller, ``"nothing written: "``."""
+    """The error of ours for one of SQLite's, where nothing was written. ``what``: the meaning of
+    that for the caller, ``"nothing written: "``."""
     code = getattr(error, "sqlite_errorcode", None)
     # Text that is not UTF-8 has no code of SQLite's: Python decodes it.
     damaged = (

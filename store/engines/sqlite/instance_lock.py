@@ -48,9 +48,9 @@ class SharedLock:
 
 @contextmanager
 def exclusive_lock(directory: Path, purpose: str) -> Iterator[None]:
-    """Holds the lock alone. ``purpose``: what it is held for, for the message. Raises ProtectData
-    while any process has the datastore open, InvalidRequest while another restore or scrub is under
-    way."""
+    """Holds the lock alone. ``purpose``: the reason for holding it, for the message. Raises
+    ProtectData while any process has the datastore open, InvalidRequest while another restore or
+    scrub is under way."""
     with _open(directory) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,5 @@
-"""What the files of an embedded store say of themselves: SQLite's own check, identities, counters,
-and the cells as they lie there. Nothing is written."""
+"""The self-check of the files of an embedded store: SQLite's own check, identities, counters, and
+the cells as they lie there. Nothing is written."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_files(
             with ExitStack() as opened:
                 with suppress(
                     CellfeedError
-                ):  # a file that cannot be opened is a finding of what follows
+                ):  # the checks below report a file that cannot be opened
                     file = opened.enter_context(
                         closing(SqliteFile(directory / CELLS_FILE, create=False))
                     )
@@ -94,7 +94,7 @@ def integrity_of(path: Path) -> bool:
 def _check_cells(
     directory: Path, datastore: str, shards: int, into: Findings, on_cells: OnCells
 ) -> str | None:
-    """The file with the cells; its history, where it tells one."""
+    """The file with the cells; returns its history, where it has one."""
     path = directory / CELLS_FILE
     if not path.exists():
         into.add("identity", CELLS_FILE, f"{path} is missing, and with it the cells")
@@ -185,8 +185,9 @@ def _integrity(path: Path, into: Findings) -> bool:
 
 
 def _complaints(connection: sqlite3.Connection) -> Iterator[str]:
-    """What is wrong. SQLite 3.40 and before takes columns of a WITHOUT ROWID table for NULL whose
-    key has another order than its columns: a line for each row. So the rows themselves are asked.
+    """The faults that SQLite's own check finds. SQLite 3.40 and before takes columns of a WITHOUT
+    ROWID table for NULL whose key has another order than its columns: a line for each row. So the
+    rows themselves are asked.
     """
     asked: dict[str, bool] = {}
     for (line,) in connection.execute(f"PRAGMA integrity_check({_ALL_LINES})"):

@@ -35,7 +35,7 @@ def remove_left(place: Path) -> None:
             path.unlink()
         failpoint("sqlite.left.between")
         if (staged / CELLS_FILE).exists():
-            # The file that tells whose folder it is goes last.
+            # The file that names the datastore of the folder goes last.
             for path in staged.iterdir():
                 if path.name != CELLS_FILE and not path.is_dir():
                     path.unlink()

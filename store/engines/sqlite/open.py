@@ -40,8 +40,8 @@ declare("sqlite.open.after_cells", "sqlite.open.after_adoption")
 
 SCHEMA_VERSION: Final = 5
 """1: no dictionaries; 2: no count of erasures; 3: no identity, no checksums; 4: no origin. A file
-of an older version gets what it lacks when it is opened; a program of that version refuses it from
-then on."""
+of an older version gets the missing parts when it is opened; a program of that version refuses it
+from then on."""
 
 CELLS_FILE: Final = "node-0.sqlite3"
 """The file with the cells, in the datastore's directory."""
@@ -142,9 +142,9 @@ def history_of(cells: SqliteFile) -> History:
 
 
 def renew_index(cells: SqliteFile) -> None:
-    """Makes the next :func:`open_other` make an empty file for indexes. What is there is moved
-    aside, its logs first: a log beside another file would be taken for that one's. The caller
-    has marked every version of an index as dropped: an empty file has no entries of them. A process
+    """Makes the next :func:`open_other` make an empty file for indexes. The old file is moved
+    aside, its logs first: a log beside another file would be taken for that one's. The caller has
+    marked every version of an index as dropped: an empty file has no entries of them. A process
     that has the old file open no longer writes to it."""
     path = cells.path.with_name(INDEX_FILE)
     aside = f"{path}.replaced-{new_history_id()[:8]}"

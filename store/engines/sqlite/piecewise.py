@@ -26,7 +26,7 @@ ON entry.row_key = cell.row_key AND entry.column_name = cell.column_name
 AND entry.ref_key = cell.ref_key
 WHERE cell.position >= ? AND cell.position < ? AND entry.position IS NOT cell.position
 """  # noqa: S608
-"""Cells that a search by their key does not lead to: what no read by key can notice by itself."""
+"""Cells that a search by their key does not lead to: no read by key can notice them by itself."""
 
 
 class FilesInPieces:

@@ -22,8 +22,8 @@ from typing import Final
 from cellfeed.store.errors import StorageUnavailable
 
 _PARTS: Final = ("", "-wal", "-shm")
-"""What SQLite has open of a database in WAL mode. Processes that share the file without sharing one
-of these do not see each other's locks and commits."""
+"""The files that SQLite has open of a database in WAL mode. Processes that share the file without
+sharing one of these do not see each other's locks and commits."""
 
 _LOOKS_PER_S: Final = 20
 """How often readers compare, and how often the files themselves are compared where the folder

@@ -58,7 +58,7 @@ class Wal:
         )
 
     def used_bytes(self) -> int:
-        """What these frames take."""
+        """The bytes of these frames."""
         header = self._header()
         return self.frames() * _frame_bytes(header) if header else 0
 

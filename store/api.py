@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Unpack
 from uuid import UUID
 
 from cellfeed.store.cells.cell import Cell, NewCell, PutResult
 from cellfeed.store.engines.contract.values import Head, Replica
+from cellfeed.store.waiting import Passed, WaitOptions
 
 RowKey = UUID | str
 Location = int | datetime
@@ -89,6 +90,15 @@ class CellStore(Protocol):
     ) -> list[PutResult]:
         """Writes many; a result per item, in order. A NewCell was checked before. Never raises for
         one item; raises when the call as a whole is refused."""
+        ...
+
+    def wait_for(self, token: object, **outlet: Unpack[WaitOptions]) -> Passed:
+        """Waits until an outlet has passed every place of a token, and tells which cells it has
+        parked or skipped. ``token``: a put's result or its ``token``, or several of them. One of
+        ``trigger``, ``index``, ``group`` (a Kafka consumer group of the gateways) and ``export``
+        names the outlet; ``timeout_s`` seconds (5) is how long. Raises WaitTimedOut, a
+        TimeoutError, with the places that are missing; NotFound, with the names that there are;
+        InvalidRequest for a token that is none, OtherHistory for one of another store."""
         ...
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:

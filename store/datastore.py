@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from time import sleep
 from typing import Any, Self, Unpack
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from cellfeed.store.cells.cell import (
     new_cell,
 )
 from cellfeed.store.cells.sharding import check_shard, shard_of
+from cellfeed.store.cells.token import Token
 from cellfeed.store.commit.per_cluster import Writers
 from cellfeed.store.commit.put_answers import PutAnswer, Then
 from cellfeed.store.commit.put_batches import put_in_batches
@@ -35,6 +37,16 @@ from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
 from cellfeed.store.limits import PUT_TIMEOUT_S
 from cellfeed.store.reads import Reads
 from cellfeed.store.row_erasure import RowErasure
+from cellfeed.store.waiting import (
+    TIMEOUT_S,
+    Passed,
+    WaitOptions,
+    Waits,
+    check_timeout_s,
+    one_outlet,
+    pauses,
+    time_over,
+)
 from cellfeed.store.wakeups import Poker
 
 
@@ -49,6 +61,7 @@ class Datastore(Reads):
         self._trainer: DictionaryTrainer | None = None
         self._writers = Writers(engine, self._poker.poke, self._offer)
         self._indexes = Indexes(engine)
+        self.waits = Waits(lambda: self.history_id, lambda: self.shards)
         self.unended_erasures = ErasureNotes(engine.state)
         self._erasure = RowErasure(
             engine, self._indexes, self.unended_erasures, self.trim, self._poker.poke
@@ -182,6 +195,21 @@ class Datastore(Reads):
         NotFound, StorageUnavailable.
         """
         return self.indexes.query(name, shard_value, where, **how)
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def wait_for(self, token: object, **outlet: Unpack[WaitOptions]) -> Passed:
+        kind, name = one_outlet(outlet)
+        timeout_s = check_timeout_s(outlet.get("timeout_s", TIMEOUT_S))
+        given = Token.of(token)
+        with self.waits.at(self.waits.outlet(given, kind, name), given) as wait:
+            for pause_s in pauses(timeout_s):
+                if (passed := wait.look()) is not None:
+                    return passed
+                sleep(pause_s)
+            if (passed := wait.look()) is not None:
+                return passed
+            raise time_over(wait.outlet, wait.missing, wait.because, timeout_s)
 
     # --- life -------------------------------------------------------------------------------------
 

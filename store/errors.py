@@ -26,6 +26,7 @@
     │   │                              left: it takes no writes
     │   ├── WrongAnswer           502  an answer came that is not one to this request; a put is then
     │   │                              OutcomeUnknown
+    │   ├── WaitTimedOut          504  a TimeoutError too: an outlet has not passed a place in time
     │   ├── PartitionMoved        503  an export's partition lost records, or is another one now
     │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
@@ -228,6 +229,15 @@ class OutcomeUnknown(Unavailable):
     code = "outcome_unknown"
     http_status = 504
     definite = False
+
+
+class WaitTimedOut(Unavailable, TimeoutError):
+    """An outlet had not passed a token's places when the time was over. It may pass them later.
+    ``missing``: by shard the position (None: not begun), and the added_id to be passed."""
+
+    code = "wait_timed_out"
+    http_status = 504
+    missing: tuple[tuple[int, int | None, int], ...] = ()
 
 
 class PartitionMoved(Unavailable):

@@ -110,6 +110,11 @@ class Offsets(Protocol):
         never committed are left out."""
         ...
 
+    def has_unwritten_entries(self, group: str) -> bool:
+        """Whether entries that were committed with offsets of the group are not in the state table
+        yet. Raises Unavailable."""
+        ...
+
     def groups(self) -> list[str]:
         """Groups that have offsets, by name."""
         ...

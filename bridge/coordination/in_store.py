@@ -93,6 +93,9 @@ class StoreCoordinator:
         del group  # a datastore that loses one group's offsets is lost as a whole
         return "store"
 
+    def has_unwritten_entries(self, group: str) -> bool:
+        return False  # they are in one commit with the offsets
+
     def why_changed(self) -> str | None:
         return None
 

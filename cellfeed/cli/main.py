@@ -28,6 +28,7 @@ _VERBS: Final = {
     "get": "cells",
     "scan": "cells",
     "tail": "cells",
+    "wait": "wait",
     "verify": "verify",
     "check": "check",
     "trim": "trim",

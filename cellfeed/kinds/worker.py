@@ -23,6 +23,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.recovery_metrics import RecoveryMetrics
     from cellfeed.bridge.indexes.groups import index_positions
+    from cellfeed.bridge.outlets.find import outlets
     from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
     from cellfeed.store.clusters.serving.engine import ClusteredEngine
     from cellfeed.store.http.server.worker import run_worker
@@ -48,6 +49,7 @@ def run(process: Process) -> None:
             collectors.append(CheckMetrics(check))
         if config.datastore.dictionaries == "automatic":
             datastore.train_dictionaries()
+        datastore.waits.find = outlets(datastore, coordinator)
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
         run_worker(
             datastore,

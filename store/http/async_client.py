@@ -13,6 +13,7 @@ from cellfeed.store.http.calls.asynchronous import Asynchronous
 from cellfeed.store.http.calls.asynchronous_puts import AsynchronousPuts
 from cellfeed.store.http.calls.datastore import CALL_TIMEOUT_S, DatastoreCalls
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
+from cellfeed.store.waiting import Passed, WaitOptions
 
 
 class AsyncClient:
@@ -126,6 +127,11 @@ class AsyncClient:
     ) -> IndexPage:
         """As :meth:`cellfeed.store.datastore.Datastore.query_index`."""
         return await self._run(self._calls.query_index(name, shard_value, where, how))
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def wait_for(self, token: object, **outlet: Unpack[WaitOptions]) -> Passed:
+        return await self._run(self._calls.wait_for(token, outlet))
 
     # --- life -------------------------------------------------------------------------------------
 

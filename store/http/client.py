@@ -16,6 +16,7 @@ from cellfeed.store.http.calls.blocking import Blocking
 from cellfeed.store.http.calls.blocking_puts import BlockingPuts
 from cellfeed.store.http.calls.datastore import CALL_TIMEOUT_S, DatastoreCalls
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
+from cellfeed.store.waiting import Passed, WaitOptions
 
 
 class Client:
@@ -133,6 +134,11 @@ class Client:
     ) -> IndexPage:
         """As :meth:`cellfeed.store.datastore.Datastore.query_index`."""
         return self._run(self._calls.query_index(name, shard_value, where, how))
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def wait_for(self, token: object, **outlet: Unpack[WaitOptions]) -> Passed:
+        return self._run(self._calls.wait_for(token, outlet))
 
     # --- life -------------------------------------------------------------------------------------
 

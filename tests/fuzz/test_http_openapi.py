@@ -37,6 +37,7 @@ ROUTES = [
     ("GET", "/v1/{datastore}/row"),
     ("POST", "/v1/{datastore}/rows"),
     ("POST", "/v1/{datastore}/indexes/{index}/query"),
+    ("POST", "/v1/{datastore}/wait"),
     ("GET", "/v1/{datastore}/shards"),
     ("POST", "/v1/{datastore}/shards/cells"),
     ("GET", "/v1/{datastore}/shards/{shard}/cells"),

@@ -85,6 +85,10 @@ class OffsetEntries:
                 failpoint("zookeeper.entries_written")
                 self._base.discard([f"{folder}/{name}"])
 
+    def are_under_way(self, group: str, birth: int) -> bool:
+        """Whether any of the group are not in the state table for certain."""
+        return bool(self._base.children(self._paths.entries(group, birth), newest=True))
+
     def _finish(
         self, group: str, birth: int, name: _EntryName, value: bytes, stat: ZnodeStat
     ) -> None:

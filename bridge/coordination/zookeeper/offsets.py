@@ -186,6 +186,10 @@ class ZooKeeperOffsets:
             if value is not None
         }
 
+    def has_unwritten_entries(self, group: str) -> bool:
+        birth = self._births.birth(group)
+        return birth is not None and self.entries.are_under_way(group, birth)
+
     def groups(self) -> list[str]:
         for _ in range(TRIES_MAX):
             compared = self._owner.compared()

@@ -15,7 +15,7 @@ restart changes nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -23,6 +23,7 @@ from uuid import UUID
 import msgspec
 
 from cellfeed.bridge.triggers.process_death.recorded_attempts import ERROR_TEXT_MAX
+from cellfeed.store.cells.token import Places
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
@@ -30,6 +31,10 @@ from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 _TRIES_MAX: Final = 50
 """Compare-and-set tries on one entry: it is only ever written by its partition's owner and by
 people at the command line."""
+
+
+_PLACES_ALONE: Final = 8
+"""Places whose entries are read one by one; for more, or for ranges, the group's are listed."""
 
 
 class ParkedCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +123,28 @@ class ParkedCells:
                 f"parked/{quote(group, safe='')}/{quote(topic, safe='')}/{partition}/"
             )
         ]
+
+    def within(
+        self, group: str, topic: str, places: Sequence[Places], queue: str = "parked"
+    ) -> list[ParkedCell]:
+        """The parked cells at these places (``queue`` ``skipped``: those that were given up), by
+        place."""
+        prefix = f"{queue}/{quote(group, safe='')}/{quote(topic, safe='')}/"
+        alone = len(places) <= _PLACES_ALONE and all(each.first == each.last for each in places)
+        if alone:
+            found = [self._state.get(f"{prefix}{each.shard}/{each.first:020d}") for each in places]
+            return [_decode(entry) for entry in found if entry is not None]
+        ranges = {each.shard: each for each in places}
+        cells = map(_decode, self._state.list(prefix))
+        return sorted(
+            (
+                cell
+                for cell in cells
+                if (each := ranges.get(cell.partition)) is not None
+                and each.first <= cell.added_id <= each.last
+            ),
+            key=lambda cell: (cell.partition, cell.added_id),
+        )
 
     def come_to_again(
         self, group: str, topic: str, locations: Mapping[int, int]

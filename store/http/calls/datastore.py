@@ -51,6 +51,7 @@ from cellfeed.store.http.calls.puts import put_batch, put_one
 from cellfeed.store.http.calls.reads import read_cell, read_cells, read_rows_in_pages
 from cellfeed.store.http.calls.requests import Requests
 from cellfeed.store.http.calls.steps import Steps
+from cellfeed.store.http.calls.waits import wait_for
 from cellfeed.store.http.messages import (
     ErasedRowMessage,
     HeadsMessage,
@@ -64,6 +65,7 @@ from cellfeed.store.http.messages import (
 from cellfeed.store.indexes.definition import check_index_name
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions, check_wait_for
 from cellfeed.store.limits import PUT_TIMEOUT_S
+from cellfeed.store.waiting import Passed, WaitOptions
 
 CALL_TIMEOUT_S: Final = 2 * PUT_TIMEOUT_S
 """The default deadline of a call: a worker gives its last word on a put after ``PUT_TIMEOUT_S``,
@@ -304,6 +306,11 @@ class DatastoreCalls:
             raise InvalidRequest(
                 f"a value of the query is of no type that JSON has: {error}"
             ) from None
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def wait_for(self, token: object, options: WaitOptions) -> Steps[Passed]:
+        return wait_for(self._requests, token, options)
 
     # --- the number of shards ---------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ from cellfeed.store.http.server.reads import (
     plain_scope,
 )
 from cellfeed.store.http.server.responses import as_put_error, send_error
+from cellfeed.store.http.server.wait import WAIT_THREADS, wait
 
 REQUESTS_MAX: Final = 1_000
 """Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it
@@ -79,6 +80,7 @@ class WorkerApp:
         self._reads = ReadPool(
             FILE_READ_THREADS if reads_files else READ_THREADS, in_turns=reads_files
         )
+        self._wait_looks = ReadPool(WAIT_THREADS)
         self._name = datastore.name
         self._history = datastore.history_id.encode()
         puts = PutRoutes(datastore, self.metrics, self.closing)
@@ -101,7 +103,7 @@ class WorkerApp:
 
         self.direct = DirectRequests(direct, self._history, self.metrics, REQUESTS_MAX)
         self._litestar = Litestar(
-            [*READ_ROUTES, *OPERATION_ROUTES],
+            [*READ_ROUTES, wait, *OPERATION_ROUTES],
             guards=list(READ_GUARDS),
             response_class=NegotiatedResponse,
             exception_handlers={
@@ -110,13 +112,22 @@ class WorkerApp:
                 Exception: _answer_error,
             },
             openapi_config=openapi_config(),
-            state=State({"datastore": datastore, "reads": self._reads, "metrics": self.metrics}),
+            state=State(
+                {
+                    "datastore": datastore,
+                    "reads": self._reads,
+                    "metrics": self.metrics,
+                    "wait_looks": self._wait_looks,
+                    "closing": self.closing,
+                }
+            ),
             logging_config=None,
         )
 
     def close(self) -> None:
         """Ends the read threads."""
         self._reads.close()
+        self._wait_looks.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

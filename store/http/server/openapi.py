@@ -35,9 +35,11 @@ from cellfeed.store.http.messages import (
     PutResultsMessage,
     PutsMessage,
     ScanShardsMessage,
+    WaitMessage,
 )
 from cellfeed.store.http.server.health import HealthMessage
 from cellfeed.store.http.server.reads import READ_ROUTES
+from cellfeed.store.http.server.wait import wait
 
 _REF: Final = "#/components/schemas/{name}"
 _DESCRIPTION: Final = (
@@ -91,10 +93,11 @@ def complete(derived: dict[str, Any]) -> dict[str, Any]:
         ScanShardsMessage,
         IndexQueryMessage,
         IndexPageMessage,
+        WaitMessage,
     ]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
     document["components"]["schemas"].update(schemas)
-    for route in READ_ROUTES:
+    for route in (*READ_ROUTES, wait):
         if kind := route.opt.get("body"):
             for path in route.paths:
                 document["paths"][_plain(path)]["post"]["requestBody"] = _body(kind.__name__)
@@ -280,6 +283,8 @@ def _add_errors(path: str, operation: dict[str, Any]) -> None:
             ),
             **errors,
         }
+    if path == "/v1/{datastore}/wait":
+        responses["421"] = {"description": "The token is of another history", **errors}
     if path.startswith("/v1/{datastore}/rows/"):
         responses["504"] = {"description": "It may be done in part; repeat it", **errors}
     if "requestBody" in operation:

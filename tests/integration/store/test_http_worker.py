@@ -413,6 +413,7 @@ def test_the_document_describes_every_route_and_its_page_needs_no_network(port: 
             "shards/{shard}/cells",
             "shards/cells",
             "indexes/{index}/query",
+            "wait",
         )
     }
     references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))

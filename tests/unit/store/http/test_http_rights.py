@@ -31,6 +31,7 @@ ROUTES: Final = {
     ("get", "/v1/{datastore}/shards/{shard}/cells"),
     ("post", "/v1/{datastore}/shards/cells"),
     ("post", "/v1/{datastore}/indexes/{index}/query"),
+    ("post", "/v1/{datastore}/wait"),
 }
 DOCUMENT: Final = ("get", "/schema/openapi.json")
 

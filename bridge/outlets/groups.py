@@ -1,0 +1,84 @@
+"""A trigger's group as an outlet.
+
+Its offset moves behind the work, and parking a cell is one commit with the offset past it. So a
+place below the offset was run, or is parked, or was never to be run: the group began behind it, or
+an operator moved the group past it. The start and the group's history say which places that are.
+
+**One moment.** Offsets and parked cells are read one after the other. A reset in between could take
+a parked cell off its queue, and the place would look handled. Every reset writes its entry in the
+history in the commit that decides it. So the history is read before and after; where it has changed
+there is no answer, and the next look reads all of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.history import history
+from cellfeed.bridge.groups.start import recorded_start
+from cellfeed.bridge.outlets.skipped import reached_again, skipped_places
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, lost_offsets, uses_footholds
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.cells.token import Places
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.waiting import Passed, Place, PlaceRange, missing_places
+
+
+class GroupOutlet:
+    """:class:`cellfeed.store.waiting.Outlet` of a group that works as triggers do."""
+
+    def __init__(
+        self, title: str, group: str, datastore: Datastore, coordinator: Coordinator
+    ) -> None:
+        self.title = title
+        self.group = group
+        self._datastore = datastore
+        self._coordinator = coordinator
+        self._parked = ParkedCells(datastore.state)
+
+    def positions(self) -> Mapping[int, int]:
+        topic = self._datastore.name
+        saved = {
+            shard: each.offset
+            for (name, shard), each in self._coordinator.fetch_offsets(self.group).items()
+            if name == topic
+        }
+        if not uses_footholds(self._coordinator):
+            return saved
+        return Footholds(self._datastore.state, self.group, topic).goes_on(saved)
+
+    def passed(self, places: Sequence[Places]) -> Passed | None:
+        state, topic = self._datastore.state, self._datastore.name
+        deeds = history(state, self.group)
+        if (lost := self._lost()) is not None:
+            raise Unavailable(f"{self.title} stands still: {lost}")
+        if missing_places(self.positions(), places):
+            return None
+        if self._coordinator.has_unwritten_entries(self.group):
+            return None  # the offset is past a cell whose parking the state table has not yet
+        starts = self._starts()
+        parked = self._parked.within(self.group, topic, places)
+        given_up = self._parked.within(self.group, topic, places, queue="skipped")
+        if history(state, self.group) != deeds:
+            return None
+        skipped = {
+            PlaceRange(cell.partition, cell.added_id, cell.added_id)
+            for cell in given_up
+            if not reached_again(cell, deeds)
+        } | set(skipped_places(places, starts, deeds))
+        return Passed(
+            self.title,
+            [Place(cell.partition, cell.added_id) for cell in parked],
+            sorted(skipped, key=lambda each: (each.shard, each.first)),
+        )
+
+    def _lost(self) -> str | None:
+        return lost_offsets(
+            self._datastore.state, self._coordinator, self.group, self._datastore.name
+        )
+
+    def _starts(self) -> Sequence[int]:
+        """By shard where the group began; empty where nobody knows, as before starts were kept."""
+        return recorded_start(self._datastore.state, self.group, self._datastore.name) or ()

@@ -1,0 +1,206 @@
+"""Waiting for triggers and indexes that really work, over either coordination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.groups.history import Operator
+from cellfeed.bridge.outlets.find import outlets
+from cellfeed.bridge.outlets.groups import GroupOutlet
+from cellfeed.bridge.triggers.operate.reset import Reset
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.store.cells.cell import Cell, PutResult
+from cellfeed.store.cells.token import Places, Token
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable, WaitTimedOut
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.indexes.definition import IndexColumn, IndexDefinition, IndexField
+from cellfeed.store.waiting import Passed, Place, PlaceRange
+from cellfeed.testing.zookeeper_tree import ZooKeeperTree
+from tests.support.kept_index import index_worker, made_index
+from tests.support.trigger_workers import (
+    COORDINATIONS,
+    GROUP,
+    LEASE_S,
+    Recorder,
+    offsets,
+    open_coordination,
+    working,
+)
+from tests.support.waiting import wait_until
+
+BY = Operator("somebody@here", "a test")
+BY_DRIVER = IndexDefinition(
+    "by_driver", "trips", [IndexColumn("BASE", [IndexField("driver", ["driver"], "string")])]
+)
+
+
+@pytest.fixture
+def datastore(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tree() -> ZooKeeperTree:
+    return ZooKeeperTree()
+
+
+@pytest.fixture(params=COORDINATIONS)
+def coordinator(
+    request: pytest.FixtureRequest, datastore: Datastore, tree: ZooKeeperTree
+) -> Iterator[Coordinator]:
+    with closing(open_coordination(request.param, datastore, tree)) as opened:
+        datastore.waits.find = outlets(datastore, opened)
+        yield opened
+
+
+def put(datastore: Datastore, count: int) -> list[PutResult]:
+    return datastore.put_cells(
+        [(uuid4(), "BASE", number, {"driver": "ann"}) for number in range(count)]
+    )
+
+
+def places(results: list[PutResult]) -> set[tuple[int, int]]:
+    return {
+        (result.shard, result.added_id)
+        for result in results
+        if result.shard is not None and result.added_id is not None
+    }
+
+
+def test_a_trigger_that_is_waited_for_has_run_the_cells(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    recorder = Recorder()
+    with working(datastore, coordinator, recorder):
+        wait_until(lambda: len(offsets(coordinator)) == 2, "both shards are begun")
+        for _ in range(30):
+            results = put(datastore, 3)
+            assert datastore.wait_for(results, trigger=GROUP, timeout_s=20).handled
+            assert places(results) <= set(recorder.cells)
+
+
+def test_a_cell_that_a_trigger_cannot_run_is_reported_as_parked(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    recorder = Recorder()
+    [bad, good] = [*put(datastore, 1), *put(datastore, 1)]
+    [bad_place] = places([bad])
+
+    def refuse(cell: Cell) -> None:
+        if (cell.shard, cell.added_id) == bad_place:
+            raise ValueError("this one not")
+
+    recorder.before = refuse
+    with working(datastore, coordinator, recorder):
+        wait_until(lambda: len(offsets(coordinator)) == 2, "both shards are begun")
+        passed = datastore.wait_for([good, bad], trigger=GROUP, timeout_s=20)
+        assert passed.parked == [Place(*bad_place)]
+        assert datastore.wait_for(good, trigger=GROUP, timeout_s=20).handled
+        ParkedCells(datastore.state).skip(GROUP, "{}/{}".format(*bad_place), "enough")
+        given_up = datastore.wait_for(bad, trigger=GROUP, timeout_s=20)
+        assert given_up.parked == []
+        assert given_up.skipped == [PlaceRange(*bad_place, bad_place[1])]
+
+
+def test_a_trigger_that_was_moved_past_a_cell_has_skipped_it_and_one_moved_back_has_not_passed(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    recorder = Recorder()
+    with working(datastore, coordinator, recorder):
+        wait_until(lambda: len(offsets(coordinator)) == 2, "both shards are begun")
+    results = put(datastore, 6)
+    token = Token.of(results)
+    ends = {shard: head.watermark for shard, head in datastore.heads().items()}
+
+    Reset(datastore, coordinator, GROUP, BY).run(ends, lease_s=LEASE_S)
+    passed = datastore.wait_for(token, trigger=GROUP)
+    assert {(each.shard, each.last) for each in passed.skipped} == {
+        (each.shard, each.last) for each in token.places
+    }
+
+    Reset(datastore, coordinator, GROUP, BY).run(dict.fromkeys(ends, 0), lease_s=LEASE_S)
+    with pytest.raises(WaitTimedOut):
+        datastore.wait_for(token, trigger=GROUP, timeout_s=0.1)
+    with working(datastore, coordinator, recorder):
+        assert datastore.wait_for(token, trigger=GROUP, timeout_s=20).handled
+    assert places(results) <= set(recorder.cells)
+
+
+@pytest.mark.parametrize("dies_at", ["reset.after_decision", "reset.after_told"])
+def test_a_reset_that_is_decided_counts_although_zookeeper_does_not_know_it(
+    datastore: Datastore, coordinator: Coordinator, dies_at: str
+) -> None:
+    with working(datastore, coordinator, Recorder()):
+        results = put(datastore, 4)
+        wait_until(lambda: len(offsets(coordinator)) == 2, "both shards are begun")
+        assert datastore.wait_for(results, trigger=GROUP, timeout_s=20).handled
+
+    if not (dies_at == "reset.after_told" and coordinator.keeps_in_store):
+        set_failpoint(dies_at, "raise")
+        try:
+            with pytest.raises(FailpointReached):
+                Reset(datastore, coordinator, GROUP, BY).run({0: 0, 1: 0}, lease_s=LEASE_S)
+        finally:
+            clear_failpoints()
+        with pytest.raises(WaitTimedOut):
+            datastore.wait_for(results, trigger=GROUP, timeout_s=0.05)
+
+
+def test_a_cell_whose_parking_is_on_its_way_to_the_state_table_is_not_passed(
+    datastore: Datastore, tree: ZooKeeperTree
+) -> None:
+    cell = ParkedCell(
+        group=GROUP,
+        topic="trips",
+        partition=0,
+        added_id=0,
+        row_key="",
+        column_name="BASE",
+        ref_key=1,
+        error="no",
+        attempts=1,
+        parked_at_us=1,
+        last_tried_at_us=1,
+    )
+    with closing(open_coordination("zookeeper", datastore, tree)) as coordinator:
+        session = coordinator.join(GROUP, "w", 10)
+        claim = coordinator.claim(session, "trips", [0])[0]
+        offset = {("trips", 0): CommittedOffset(1)}
+        entries = ParkedCells(datastore.state).entry(cell)
+        outlet = GroupOutlet("trigger", GROUP, datastore, coordinator)
+        set_failpoint("zookeeper.entries_decided", "raise")
+        try:
+            with pytest.raises(FailpointReached):
+                coordinator.commit_offsets(GROUP, offset, claims=[claim], entries=entries)
+        finally:
+            clear_failpoints()
+        assert outlet.positions() == {0: 1}
+        assert outlet.passed([Places(0, 0, 0)]) is None
+
+        coordinator.claim(session, "trips", [0])  # brings the entries where they belong
+        assert outlet.passed([Places(0, 0, 0)]) == Passed("trigger", [Place(0, 0)])
+
+
+def test_an_index_that_is_waited_for_finds_the_row(datastore: Datastore) -> None:
+    with closing(open_coordination("store", datastore)) as coordinator:
+        datastore.waits.find = outlets(datastore, coordinator)
+        datastore.indexes.catalog.create(BY_DRIVER)
+        [early] = put(datastore, 1)
+        with pytest.raises(WaitTimedOut, match="being built"):
+            datastore.wait_for(early, index="by_driver", timeout_s=0.05)
+        with pytest.raises(StorageUnavailable):
+            datastore.query_index("by_driver", "ann")
+        with index_worker(datastore):
+            made_index(datastore, BY_DRIVER)
+            for number in range(2, 12):
+                [result] = put(datastore, 1)
+                assert datastore.wait_for(result, index="by_driver", timeout_s=20).handled
+                assert len(datastore.query_index("by_driver", "ann").rows) == number

@@ -6,7 +6,7 @@ One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Names
 ``get_cells_for_shard``.
 
 Every call raises the errors of :mod:`cellfeed.store.errors`. The single put raises its error; the
-batch returns a result per item, so that one bad or conflicting cell never hides what became of the
+batch returns a result per item, so that one bad or conflicting cell never hides the results of the
 others.
 """
 
@@ -30,8 +30,9 @@ at or after it)."""
 ReadFrom = Replica | Literal["master", "minion"]
 """Where a read of cells by their keys goes first. ``master``: it sees every cell whose put was
 acknowledged. ``minion``: it takes the load off the master, and cells come with ``stale`` set,
-because a later one may not have arrived there; what the minions do not have is asked of the master.
-While the master is away a minion answers either. On storage without minions both are the same."""
+because a later one may not have arrived there; the store asks the master for cells that the minions
+lack. While the master is away a minion answers either. On storage without minions both are the
+same."""
 
 
 class CellToPut(NamedTuple):
@@ -67,8 +68,8 @@ class ErasedRow:
 
 
 class CellStore(Protocol):
-    """What :class:`~cellfeed.store.datastore.Datastore` and
-    :class:`~cellfeed.store.http.client.Client` both are."""
+    """The interface that :class:`~cellfeed.store.datastore.Datastore` and
+    :class:`~cellfeed.store.http.client.Client` share."""
 
     @property
     def name(self) -> str:
@@ -137,7 +138,7 @@ class CellStore(Protocol):
         self, shard_no: int, location: Location = 0, limit: int = 1000
     ) -> ShardCells:
         """At most ``limit`` cells from ``location`` on, in added_id order, below the watermark.
-        Raises Trimmed from below the log start, which ``heads`` tells; a moment from before it is
+        Raises Trimmed from below the log start, which ``heads`` reports; a moment from before it is
         the log start."""
         ...
 

@@ -68,7 +68,7 @@ class LoopTrouble(msgspec.Struct, frozen=True):
 
 
 class _Loop:
-    """What is known of one loop, whatever runs it."""
+    """The state of one loop, on a thread or a task."""
 
     def __init__(self, name: str, *, restarts: bool) -> None:
         self.name = name
@@ -173,8 +173,8 @@ def when_changed(report: Callable[[Sequence[LoopTrouble]], object]) -> None:
 
 class SupervisedThread:
     """A loop on a thread of its own, a daemon. ``run`` is called in it. ``restarts``: whether
-    ``run`` may be called again after an error; whatever state it shares must allow that. ``died``
-    is called in the thread when the loop is dead."""
+    ``run`` may be called again after an error; its shared state must allow that. ``died`` is called
+    in the thread when the loop is dead."""
 
     def __init__(
         self,

@@ -5,15 +5,15 @@ A read by key notices most damage that it meets, not all: where a page of an ind
 astray, the cell that it was for is "not there". Nobody asks for every cell every day. So a pass
 does, and searches each cell by its key as well.
 
-Every worker has one. The entry ``checks/pass`` of the state table says which pass is under way, how
-far it is, and what it has found. It is written every ``SIGN_EVERY_S``. A worker whose write is
-refused was overtaken, and leaves the pass to the other. One that finds the entry without a sign for
+Every worker has one. The entry ``checks/pass`` of the state table has the pass under way, its
+place, and its findings. It is written every ``SIGN_EVERY_S``. A worker whose write is refused was
+overtaken, and leaves the pass to the other. One that finds the entry without a sign for
 ``AGAIN_AFTER_S`` continues where it stands: a restart costs the pieces of some seconds. Two at the
 same time read more than they need, and harm nothing.
 
-What is found is logged at once, and stays in the entry until a later pass has ended: the entry has
-the last pass beside the one under way. A place that does not answer is counted apart, and is looked
-at again by the next pass.
+A finding is logged at once, and stays in the entry until a later pass has ended: the entry has the
+last pass beside the one under way. A place that does not answer is counted apart, and is looked at
+again by the next pass.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NAMED_MAX: Final = 20
 _log: Final = logging.getLogger("cellfeed.checks")
 
 Places = Callable[[Findings], AbstractContextManager[Sequence[InPieces]]]
-"""Opens what is to be checked. A place that does not answer is a finding."""
+"""Opens the places to check. A place that does not answer is a finding."""
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -95,7 +95,8 @@ class Passes(msgspec.Struct, frozen=True):
 
 
 def passes_of(entry: StateEntry | None) -> Passes:
-    """What the entry says; nothing where it is not there, or damaged: a pass begins again then."""
+    """The passes that the entry has; nothing where it is not there, or damaged: a pass begins again
+    then."""
     with suppress(msgspec.MsgspecError):
         if entry is not None:
             return msgspec.json.decode(entry.value, type=Passes)
@@ -226,7 +227,7 @@ def _kind_of(error: CellfeedError) -> Kind:
 
 
 def _added(before: Pass, found: Findings) -> Pass:
-    """With what was found since."""
+    """The pass with the findings since."""
     unread = sum(each.kind == "unread" for each in found.found)
     return msgspec.structs.replace(
         before,

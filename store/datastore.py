@@ -154,8 +154,8 @@ class Datastore(Reads):
     def trim(self, shard: int, below: int) -> int:
         """One step of a trim (E15), reported to readers at once; repeated until it returns
         ``below``. Where there are indexes, groups or exports, use
-        :class:`cellfeed.bridge.trimming.trim.Trimming` instead: it asks first who still needs the
-        cells, and takes them out of the indexes."""
+        :class:`cellfeed.bridge.trimming.trim.Trimming` instead: it asks first
+        for readers that still need the cells, and takes them out of the indexes."""
         start = self.engine.trim(check_shard(shard, self.shards), below)
         self._poker.poke()
         return start
@@ -169,8 +169,8 @@ class Datastore(Reads):
         return self._erasure.end(row_key, version)
 
     def when_erased(self, forget: Callable[[UUID], object]) -> None:
-        """Has every erasure end with ``forget(row_key)``: for what is kept beside the log and
-        speaks of a row. It is called again when the row is erased again."""
+        """Has every erasure end with ``forget(row_key)``: for copies beside the log that have data
+        of a row. It is called again when the row is erased again."""
         self._erasure.afterwards.append(forget)
 
     # --- indexes ----------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Datastore(Reads):
         them).
 
         ``where``: ``(field, operator, value)`` with ``= != < <= > >= in``; a missing field meets
-        none. ``order_by``: a field, then the row key; ``cursor``: what the page before said,
+        none. ``order_by``: a field, then the row key; ``cursor``: that of the page before,
         everything else unchanged. ``fields``: those wanted (all); ``columns``: column names, or
         ``"*"``, whose latest cells come with the rows. ``mode``: ``fresh`` (checked against the
         current cells) or ``fast``. ``wait_for``: ``(shard, added_id)`` of a put, or a list of them,
@@ -214,7 +214,7 @@ class Datastore(Reads):
     # --- life -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Writes what was submitted, then closes the storage. In a forked child nothing is closed:
+        """Writes the submitted cells, then closes the storage. In a forked child nothing is closed:
         all of it is the parent's."""
         if self._generation != forks.generation:
             return

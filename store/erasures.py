@@ -13,7 +13,7 @@ last, so the note of an erasure that was asked for again stays. Two that work at
 each other no harm: any number may run the steps. The note only keeps workers from doing the same
 thing all at once.
 
-What a kill leaves:
+The state after a kill:
 
     before the note              nothing: the row as it was, and the caller got no answer
     between note and last step   the note: the job ends the erasure
@@ -69,7 +69,7 @@ _log = logging.getLogger("cellfeed.erasures")
 
 class UnendedErasure(msgspec.Struct, frozen=True):
     """An erasure that is not done yet. Moments are the state table's, in microseconds; ``error``:
-    what kept the last attempt from its end, empty when there was none, or it is under way."""
+    the error that ended the last attempt, empty when there was none, or it is under way."""
 
     row_key: str
     asked_at_us: int
@@ -90,7 +90,7 @@ def done_entry(row_key: UUID, added_id: int, at_us: int) -> tuple[str, bytes]:
 
 
 def done_of(key: str, value: bytes) -> tuple[UUID, DoneErasure]:
-    """What an entry under ``DONE`` says. Raises DataDamaged."""
+    """The erasure of an entry under ``DONE``. Raises DataDamaged."""
     try:
         return UUID(key.removeprefix(DONE)), msgspec.json.decode(value, type=DoneErasure)
     except (ValueError, msgspec.MsgspecError) as error:
@@ -98,7 +98,7 @@ def done_of(key: str, value: bytes) -> tuple[UUID, DoneErasure]:
 
 
 def unended_of(value: bytes) -> UnendedErasure:
-    """What an entry under ``PREFIX`` says."""
+    """The erasure of an entry under ``PREFIX``."""
     return msgspec.json.decode(value, type=UnendedErasure)
 
 
@@ -159,8 +159,8 @@ class ErasureNotes:
 
 
 class ErasureJob:
-    """Ends what is due; used by one thread. ``erase``: an erasure whose note is written, of that
-    version (``Datastore.end_erasure``)."""
+    """Ends the erasures that are due; used by one thread. ``erase``: an erasure whose note is
+    written, of that version (``Datastore.end_erasure``)."""
 
     def __init__(self, notes: ErasureNotes, erase: Callable[[UUID, int], object]) -> None:
         self._notes, self._erase = notes, erase

@@ -46,9 +46,9 @@
 
 An error that its own room always catches is no part of the tree, and derives from Exception.
 
-Class data says what a caller may do: ``http_status``; ``retriable`` (the same request may succeed
-later; puts are idempotent, so a retry is always safe); ``definite`` (nothing was written). ``code``
-is stable and is what HTTP and ``--json`` show.
+Class data guide the caller: ``http_status``; ``retriable`` (the same request may succeed later;
+puts are idempotent, so a retry is always safe); ``definite`` (nothing was written). ``code`` is
+stable; HTTP and ``--json`` show it.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class WrongAnswer(Unavailable):
 
 class OutcomeUnknown(Unavailable):
     """The commit was sent and no answer came: it may have happened. Putting the same cell again is
-    safe and tells which."""
+    safe and shows which."""
 
     code = "outcome_unknown"
     http_status = 504

@@ -7,7 +7,7 @@ is the number of the pass at which it acts (1, the first, when left out); earlie
 do nothing.
 
 Actions: ``kill`` (the process ends as by ``kill -9``), ``raise`` (:class:`FailpointReached`),
-``sleep:SECONDS``. For what is none of them there is :func:`watch_failpoint`.
+``sleep:SECONDS``. For other actions there is :func:`watch_failpoint`.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def set_failpoint(name: str, action: str, at_pass: int = 1) -> None:
 
 
 def watch_failpoint(name: str, watcher: Callable[[], None]) -> None:
-    """Has ``watcher`` called at every pass of the failpoint, in the thread that passes; what it
-    raises is raised there. One watcher each, until cleared."""
+    """Has ``watcher`` called at every pass of the failpoint, in the thread that passes; its errors
+    are raised there. One watcher each, until cleared."""
     with _lock:
         _watchers[name] = watcher
 

@@ -1,8 +1,8 @@
 """Which side of a ``fork()`` this process is on.
 
 A child inherits copies of everything, and threads of none: sockets that its parent still reads,
-database connections that may be used by one process only, locks that nobody will release. So what
-holds such things remembers :data:`generation`, and compares it before each use.
+database connections that may be used by one process only, locks that nobody will release. So the
+holder of such things remembers :data:`generation`, and compares it before each use.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ COLLECT_AFTER_OBJECTS: Final = 50_000
 
 
 def collect_seldom() -> None:
-    """To be called once a process has started: what it has imported lives as long as it does, and
-    is not walked again either."""
+    """To be called once a process has started: its imported objects live as long as it does, and
+    are not walked again either."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)

@@ -2,7 +2,7 @@
 restore.
 
 Names, positions, epochs and ids of cells repeat: a store is made again under its name, a backup is
-restored twice, a server of staging stands in production's configuration. So whatever joins,
+restored twice, a server of staging stands in production's configuration. So every part that joins,
 follows, continues or is compared names the history that it belongs to. Two parts with different ids
 have nothing in common, however alike they look. The empty id is of a part that was made before
 there were identities: it fits any history, until ``cellfeed cluster migrate`` gives it one.

@@ -1,7 +1,7 @@
 """Every limit of the product: a name, a unit, a reason. Nothing here is a promise to the caller to
 accept more.
 
-Limits that cross module borders live here; what no two modules share stays beside its code.
+Limits that cross module borders live here; a limit of one module stays beside its code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ REF_KEY_MAX: Final = (1 << 63) - 1
 
 JSON_INTEGER_MIN: Final = -(1 << 63)
 JSON_INTEGER_MAX: Final = (1 << 64) - 1
-"""Integers inside bodies: what MessagePack (codec 1) can hold without loss."""
+"""Integers inside bodies: the range that MessagePack (codec 1) can hold without loss."""
 
 SHARDS_MAX: Final = 65_536
 """Shards of a datastore; a shard is a Kafka partition and the SQLite row position keeps 16 bits for
 it. Triggers and indexes serve so many: ``tests/integration/triggers/test_most_shards.py``."""
 
 ADDED_ID_MAX: Final = (1 << 47) - 1
-"""Cells of one shard; what is left of a 63-bit SQLite row position beside the shard."""
+"""Cells of one shard; the bits of a 63-bit SQLite row position that the shard leaves."""
 
 # --- puts -----------------------------------------------------------------------------------------
 BATCH_CELLS_MAX: Final = 5_000
@@ -42,8 +42,8 @@ BATCH_CELLS_MAX: Final = 5_000
 shard counters too long."""
 
 BATCH_BYTES_MAX: Final = 8 << 20
-"""Body bytes after which a put call is cut into another batch: a quarter of what a worker takes in
-one request."""
+"""Body bytes after which a put call is cut into another batch: a quarter of the bytes that a worker
+takes in one request."""
 
 GROUP_CELLS_MAX: Final = 5_000
 """Cells that the group commit puts into one transaction, several callers together."""
@@ -113,7 +113,7 @@ STATE_VALUE_BYTES_MAX: Final = 1 << 20
 
 # --- dictionaries ---------------------------------------------------------------------------------
 DICTIONARY_BYTES: Final = 16 << 10
-"""Content of a dictionary, bytes. Of taxi trips 16 KiB save what 64 KiB save within two per cent;
+"""Content of a dictionary, bytes. Of taxi trips 16 KiB save as much as 64 KiB, within two per cent;
 every reading process keeps it in memory."""
 
 DICTIONARIES_MAX: Final = 256

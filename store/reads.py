@@ -207,7 +207,7 @@ class Reads:
 
 
 def _cell(found: LocatedCell | None) -> Cell | None:
-    """What a read by key gives: an erased cell is not there. The log alone shows its place."""
+    """The answer of a read by key: an erased cell is not there. The log alone shows its place."""
     return (
         cell_from_stored(found.shard, found.cell, stale=found.stale)
         if found and not is_erased(found.cell.body)

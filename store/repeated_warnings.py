@@ -1,5 +1,5 @@
-"""Warnings about what is tried again and again, so that a server that is away does not fill the
-disk with them."""
+"""Warnings about repeated attempts, so that a server that is away does not fill the disk with
+them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 WARN_EVERY_S: Final = 5.0
-"""How often such a warning is written, in seconds: what it is about is tried again many times a
-second, by every shard or put that it concerns."""
+"""How often such a warning is written, in seconds: each shard or put repeats the attempt many times
+a second."""
 
 
 class RepeatedWarning:

@@ -1,4 +1,4 @@
-"""Wake-ups: a process that commits pokes those who follow the logs. A wake-up is a hint; the
+"""Wake-ups: a process that commits pokes the followers of the logs. A wake-up is a hint; the
 counters are the truth.
 
 A poke is one datagram on the loopback interface to every address that stands in the state table
@@ -31,8 +31,8 @@ _DATAGRAM_BYTES_MAX: Final = 16
 
 _PREFIX: Final = "wakeups/"
 _LIFETIME_S: Final = 30.0
-"""How long an address stays valid without being renewed: bounds the datagrams sent to those who
-died."""
+"""How long an address stays valid without being renewed: bounds the datagrams sent to dead
+followers."""
 
 _REFRESH_S: Final = 0.5
 """How often a poker reads the addresses again: a new follower polls for at most this long before
@@ -91,8 +91,8 @@ class Listener:
                 return
 
     def close(self) -> None:
-        """Takes the address back; where the state is away it goes by itself (``_LIFETIME_S``), and
-        who ends in good order does not fail for it."""
+        """Takes the address back; where the state is away the entry expires by itself
+        (``_LIFETIME_S``), and an orderly end does not fail for it."""
         try:
             with suppress(Unavailable):
                 self._state.commit({self._key: None})
@@ -101,8 +101,8 @@ class Listener:
 
 
 class Poker:
-    """A writer's end. :meth:`poke` never waits for the state and never raises: what it does not
-    reach is found by polling."""
+    """A writer's end. :meth:`poke` never waits for the state and never raises: followers that it
+    does not reach find the cells by polling."""
 
     def __init__(self, state: StateTable) -> None:
         self._state = state
@@ -155,7 +155,7 @@ class Poker:
 
 
 def poke_about(subject: str) -> bytes:
-    """What to poke those with who follow something else than the logs, by its name."""
+    """The datagram that pokes followers of a subject other than the logs, by its name."""
     return b"?" + blake2b(subject.encode(), digest_size=_DATAGRAM_BYTES_MAX - 1).digest()
 
 
@@ -176,8 +176,8 @@ def _send(sock: socket.socket, what: bytes, address: tuple[str, int]) -> None:
 
 
 def _read_addresses(state: StateTable) -> list[tuple[str, int]]:
-    """Of those who follow now. An entry that is none, or another version's, is passed over: who
-    wrote it polls."""
+    """The addresses of the present followers. An entry that is none, or another version's, is
+    passed over: its writer polls."""
     now_us = state.now_us()
     found = []
     for entry in state.list(_PREFIX):

@@ -1,1 +1,1 @@
-"""Backups of a datastore: what its logs hold as files, and back into empty storage."""
+"""Backups of a datastore: the logs as files, and back into empty storage."""

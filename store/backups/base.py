@@ -1,17 +1,16 @@
 """Whether a store is the one that a backup was taken of, so that an increment on that backup holds
-what comes behind it.
+the cells behind it.
 
 A manifest names its history (:mod:`cellfeed.store.histories`), and so does the store: two different
 ones are refused. Older manifests name none, and files of a store may be put back from a copy. So
 the cells must agree as well.
 
 Names prove nothing: a store that was made again has the same, and two restores of one backup have
-the same leader epochs. What proves it is a cell. Two histories of a shard differ in every cell
-behind their common beginning: ids are given in order, and a cell that was put again has another
-moment. So a manifest has a **witness** for each log, a hash of its last cell without the body,
-which an erasure may take. The store must have that very cell at that id. Of an encrypted backup the
-hash is over the id and the moment alone: with a row key in it, a guess at that key could be
-confirmed.
+the same leader epochs. The proof is a cell. Two histories of a shard differ in every cell behind
+their common beginning: ids are given in order, and a cell that was put again has another moment. So
+a manifest has a **witness** for each log, a hash of its last cell without the body, which an
+erasure may take. The store must have that very cell at that id. Of an encrypted backup the hash is
+over the id and the moment alone: with a row key in it, a guess at that key could be confirmed.
 
 Where the cell was trimmed since, the log's end may still say it: an end that has not moved must
 have the same time. Where it has moved, the shard proves nothing, and others must. A store none of
@@ -117,7 +116,7 @@ def check_same_store(
 def _proven(
     engine: Engine, log: BackedLog, witness: str, head: Head, *, encrypted: bool
 ) -> bool | None:
-    """Whether the log is the one of the backup; None when nothing tells."""
+    """Whether the log is the one of the backup; None when there is no proof."""
     if log.watermark == 0:
         return None
     if witness and head.log_start < log.watermark:

@@ -5,8 +5,8 @@ of damage is known.
     block, any number of times    payload bytes (4), CRC-32 of the payload (4), the payload.
 
 Numbers are big-endian. A block that is cut short, or that says another checksum than it has, is
-DataDamaged with the file and the offset. That a file ends where it should is what the manifest
-knows: its length and its SHA-256.
+DataDamaged with the file and the offset. The manifest proves that a file ends where it should: its
+length and its SHA-256.
 
 In a file of cells a payload is: shard (4), number of cells (4), and the cells. A cell begins with a
 head: added_id (8), row key (16), ref key (8, signed), created_at in microseconds (8), length of the

@@ -1,7 +1,7 @@
 """Reads a backup and checks all of it on the way: lengths, SHA-256, CRC of each block, order and
 number of cells, ids that are missing, the product's digest of each piece of a log.
 
-``verify`` reads everything and tells every file that is damaged; a restore reads through the same
+``verify`` reads everything and names every file that is damaged; a restore reads through the same
 functions, so it takes nothing that was not checked.
 """
 
@@ -39,9 +39,9 @@ OnProgress = Callable[[int], None]
 
 
 def check_files(chain: Sequence[Backup], shard: int | None = None) -> list[str]:
-    """What is wrong with the files of these backups, by length and SHA-256: a line for each;
-    nothing when all are as they were written. ``shard``: files that have cells of other shards
-    alone are not read."""
+    """The faults of the files of these backups, by length and SHA-256: a line for each; nothing
+    when all are as they were written. ``shard``: files that have cells of other shards alone are
+    not read."""
     wrong = []
     for backup in chain:
         others = {each.file for each in backup.manifest.segments if each.shard != shard} - {
@@ -68,8 +68,8 @@ def check_files(chain: Sequence[Backup], shard: int | None = None) -> list[str]:
 
 
 def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) -> list[str]:
-    """Reads all that these backups hold; what is wrong, a line each. ``chain``: a full backup and
-    its increments, in order."""
+    """Reads all that these backups hold; returns the faults, a line each. ``chain``: a full backup
+    and its increments, in order."""
     wrong = check_files(chain)
     damaged = {line.partition(":")[0] for line in wrong}
     try:
@@ -110,7 +110,7 @@ def verify_without_identity(chain: Sequence[Backup]) -> list[str]:
 
 def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]:
     """The cells of a piece of a log, in pieces. Raises DataDamaged, at the latest behind the last
-    cell: what comes before the end is not checked as a whole."""
+    cell: cells before the end are not checked as a whole."""
     name = f"{backup.name}/{segment.file}"
     log_start = next(log.log_start for log in backup.manifest.logs if log.shard == segment.shard)
     # Cells below the log's start may have been trimmed while the backup was taken.
@@ -212,8 +212,8 @@ def read_dictionaries(backup: Backup) -> list[Dictionary]:
 
 
 def chain_dictionaries(chain: Sequence[Backup]) -> list[Dictionary]:
-    """Those of all pieces, each once: bodies of an earlier one may name what was retired since.
-    Raises DataDamaged."""
+    """Those of all pieces, each once: bodies of an earlier one may name a dictionary that was
+    retired since. Raises DataDamaged."""
     return list(
         {
             each.dictionary_id: each for backup in chain for each in read_dictionaries(backup)

@@ -1,5 +1,5 @@
 """Takes a backup of a datastore, online: beside writers, readers and trims, from a minion where
-there is one that has what is needed.
+there is one that has all the cells needed.
 
 **One moment that is consistent enough.** In this order:
 
@@ -89,8 +89,8 @@ _log: Final = logging.getLogger("cellfeed.backup")
 
 @dataclass(frozen=True)
 class Source:
-    """What is backed up. ``belongs``: which entries of the state table; ``readers``: offsets that
-    are kept elsewhere; ``owners``: the shard map."""
+    """The datastore to back up. ``belongs``: which entries of the state table; ``readers``: offsets
+    that are kept elsewhere; ``owners``: the shard map."""
 
     engine: Engine
     belongs: Callable[[StateEntry], bool]
@@ -107,11 +107,11 @@ def create(
     cells_per_s: float | None = None,
     on_progress: OnProgress = lambda *_: None,
 ) -> Backup:
-    """Makes a backup; with ``onto`` of what has come since that one. ``recipients``: whom it is
+    """Makes a backup; with ``onto`` only of the cells since that one. ``recipients``: whom it is
     encrypted to. Raises ProtectData for a datastore whose log is not the one of ``onto``, and for
-    other recipients than the folder and ``onto`` have; DataDamaged, DictionaryLost for what cannot
-    be read, or is missing; Unavailable, also while cells that are acknowledged cannot be read. A
-    backup that failed or was killed is no backup."""
+    other recipients than the folder and ``onto`` have; DataDamaged, DictionaryLost for cells and
+    dictionaries that are unreadable or missing; Unavailable, also while cells that are acknowledged
+    cannot be read. A backup that failed or was killed is no backup."""
     if cells_per_s is not None and cells_per_s <= 0:
         raise InvalidRequest(f"{cells_per_s:g} cells a second is no pace: it must be above 0")
     engine = source.engine
@@ -142,7 +142,7 @@ def create(
         place = folder.place.inside(name)
         try:
             place.make()
-        except OSError as error:  # whatever has that name is not of this backup, and stays
+        except OSError as error:  # another entry of that name is not of this backup, and stays
             raise StorageUnavailable(f"no backup taken: {place}: {error.strerror}") from error
         try:
             write_marker(place, marker)

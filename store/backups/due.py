@@ -1,4 +1,4 @@
-"""What a schedule of backups does next, decided from the folder alone: so a process that was
+"""The next step of a schedule of backups, decided from the folder alone: so a process that was
 killed, or another one in its place, continues where the folder stands.
 
 The **recovery point** is the newest whole backup of the store's own history: all that was
@@ -82,10 +82,10 @@ class Archived(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a schedule says of itself. ``backup``: the newest whole backup, None where there is
-    none; ``begun_at_us``: its beginning, by the store's clock. ``error``: why the last attempt
-    failed, empty when it did not; ``passed_over``: damaged backups, with the reasons. ``binlogs``:
-    by cluster how far its archive is; empty where none is kept."""
+    """A schedule's report on itself. ``backup``: the newest whole backup, None where there is none;
+    ``begun_at_us``: its beginning, by the store's clock. ``error``: why the last attempt failed,
+    empty when it did not; ``passed_over``: damaged backups, with the reasons. ``binlogs``: by
+    cluster how far its archive is; empty where none is kept."""
 
     backup: str | None = None
     begun_at_us: int | None = None

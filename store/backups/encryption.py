@@ -15,8 +15,8 @@ prune, an increment and a check of completeness need none either.
 Nothing is written in the clear and encrypted later: a killed backup leaves ciphertext.
 
 Each piece is an age message of its own, so a restore reads any of them without the others, and
-holds one in memory. age proves that a message was not changed, not who wrote it, and not its place.
-The SHA-256 of each file, in the manifest, proves the place.
+holds one in memory. age proves that a message was not changed, but neither its author nor its
+place. The SHA-256 of each file, in the manifest, proves the place.
 
 pyrage is imported where it is used: most commands need neither it nor its time.
 
@@ -34,7 +34,7 @@ from cellfeed.store.errors import DataDamaged, InvalidRequest, StorageUnavailabl
 
 _SECRET_BEGINS: Final = "AGE-SECRET-KEY-"  # noqa: S105 - no secret, but what one begins with
 _PASSPHRASE: Final = ("age-encryption.org/", "-----BEGIN AGE ENCRYPTED FILE-----")
-"""What a file of identities begins with that is encrypted itself."""
+"""The beginnings of a file of identities that is encrypted itself."""
 
 
 class Recipients:
@@ -69,7 +69,7 @@ class Identities:
         self.keys = {str(each.to_public()) for each in self._identities}
 
     def refuse_unless_fitting(self, what: str, recipients: Sequence[str]) -> None:
-        """Raises InvalidRequest where none of them decrypts what has these recipients."""
+        """Raises InvalidRequest where none of them decrypts a message to these recipients."""
         if self.keys.isdisjoint(recipients):
             raise InvalidRequest(
                 f"{what} is encrypted to {', '.join(recipients)}; {_named(self.files)} has the"
@@ -138,8 +138,8 @@ def _identity(text: str) -> Any:
 
 
 def _lines(path: Path, parse: Callable[[str], Any]) -> list[Any]:
-    """What the lines of a file say, without comments. Raises InvalidRequest with the line's
-    number, and never its text: it may be a secret."""
+    """The parsed lines of a file, without comments. Raises InvalidRequest with the line's number,
+    and never its text: it may be a secret."""
     try:
         text = path.read_text()
     except UnicodeDecodeError:

@@ -1,10 +1,10 @@
 """Up to which id a backup takes each log: every cell that was acknowledged when the backup began is
 below it.
 
-Acknowledged cells lie below the next ids that a master reports from then on. Its earlier reports
-do not count: another process may have put cells since, and minions may be as far behind. But a
-backup reads only what the watermark shows, which minions raise. So it waits until the watermark has
-passed the first next ids that the masters tell after the call. A promotion meanwhile may discard
+Acknowledged cells lie below the next ids that a master reports from then on. Its earlier reports do
+not count: another process may have put cells since, and minions may be as far behind. But a backup
+reads only cells below the watermark, which minions raise. So it waits until the watermark has
+passed the first next ids that the masters report after the call. A promotion meanwhile may discard
 ids that were never acknowledged: then the new master's word counts.
 """
 
@@ -19,7 +19,7 @@ from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import StorageUnavailable, Unavailable
 
 WAIT_S: Final = 30.0
-"""How long the watermark may take to pass what was acknowledged, in seconds: longer than a
+"""Longest time for the watermark to pass the acknowledged cells, in seconds: longer than a
 promotion, and than a minion that lags under load."""
 
 _LOOK_EVERY_S: Final = 0.05

@@ -20,7 +20,7 @@ from cellfeed.store.errors import ProtectData
 
 EPOCHS_LEFT_OUT: Final = 1_000
 """Leader epochs that a restore leaves out at least: more promotions than there can have been
-between a backup and the loss of what it was taken of."""
+between a backup and the loss of its datastore."""
 
 EPOCHS_DRAWN: Final = 1 << 22
 """From how many leader epochs behind those a restore draws its own."""

@@ -6,10 +6,10 @@ note for each that is not done yet (:mod:`cellfeed.store.erasures`). A log marks
 (column ``ERASED_COLUMN``) until that cell is trimmed. A manifest names those cells. The register
 (:mod:`cellfeed.store.backups.register`) has all of them.
 
-What a backup already knows is not erased again: its log still has the cell, or its state has the
-entry. In the second case the cell was trimmed, and the row may have been put since; only an erasure
-that the register has behind that entry is a later one. What was erased below the start of the
-backup's log is gone from it.
+A row that the backup already knows as erased is not erased again: its log still has the cell, or
+its state has the entry. In the second case the cell was trimmed, and the row may have been put
+since; only an erasure that the register has behind that entry is a later one. A row that was erased
+below the start of the backup's log has no cells in it.
 
 A restore ends the logs with such cells for all other rows. The storage takes their bodies away in
 the step that opens it, so at no moment is it open with a body that was erased. The restored state
@@ -114,8 +114,8 @@ def to_erase(
     recorded: Iterable[Erasure],
     logs: Sequence[BackedLog] | None = None,
 ) -> dict[int, list[bytes]]:
-    """By shard the row keys of rows that are to be erased in what is restored of ``chain``, with
-    ``state`` as its state. ``recorded``: the register, and what manifests have beyond it. ``logs``:
+    """By shard the row keys of rows that are to be erased in a restore of ``chain``, with ``state``
+    as its state. ``recorded``: the register, and the erasures that only manifests have. ``logs``:
     as they are restored; those of the last backup when left out. Needs
     :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises
     DataDamaged."""
@@ -148,7 +148,7 @@ def to_erase(
 def erased_in_folder(
     chain: Sequence[Backup], later: Sequence[Backup], recorded: Iterable[Erasure]
 ) -> set[bytes]:
-    """Row keys of all rows that the folder knows to be erased, whatever was put since.
+    """Row keys of all rows that the folder knows to be erased, also where cells were put since.
     ``recorded``: as :func:`recorded_in` gives it. Needs
     :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises
     DataDamaged."""

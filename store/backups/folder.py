@@ -1,5 +1,5 @@
-"""A folder of backups: one folder for each, in the order of a sequence; what is whole, what is not,
-and which backups one stands on.
+"""A folder of backups: one folder for each, in the order of a sequence; which are whole, which are
+not, and which backups one stands on.
 
     DIR/lock                            held by the process that makes or removes backups here
     DIR/erasures, erasures.copy         see :mod:`cellfeed.store.backups.register`
@@ -10,14 +10,14 @@ and which backups one stands on.
         state                           the entries of the state table that belong to a backup
         manifest.json                   written last: see :mod:`cellfeed.store.backups.manifest`
 
-Whatever else lies in DIR belongs to somebody else: files, folders of other names, links, and
-folders without a valid marker or manifest. Nothing here reads, follows or removes them. Backups are
-ordered by their sequence, one more than the highest of the folder. The time in the name is for
-people. DIR lies on a disk or in an object store (:mod:`cellfeed.store.backups.places`).
+All other things in DIR belong to somebody else: files, folders of other names, links, and folders
+without a valid marker or manifest. Nothing here reads, follows or removes them. Backups are ordered
+by their sequence, one more than the highest of the folder. The time in the name is for people. DIR
+lies on a disk or in an object store (:mod:`cellfeed.store.backups.places`).
 
 Crash points: a backup is there when its manifest is, which is one rename; everything else was
-synced before. What a killed one has left has a marker and no manifest; it counts for nothing, and
-the next backup of the same datastore removes it (:mod:`cellfeed.store.backups.prune`).
+synced before. The rest of a killed one has a marker and no manifest; it counts for nothing, and the
+next backup of the same datastore removes it (:mod:`cellfeed.store.backups.prune`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from cellfeed.store.errors import (
 
 @dataclass(frozen=True)
 class Backup:
-    """One that is there. ``sha256``: of its manifest file. ``identities``: what decrypts it
+    """One that is there. ``sha256``: of its manifest file. ``identities``: the keys that decrypt it
     (:func:`with_identities`)."""
 
     place: Place
@@ -109,7 +109,7 @@ class BackupFolder:
         return Path(str(self.place))
 
     def look(self) -> tuple[list[Backup], list[Unreadable]]:
-        """Every backup, the oldest first, and what looks like one and is none."""
+        """Every backup, the oldest first, and every folder that looks like one and is none."""
         try:
             names = [each.name for each in self.place.entries() if is_backup_name(each.name)]
         except (FileNotFoundError, NotADirectoryError):
@@ -270,7 +270,7 @@ def next_sequence(found: Sequence[Backup], unreadable: Sequence[Unreadable]) -> 
 
 
 def marker_of(backup: Backup) -> Marker:
-    """What its marker says, or would say where it has none."""
+    """The content of its marker, also where it has none."""
     manifest = backup.manifest
     return Marker(
         manifest.format_version,

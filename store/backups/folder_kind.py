@@ -1,10 +1,10 @@
 """A folder of backups is encrypted or it is not: all of it, with its register of erasures.
 
-A plain backup beside encrypted ones would put in the clear what somebody has decided to encrypt,
-because one command lacked its recipient. An encrypted one beside plain ones would look safe, while
-the register beside it names row keys. So either is refused. Full backups of one folder may have
-different recipients, for keys are changed; an increment has those of its base, since a restore
-needs both.
+A plain backup beside encrypted ones would put in the clear cells that somebody has decided to
+encrypt, because one command lacked its recipient. An encrypted one beside plain ones would look
+safe, while the register beside it names row keys. So either is refused. Full backups of one folder
+may have different recipients, for keys are changed; an increment has those of its base, since a
+restore needs both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def refuse_other_kind(
     recipients: Recipients | None,
 ) -> None:
     """Raises ProtectData for a backup that does not fit the folder or its base; DataDamaged while
-    the register cannot be read. ``found``, ``unreadable``: what the folder has."""
+    the register cannot be read. ``found``, ``unreadable``: the contents of the folder."""
     if onto is not None and onto.manifest.is_encrypted:
         keys = list(recipients.keys) if recipients is not None else []
         if keys != onto.manifest.recipients:

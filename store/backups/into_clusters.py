@@ -2,8 +2,8 @@
 cell.
 
 A cluster under restore has no role, so no program opens it, and a mark
-(:mod:`cellfeed.store.backups.into_mysql`) that says which backup it is to become. Steps, and what a
-kill after each leaves:
+(:mod:`cellfeed.store.backups.into_mysql`) that says which backup it is to become. Steps, and the
+state after a kill in each:
 
     0. check     every cluster, before anything is changed on one: a restore that is refused leaves
                  all of them as they are.

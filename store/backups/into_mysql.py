@@ -1,5 +1,5 @@
-"""The statements of a restore on a MySQL master. Which servers, and who may use them afterwards, is
-:mod:`cellfeed.store.backups.into_clusters`'s.
+"""The statements of a restore on a MySQL master. :mod:`cellfeed.store.backups.into_clusters`
+chooses the servers, and decides when they open.
 
 1. ``begin``      under the counters' locks: nothing was ever written here, or the mark says that
                   this very backup is being restored. The counters get another
@@ -239,7 +239,7 @@ class MySqlRestore:
                 self._commit(connection, self._written(connection, state[start : start + _ROWS]))
 
     def open(self, mark: Mark) -> None:
-        """The counters get the role's epoch, the mark tells that it is done, and the role is
+        """The counters get the role's epoch, the mark says that it is done, and the role is
         there."""
         failpoint("mysql.restore.before_open")
         role = mark.role

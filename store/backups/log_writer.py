@@ -85,7 +85,7 @@ class BlockFile:
             self.end_piece()
 
     def end_piece(self) -> None:
-        """What was added is written: another piece begins with a block of its own."""
+        """Writes the added cells: another piece begins with a block of its own."""
         if self._recipients is not None and self._waiting:
             self._write(block_of(self._recipients.encrypt(b"".join(self._waiting))))
             self._waiting, self._waiting_bytes = [], 0
@@ -103,9 +103,9 @@ class BlockFile:
 
 
 class LogSource(Protocol):
-    """What a log is read from: an :class:`~cellfeed.store.engines.contract.engine.Engine`, or what
-    archived binlogs hold. ``heads`` is asked where the log was trimmed meanwhile, ``get`` for a
-    better copy of a cell that is damaged."""
+    """The source of a log: an :class:`~cellfeed.store.engines.contract.engine.Engine`, or cells of
+    archived binlogs. ``heads`` is asked where the log was trimmed meanwhile, ``get`` for a better
+    copy of a cell that is damaged."""
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]: ...
 
@@ -117,7 +117,7 @@ class LogSource(Protocol):
 
 
 class WrittenLog(NamedTuple):
-    """What was written of a log. ``log_start``: where it begins by now; ``witness``: of the last
+    """The written part of a log. ``log_start``: where it begins by now; ``witness``: of the last
     cell, None where there was none to write."""
 
     log_start: int

@@ -1,9 +1,9 @@
-"""What a backup says of itself: ``manifest.json``, written last. A folder without one is no backup,
+"""The description of a backup: ``manifest.json``, written last. A folder without one is no backup,
 but the rest of one that was not finished.
 
 The file is sealed (:mod:`cellfeed.store.backups.sealed`). It names every other file with its length
 and SHA-256, so nothing of a backup can be lost, cut short or changed unnoticed. ``onto`` names the
-backup that this one is an increment of: of each shard it holds what has come since.
+backup that this one is an increment of: of each shard it holds the cells behind that one.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Manifest(msgspec.Struct, frozen=True):
     older program. ``identity``, ``sequence``: as the marker has them; of format 1 there is none,
     and it comes before all others. ``register``: None in format 1. ``history``: from which it was
     taken (:mod:`cellfeed.store.histories`); empty in one of an older program. ``recipients``: whom
-    it is encrypted to, none of a plain one. ``private``: what of the manifest is encrypted
+    it is encrypted to, none of a plain one. ``private``: the encrypted fields of the manifest
     (:mod:`cellfeed.store.backups.private_part`); empty in a plain one, and once it was
     decrypted."""
 
@@ -137,8 +137,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """What backups of a folder are ordered by. The clock decides only between those of format
-        1, which have no sequence."""
+        """The order of backups in a folder. The clock decides only between those of format 1, which
+        have no sequence."""
         return self.sequence, self.created_at_us, self.name
 
     @property
@@ -157,7 +157,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def digest_of_manifest(content: bytes) -> str:
-    """What an increment remembers of the backup below it."""
+    """The digest by which an increment names the backup below it."""
     return sha256(content).hexdigest()
 
 

@@ -1,5 +1,5 @@
-"""What tells a backup's folder from everything else that may lie beside it: its name, and a marker
-in it that only this program writes.
+"""The signs of a backup's folder among all other things that may lie beside it: its name, and a
+marker in it that only this program writes.
 
 The marker is the first file of a backup and the last one that is removed. It names the backup, its
 datastore, its place in the order of the folder and a random identity, which the manifest repeats. A
@@ -67,21 +67,21 @@ def read_marker(place: Place) -> Marker | None:
     except (
         OSError,
         CellfeedError,
-    ):  # of a newer program too: what this one cannot read it does not remove
+    ):  # of a newer program too: this program does not remove a folder that it cannot read
         return None
     return marker if marker.name == place.name else None
 
 
 def foreign_entries(place: Place) -> list[str]:
-    """What lies in a backup's folder and is no file of a backup: it stays there when the backup is
-    removed."""
+    """The entries of a backup's folder that are no files of a backup: they stay there when the
+    backup is removed."""
     return [each.name for each in place.entries() if not _is_own(each)]
 
 
 def remove_files(root: Place, marker: Marker) -> None:
     """Removes a backup of the folder ``root`` that was recognised: its manifest first, so a
-    half-removed one is no backup any more, and the marker last. What this program did not write
-    stays, and its folder with it."""
+    half-removed one is no backup any more, and the marker last. Files that this program did not
+    write stay, and its folder with them."""
     place = root.inside(marker.name)
     if read_marker(place) is None:
         write_marker(

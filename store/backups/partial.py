@@ -9,7 +9,7 @@ whole restore of it brings back: those from the log start that it ended with.
 **Rows that were erased are left out** (:class:`ErasedRows`,
 :func:`~cellfeed.store.backups.erasures.erased_in_folder`). Six places record an erasure. In the
 store they are its state table and the log's own cell; in the folder the register and the manifests;
-in the backup its state and its cells. One of them is enough, whatever was put since.
+in the backup its state and its cells. One of them is enough, also where cells were put since.
 
 **The log's own cells are left out**: those that mark an erasure, and those that name ids that a
 restore left out. They name places of another log.
@@ -75,7 +75,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Part(NamedTuple):
-    """What of a backup: a shard, and of it one row alone where ``row_key`` is given."""
+    """The part of a backup: a shard, and of it one row alone where ``row_key`` is given."""
 
     shard: int
     row_key: bytes | None = None
@@ -111,7 +111,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class Report:
-    """What became of the cells of the part, by kind.
+    """The results for the cells of the part, by kind.
 
     ``stored``: those that the store lacked, put now; a dry run counts those that it would put.
     ``same``: there already. ``other``: there with another body. ``buffered``: accepted, while the
@@ -208,7 +208,7 @@ def restore_part(
 ) -> Report:
     """Does it. ``chain``: a full backup and its increments, whose files were checked. ``erased``:
     row keys that the folder knows to be erased. Raises ProtectData for a row that was erased,
-    DataDamaged for a backup that does not hold what it should, Unavailable: call it again then."""
+    DataDamaged for a backup that is damaged or incomplete, Unavailable: call it again then."""
     check_whole(chain)
     report = Report()
     rows = ErasedRows(store.engine, part.shard, erased)
@@ -295,7 +295,7 @@ def _restore_batch(
 
 
 def _compared(engine: Engine, cells: Sequence[NewCell]) -> list[PutResult | None]:
-    """What a put of each cell would come to; None where the store lacks it."""
+    """The result that a put of each cell would have; None where the store lacks it."""
     try:
         found = _read(engine, [cell.triple for cell in cells])
         return [_as_put(cell, each) for cell, each in zip(cells, found, strict=True)]

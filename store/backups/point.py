@@ -1,9 +1,9 @@
 """A datastore as it was at a point in time, out of two backups of one history.
 
-**What a point in time is.** A shard's cells have times that never go back (E4): the later of its
-master's clock and the time of the cell before. The restored log of a shard ends before the first
-cell that is later than the point. So it is a prefix of the log, also where a clock went back, and
-every cell at or before the point is in it. Each shard goes by the clock of its own master.
+**A point in time.** A shard's cells have times that never go back (E4): the later of its master's
+clock and the time of the cell before. The restored log of a shard ends before the first cell that
+is later than the point. So it is a prefix of the log, also where a clock went back, and every cell
+at or before the point is in it. Each shard goes by the clock of its own master.
 
     before    the last backup that began at or before the point and has no cell later than it. The
               state is its state: offsets, parked cells, definitions of indexes, users. So nothing
@@ -14,15 +14,15 @@ every cell at or before the point is in it. Each shard goes by the clock of its 
 Both need not be of one chain. Where ``behind`` does not stand on ``before``, each shard's log in it
 must have the very cell that ``before`` ends with; a trimmed one proves nothing, and others must.
 
-**Trims.** A log begins where it does in ``behind``, for what was trimmed may have been put again
+**Trims.** A log begins where it does in ``behind``, for trimmed cells may have been put again
 before the point. Where the history of trims has one behind the point that explains this, the log
 begins where ``before`` and the earlier trims say. Where such a trim took cells that ``before`` has
 not yet, the log ends with ``before``; where ``before`` has none at all, it begins behind them.
 :attr:`Point.trimmed` has the ids that are missing.
 
-**Erasures** know no point in time: what the register has is erased, whenever that was. **Leader
-epochs** that begin at or below the end of the restored log come back; the new one is drawn above
-all that any backup has.
+**Erasures** know no point in time: a row in the register is erased, with any time of its erasure.
+**Leader epochs** that begin at or below the end of the restored log come back; the new one is drawn
+above all that any backup has.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Trim(NamedTuple):
 @dataclass(frozen=True)
 class Covered:
     """The backups that a point lies between; both are one where it began at that very moment.
-    ``chain``: what they consist of, in the order in which a restore reads it."""
+    ``chain``: their backups, in the order in which a restore reads them."""
 
     at_us: int
     before: Backup

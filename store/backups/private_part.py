@@ -1,8 +1,8 @@
 """The part of an encrypted backup's manifest that only an identity reads.
 
-It is what comes from users, or allows a guess at it to be confirmed: row keys that were erased,
-names of columns and of readers, dictionaries by their hash, digests over cells. In the manifest it
-is one age message in base64. The fields themselves are empty there.
+It has the fields that come from users, or that would confirm a guess at these: row keys that were
+erased, names of columns and of readers, dictionaries by their hash, digests over cells. In the
+manifest it is one age message in base64. The fields themselves are empty there.
 
 The witness of a log (:mod:`cellfeed.store.backups.base`) stays readable, since an increment is
 taken without an identity. That of an encrypted backup holds no row key.

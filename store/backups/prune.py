@@ -26,7 +26,7 @@ DAY_US: Final = 86_400 * 1_000_000
 
 
 class Removal(NamedTuple):
-    """A backup that goes. ``stays``: what lies in its folder and is no file of a backup."""
+    """A backup that goes. ``stays``: the entries of its folder that are no files of a backup."""
 
     marker: Marker
     why: str
@@ -51,8 +51,8 @@ class Decision:
 def unfinished(
     folder: BackupFolder, unreadable: Sequence[Unreadable], datastore: str | None = None
 ) -> list[Removal]:
-    """What killed backups have left, of this datastore or of all; under
-    :meth:`BackupFolder.locked`, where none is under way."""
+    """The rests of killed backups, of this datastore or of all; under :meth:`BackupFolder.locked`,
+    where none is under way."""
     left = [each.marker for each in unreadable if each.marker is not None and not each.finished]
     return [
         _removal(folder, marker, "not finished")
@@ -68,9 +68,9 @@ def decide(
     datastore: str | None = None,
     check: Callable[[list[Backup]], list[str]] = check_files,
 ) -> Decision:
-    """What a prune removes. ``datastore`` may be left out where the folder has backups of one
-    alone. Raises InvalidRequest where it has more; ProtectData where no whole newer backup would be
-    left. ``check``: what is wrong with the files of a chain."""
+    """The backups that a prune removes. ``datastore`` may be left out where the folder has backups
+    of one alone. Raises InvalidRequest where it has more; ProtectData where no whole newer backup
+    would be left. ``check``: returns the faults of the files of a chain."""
     found, unreadable = folder.look()
     named = {each.manifest.datastore for each in found} | {
         each.marker.datastore for each in unreadable if each.marker is not None
@@ -121,8 +121,8 @@ def decide(
 
 
 def remove(folder: BackupFolder, removals: list[Removal]) -> None:
-    """Does what was decided; under :meth:`BackupFolder.locked`, in which it was decided. Raises
-    StorageUnavailable."""
+    """Removes the backups that were chosen; under :meth:`BackupFolder.locked`, in which they
+    were chosen. Raises StorageUnavailable."""
     for each in removals:
         try:
             remove_files(folder.place, each.marker)
@@ -138,8 +138,8 @@ def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
 
 
 def damaged_of(found: Sequence[Backup]) -> dict[str, str]:
-    """By name why a backup cannot be restored, as far as that shows without reading files:
-    what it stands on, and lengths."""
+    """By name why a backup cannot be restored, as far as that shows without reading files: by the
+    backups below it, and by lengths."""
     by_name = {each.name: each for each in found}
     reasons: dict[str, str] = {}
 

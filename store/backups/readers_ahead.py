@@ -22,7 +22,7 @@ _NAMED_MAX: Final = 10
 
 
 def readers_ahead(chain: Sequence[Backup], readers: Sequence[Reader]) -> list[Reader]:
-    """Those who have read what the backup does not have, the furthest ahead first."""
+    """The readers that have read cells that the backup lacks, the furthest ahead first."""
     ends = {log.shard: log.watermark for log in chain[-1].manifest.logs}
     ahead = [reader for reader in readers if reader.location > ends.get(reader.shard, ADDED_ID_MAX)]
     return sorted(ahead, key=lambda reader: (ends[reader.shard] - reader.location, reader.name))

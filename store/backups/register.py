@@ -2,9 +2,9 @@
 backup there knew.
 
 It is independent of manifests, trims and clocks: entries are added, and never removed, while
-backups come and go. Each backup adds all that its store knows before it reads a cell, and what its
-logs say before it has a manifest. A restore erases again what the register has and the backup has
-not.
+backups come and go. Each backup adds all that its store knows before it reads a cell, and the
+erasures in its logs before it has a manifest. A restore erases again the rows that the register has
+and the backup has not.
 
     line 1     the name and the version of the format.
     any other  one erasure as JSON, a space, and the CRC-32 of the JSON in hexadecimal digits.
@@ -53,8 +53,8 @@ FILES: Final = ("erasures", "erasures.copy")
 
 class Register:
     """See the module. ``folder``: the folder of backups; changed under its lock alone.
-    ``recipients``: whom a new entry is encrypted to; ``identities``: what entries are decrypted
-    with."""
+    ``recipients``: whom a new entry is encrypted to; ``identities``: the keys that decrypt
+    entries."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class Register:
 
     def check(self, recorded: Iterable[tuple[str, BackedRegister | None]] = ()) -> bytes | None:
         """Its content, which needs no identity; None where there is no register. ``recorded``: by
-        the name of a backup what its manifest says of the register. Raises DataDamaged when no copy
-        is good, or when it is not the one that these backups have recorded."""
+        the name of a backup the register as its manifest records it. Raises DataDamaged when no
+        copy is good, or when it is not the one that these backups have recorded."""
         content = self._content(self._copies())
         for backup, told in recorded:
             if (
@@ -115,8 +115,8 @@ class Register:
         return content
 
     def add(self, erasures: Iterable[Erasure]) -> BackedRegister:
-        """Adds those that it does not have, and makes both copies equal; what a manifest records.
-        Raises DataDamaged."""
+        """Adds those that it does not have, and makes both copies equal; returns the register's
+        record for a manifest. Raises DataDamaged."""
         copies = self._copies()
         content = self._content(copies)
         present = entries_of(content, self._named(FILES[0])) if content is not None else []

@@ -1,8 +1,8 @@
 """The entries of a register of erasures (:mod:`cellfeed.store.backups.register`), and the lines
 that they are written as: JSON, a space, and the CRC-32 of the JSON in hexadecimal digits.
 
-In a folder of encrypted backups a line is what one backup added: the erasures without their row
-keys, and these as an age message.
+In a folder of encrypted backups a line is the addition of one backup: the erasures without their
+row keys, and these as an age message.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 class EncryptedErasures(msgspec.Struct, frozen=True):
-    """What one backup added. ``erasures``: without row keys; ``row_keys``: an age message to
+    """The addition of one backup. ``erasures``: without row keys; ``row_keys``: an age message to
     ``recipients``, in base64, of 16 bytes for each of them, in order."""
 
     erasures: list[Erasure]

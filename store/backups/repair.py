@@ -8,8 +8,8 @@ restored without its body. Without a good copy nothing is changed. Every replace
 A cell is replaced in one transaction of its storage, behind the shard's counter: so no put, trim or
 erasure comes between the look at it and the write. The latest cells come first, for the entry of an
 erasure lies behind the cells of its row. Storage whose pages or index of keys are damaged is not
-written to: it cannot tell whether a row was erased. A repair of a node is no part of the cluster's
-history: it is not in the binary log, and the other nodes keep theirs.
+written to: an erasure may be missing there. A repair of a node is no part of the cluster's history:
+it is not in the binary log, and the other nodes keep theirs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def repair(
     sources: Mapping[str, Sequence[Source]],
     shards: int,
 ) -> None:
-    """Mends what it can of the findings; each says what was replaced, or why it was not.
+    """Mends those findings that it can; each names the replaced cells, or says why there are none.
     ``menders``, ``sources``: by the place of a finding."""
     broken = {
         each.place for each in found.found if each.kind in ("integrity", "key") and not each.mended
@@ -145,7 +145,7 @@ class BackupSource:
     """The backups of a folder that were taken of one history, the newest first. A backup is taken
     as a whole: one whose files are damaged, or whose history is another one or unknown, gives
     nothing. Rows of the folder's register of erasures come without their bodies; while it cannot be
-    read, nothing does. ``identities``: what decrypts encrypted ones."""
+    read, nothing does. ``identities``: the keys that decrypt encrypted ones."""
 
     def __init__(
         self,

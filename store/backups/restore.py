@@ -1,8 +1,8 @@
 """Brings a backup back into empty storage, so that no id that anybody was shown is ever given to
 another cell.
 
-**What a restored log is** (E22, E23). The cells of the backup, byte for byte, under their own ids,
-from its log start to its watermark. Where new ids begin:
+**A restored log** (E22, E23). The cells of the backup, byte for byte, under their own ids, from its
+log start to its watermark. Where new ids begin:
 
     nobody is known to have read beyond the backup    at the watermark, as if nothing had happened.
     somebody has, or may have (``new_ids``)           far above all that anybody was shown. The ids
@@ -31,7 +31,7 @@ was backed up. A run may be killed after it has opened a part of the storage. Th
 since, and may have other digests: rows were erased in it, at the latest when it was opened, or its
 front was trimmed. The next run does not read it back again, and opens the rest. A backup made since
 may record the erasure of a row there: the next run names that row, and leaves it. The targets
-differ in how they do this, and in what a kill leaves:
+differ in their way to do this, and in their state after a kill:
 
     SQLite   (store/backups/into_sqlite.py)   made beside its place, and renamed there at the end.
              Killed: it starts over.
@@ -76,10 +76,10 @@ def restore(
     on_progress: OnProgress = lambda *_: None,
     before_open: Callable[[], None] = lambda: None,
 ) -> list[bytes]:
-    """Does it. ``before_open`` is called when all is there and was read back: for what has to be
-    done elsewhere before anybody uses it. Returns the row keys that are to be erased by hand: what
-    a run that was killed has opened is left as it is. Raises ProtectData for storage that is not
-    empty, DataDamaged for a backup or a target that does not hold what it should, Unavailable: run
+    """Does it. ``before_open`` is called when all is there and was read back: for steps that must
+    be done elsewhere before anybody uses it. Returns the row keys that are to be erased by hand:
+    storage that a killed run has opened is left as it is. Raises ProtectData for storage that is
+    not empty, DataDamaged for a backup or a target that is damaged or incomplete, Unavailable: run
     it again then."""
     pieces = list(_pieces(plan))
     steps = _Steps(on_progress, 2 * sum(piece.segment.cells for piece in pieces))
@@ -125,7 +125,7 @@ class _Steps:
 
 
 class _Piece(NamedTuple):
-    """What is restored of a piece of a log: its cells from ``from_id`` up to, not including,
+    """The restored part of a piece of a log: its cells from ``from_id`` up to, not including,
     ``below_id``."""
 
     backup: Backup
@@ -139,9 +139,9 @@ class _Piece(NamedTuple):
 
 
 def _pieces(plan: Plan) -> Iterator[_Piece]:
-    """Every piece of every log; those of one log in the order of their ids. Of a piece are left out
-    what was trimmed before the last backup, what an earlier piece has, and what lies behind the
-    log's end."""
+    """Every piece of every log; those of one log in the order of their ids. Left out of a piece are
+    cells trimmed before the last backup, cells of an earlier piece, and cells behind the log's
+    end."""
     reached: dict[int, int] = {}
     for backup in plan.chain:
         for segment in backup.manifest.segments:

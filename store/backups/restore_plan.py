@@ -1,4 +1,4 @@
-"""What a restore will write: each log as it is to be, with the cells and the state entries that the
+"""The writes of a restore: each log as it is to be, with the cells and the state entries that the
 restore adds."""
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class RestoredLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore does. ``chain``: the backups that have the cells; ``backup``: the one that it
-    restores, the last of them but for a point in time. ``state``: the entries that come back, keys
-    and values. ``parent``: the history that was backed up, empty where the backup does not say."""
+    """The sources of a restore, and its result. ``chain``: the backups that have the cells;
+    ``backup``: the one that it restores, the last of them but for a point in time. ``state``: the
+    entries that come back, keys and values. ``parent``: the history that was backed up, empty where
+    the backup does not say."""
 
     backup: Backup
     chain: Sequence[Backup]

@@ -1,4 +1,4 @@
-"""What a restore needs of the storage that it writes to."""
+"""The interface between a restore and the storage that it writes to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cellfeed.store.cells.cell import StoredCell
 
 
 class LogReader(Protocol):
-    """What a restored log is read back with."""
+    """Reads a restored log back."""
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]: ...
 
@@ -48,7 +48,7 @@ class Target(Protocol):
         ...
 
     def reader(self) -> AbstractContextManager[LogReader]:
-        """Reads what is there now."""
+        """Reads the storage as it is now."""
         ...
 
     def open(self) -> None:

@@ -2,8 +2,8 @@
 often. Prunes the folder by the declared time.
 
 Everything is decided from the folder (:mod:`cellfeed.store.backups.due`), so a process that was
-killed has nothing to remember: what it left of a backup is removed by the next one. Each look is
-reported (:class:`~cellfeed.store.backups.due.Report`).
+killed has nothing to remember: the next run removes the rest of its backup. Each look is reported
+(:class:`~cellfeed.store.backups.due.Report`).
 
 **A failure ends nothing.** It is logged with its reason, and tried again after a pause that doubles
 up to ``RETRY_MAX_S``. The store does not notice: a backup only reads. Where a store refuses an
@@ -157,7 +157,7 @@ class BackupSchedule:
         return made
 
     def _prune(self, source: Source, made: Backup) -> None:
-        """Removes what is older than the declared time. A failure is logged: the backup is
+        """Removes backups that are older than the declared time. A failure is logged: the backup is
         taken."""
         keep_days, now_s = self._policy.keep_days, time.monotonic()
         is_full = made.manifest.onto is None

@@ -34,8 +34,8 @@ def seal(content: msgspec.Struct) -> bytes:
 
 
 def unseal(content: bytes, kind: type[T], what: str) -> T:
-    """Raises DataDamaged; ProtectData for a format that this program does not read. ``what`` names
-    the file in errors."""
+    """Raises DataDamaged; ProtectData for a format that this program does not read. ``what``: the
+    file's name in errors."""
     line, _, rest = content.partition(b"\n")
     if rest != sha256(line).hexdigest().encode() + b"\n":
         raise DataDamaged(f"{what} is damaged: its content differs from its SHA-256")

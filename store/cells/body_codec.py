@@ -49,7 +49,7 @@ CODEC_ERASED: Final = 4
 DEFAULT_CODEC: Final = CODEC_JSON_ZSTD
 
 ERASED_BODY: Final = bytes([CODEC_ERASED])
-"""What is stored in the place of a body that was erased."""
+"""The bytes in the place of a body that was erased."""
 
 _ZSTD_LEVEL: Final = 3
 _TOGETHER_FROM: Final = 8
@@ -71,8 +71,8 @@ _DICTIONARY_FRAME: Final = 1 + ID_BYTES
 """Where the frame begins behind the codec and the dictionary's id."""
 
 _JSON_ZSTD_HEAD: Final = bytes([CODEC_JSON_ZSTD]) + zstandard.FRAME_HEADER
-"""What every body of codec 2 begins with: as many bytes as tell which dictionary one of codec 3
-needs."""
+"""The beginning of every body of codec 2: as many bytes as name the dictionary of one of codec
+3."""
 
 _FRAME_HEAD_BYTES_MAX: Final = 18
 """The head of a zstd frame, which has the size of its content."""
@@ -127,8 +127,8 @@ class _PerThread(threading.local):
         return found
 
     def many(self, head: bytes) -> _DecompressMany | None:
-        """What decompresses bodies that begin with ``head`` together; None for those that are
-        decoded one by one. Raises as :func:`known_dictionary`."""
+        """The function that decompresses bodies that begin with ``head`` together; None for those
+        that are decoded one by one. Raises as :func:`known_dictionary`."""
         if head == _JSON_ZSTD_HEAD:
             return self.decompress_many
         if head[:1] != bytes([CODEC_JSON_DICTIONARY]):
@@ -207,7 +207,7 @@ def encode_cells(
 
 def decode_body(stored: bytes) -> bytes:
     """Stored bytes to canonical JSON; ``ERASED_JSON`` for a body that was erased. Raises
-    DataDamaged when they are not what the functions above wrote, or their dictionary is lost;
+    DataDamaged when the functions above did not write them, or their dictionary is lost;
     StorageUnavailable when the dictionary has to be looked up and cannot."""
     try:
         if stored[0] == CODEC_JSON_DICTIONARY:
@@ -281,8 +281,8 @@ def is_erased(stored: bytes) -> bool:
 
 
 def decoded_bytes_bound(stored: bytes) -> int:
-    """At most so many bytes will :func:`decode_body` give: what a reader plans its memory by,
-    without decoding. None of a damaged one: it raises nothing."""
+    """At most so many bytes will :func:`decode_body` give: a reader plans its memory by it, without
+    decoding. None of a damaged one: it raises nothing."""
     if stored == ERASED_BODY:
         return len(ERASED_JSON)
     if stored[:1] == bytes([CODEC_MSGPACK_ZLIB]):
@@ -302,8 +302,8 @@ def dictionaries_named(stored: Iterable[bytes]) -> set[int]:
 
 
 def forget_dictionaries() -> None:
-    """As in a process that has just begun. For tests: a reader elsewhere knows nothing of what this
-    process has met."""
+    """As in a process that has just begun. For tests: a reader elsewhere lacks the dictionaries
+    that this process has met."""
     global _zstd
     forget_all()
     _zstd = _PerThread()

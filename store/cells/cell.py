@@ -1,14 +1,14 @@
-"""Cells: ``(row_key, column_name, ref_key) -> body``, written once; and what a put of one can come
-to.
+"""Cells: ``(row_key, column_name, ref_key) -> body``, written once; and the possible results of a
+put.
 
 Three shapes, from the caller inwards:
 
-- :class:`NewCell` is what a caller wants written; its body is canonical JSON already (see
+- :class:`NewCell` is one that a caller wants to write; its body is canonical JSON already (see
   :mod:`cellfeed.store.cells.canonical_json`).
 - :class:`StoredCell` is one row of a shard's log as the engine keeps it, its body still encoded.
   Log readers that do not need the body as Python objects (the gateway, digests, the exporter) stay
   with this one.
-- :class:`Cell` is what readers of the API get.
+- :class:`Cell` is the one that readers of the API get.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ RESTORED_COLUMN: Final = "RESTORED"
 (:mod:`cellfeed.store.backups.restore`)."""
 
 ERASED_JSON: Final = b"null"
-"""What stands for the body of an erased cell wherever bodies are canonical JSON, digests among it.
-No body that was put is that: they are objects."""
+"""The text in the place of an erased cell's body wherever bodies are canonical JSON, digests among
+it. No body that was put is that: they are objects."""
 
 
 class NewCell(NamedTuple):
@@ -63,7 +63,7 @@ class NewCell(NamedTuple):
 
 
 class Triple(NamedTuple):
-    """What names a cell for ever: 16 bytes of row key, column name, ref key."""
+    """The lasting name of a cell: 16 bytes of row key, column name, ref key."""
 
     row_key: bytes
     column_name: str
@@ -105,8 +105,8 @@ class Cell:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The body as Python objects; equal to what was put. Each cell decodes once, on first use.
-        Raises RowErased for an erased cell."""
+        """The body as Python objects; equal to the one that was put. Each cell decodes once, on
+        first use. Raises RowErased for an erased cell."""
         if self.erased:
             raise RowErased(
                 f"cell ({self.row_key}, {_shown(self.column_name)}, {self.ref_key}) at"
@@ -116,7 +116,7 @@ class Cell:
 
 
 class Outcome(enum.StrEnum):
-    """What a put came to. ``buffered`` is given only by clusters of MySQL servers."""
+    """The result of a put. ``buffered`` is given only by clusters of MySQL servers."""
 
     STORED = "stored"
     EXISTS = "exists"
@@ -131,9 +131,9 @@ class PutResult(msgspec.Struct, frozen=True):
 
     ``shard`` is None only when the row key was not one; ``added_id`` is set for ``stored`` and
     ``exists``; ``error`` for ``conflict``, ``failed`` (definitely not written) and ``unknown`` (it
-    may have been; putting the same cell again tells). ``token``: the place as text, to wait for it
-    (:mod:`cellfeed.store.cells.token`). It is set with ``added_id``, so a ``buffered`` cell has
-    none: it gets its place later. Put the cell again to learn it.
+    may have been; putting the same cell again shows which). ``token``: the place as text, to wait
+    for it (:mod:`cellfeed.store.cells.token`). It is set with ``added_id``, so a ``buffered`` cell
+    has none: it gets its place later. Put the cell again to learn it.
     """
 
     outcome: Outcome
@@ -247,8 +247,8 @@ def check_ref_key(ref_key: object) -> int:
 
 
 def new_cell(row_key: object, column_name: object, ref_key: object, body: object) -> NewCell:
-    """A checked cell, ready to be put. ``body`` is a dict; see
-    :func:`cellfeed.store.cells.canonical_json.canonical` for what it may hold."""
+    """A checked cell, ready to be put. ``body`` is a dict;
+    :func:`cellfeed.store.cells.canonical_json.canonical` names the values that it may hold."""
     return NewCell(
         check_row_key(row_key),
         check_new_column(column_name),
@@ -258,7 +258,7 @@ def new_cell(row_key: object, column_name: object, ref_key: object, body: object
 
 
 def conflict_error(cell: NewCell, added_id: int | None) -> CellConflict:
-    """What a put of an existing triple with another body is answered."""
+    """The answer to a put of an existing triple with another body."""
     return CellConflict(
         f"cell ({UUID(bytes=cell.row_key)}, {_shown(cell.column_name)}, {cell.ref_key}) is stored"
         f" already with another body (added_id {added_id}); cells are written once: put the new"

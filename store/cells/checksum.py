@@ -1,5 +1,4 @@
-"""A checksum of a whole stored cell: what it is found by, where it lies, and its body as it is
-stored.
+"""A checksum of a whole stored cell: its key, its place, and its body as it is stored.
 
 A body's frame has a checksum of its content, but nothing of that says whose body it is: one flipped
 bit made another row, id or time of it. CRC32C finds every damage of up to 32 bits in a row.
@@ -13,8 +12,8 @@ from typing import Final
 from crc32c import crc32c
 
 pack_key: Final = Struct(">qqq16s").pack
-"""Of added_id, ref key, time and row key: what the checksum begins with. A reader of many cells
-saves a call for each by writing the expression out."""
+"""Of added_id, ref key, time and row key: the checksum begins with it. A reader of many cells saves
+a call for each by writing the expression out."""
 
 
 def cell_checksum(

@@ -23,7 +23,7 @@ ID_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class Dictionary:
-    """``content`` is what zstd trained, for bodies of ``column_name``, from ``samples`` of them."""
+    """``content`` was trained by zstd, for bodies of ``column_name``, from ``samples`` of them."""
 
     column_name: str
     content: bytes

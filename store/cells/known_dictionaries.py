@@ -34,7 +34,7 @@ _EMPTY_BODY: Final = zstandard.ZstdCompressor(level=3).compress(b"{}")
 
 
 class KnownDictionary:
-    """A dictionary made ready for zstd, usable by all threads: what is shared is made here, once,
+    """A dictionary made ready for zstd, usable by all threads: the shared state is made here, once,
     and only read afterwards."""
 
     def __init__(self, dictionary: Dictionary) -> None:
@@ -88,7 +88,7 @@ def know(dictionary: Dictionary) -> KnownDictionary:
 
 
 def known_dictionary(dictionary_id: int) -> KnownDictionary:
-    """The dictionary that a body names; see the module for what it raises."""
+    """The dictionary that a body names; the module names its errors."""
     known = _known.get(dictionary_id)
     return known if known is not None else _find(dictionary_id)
 

@@ -66,7 +66,7 @@ def named(shard: int, missing: list[range]) -> str:
 
 
 class NamedDamage(NamedTuple):
-    """What an error says of a log: these ids have no cell, or their cell is damaged."""
+    """The damage that an error names in a log: these ids have no cell, or their cell is damaged."""
 
     shard: int
     ids: range

@@ -36,7 +36,7 @@ class Gathered(Generic[T]):
         self._next: _Lot[T] | None = None
 
     def call(self, item: T) -> None:
-        """Returns when the item is done; raises what kept it from being done."""
+        """Returns when the item is done; raises the error that kept it from being done."""
         with self._lock:
             leads = self._next is None
             lot = self._next = self._next or _Lot()

@@ -9,10 +9,10 @@ given only after the commit of its group: acknowledged means on disk (E5).
 Order: groups are committed one after another, calls within a group in the order of arrival. So a
 put acknowledged before another began comes first in the log (I12).
 
-Every call gets an answer, whatever goes wrong. An error of a hook is logged: the group is
-committed, and its callers get their results. An error before the engine is asked has written
-nothing. Any other that the engine did not raise on purpose leaves the outcome unknown. The thread
-then takes the next group.
+Every call gets an answer, after any error. An error of a hook is logged: the group is committed,
+and its callers get their results. An error before the engine is asked has written nothing. Any
+other that the engine did not raise on purpose leaves the outcome unknown. The thread then takes the
+next group.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ OnResults = Callable[[Sequence[NewCell], Sequence[PutResult]], None]
 class GroupCommitWriter:
     """One thread that owns the puts of this process to one commit group of an engine. ``on_commit``
     is called after each commit, on that thread; so is ``on_results``, when the callers have their
-    answers: with the cells, and what each came to."""
+    answers: with the cells, and the result of each."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class GroupCommitWriter:
         return call
 
     def close(self) -> None:
-        """Writes what is waiting, then ends the thread. Later calls raise StorageUnavailable."""
+        """Writes the waiting cells, then ends the thread. Later calls raise StorageUnavailable."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -190,8 +190,8 @@ class GroupCommitWriter:
         answer_rest(waiting, StorageUnavailable(f"nothing written: {reason}"))
 
     def _gather(self) -> None:
-        """Waits, while they come, for those who were answered just now. Nothing is taken from the
-        queue yet: calls can still be taken back."""
+        """Waits, while they come, for the callers who were answered just now. Nothing is taken from
+        the queue yet: calls can still be taken back."""
         self._wanted = self._expected
         while (
             (before := len(self._waiting)) < self._expected
@@ -246,7 +246,7 @@ class GroupCommitWriter:
                 )
             history = self._engine.history.history_id
             results = [result.with_token(history) for result in results]
-        except BaseException as error:  # the callers must hear of it, whatever it is
+        except BaseException as error:  # the callers must hear of any error
             self._failed(group, error)
             return
         self._call_hook(self._on_commit)

@@ -66,7 +66,7 @@ class Writers:
         return len({self._engine.commit_group(shard) for shard in range(self._engine.shards)}) == 1
 
     def close(self) -> None:
-        """Writes what is waiting, then ends the threads. They are the parent's: in a forked child
+        """Writes the waiting cells, then ends the threads. They are the parent's: in a forked child
         there is nothing to end."""
         if self._generation != forks.generation:
             return

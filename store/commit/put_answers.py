@@ -1,5 +1,5 @@
-"""What a caller of the group commit holds while its cells are written: the place where their
-results will be.
+"""The answer that a caller of the group commit holds while its cells are written: the place where
+their results will be.
 
 A group has up to thousands of callers, each perhaps a thread of its own, and all are answered in
 one moment. Threads that are woken all at once fight for the interpreter, with each other and with
@@ -20,8 +20,8 @@ from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 
 Then = Callable[["PutAnswer"], None]
-"""Called with an answer when it is there, in the thread that gives it: it has to be quick, and what
-it raises is only logged."""
+"""Called with an answer when it is there, in the thread that gives it: it has to be quick, and its
+errors are only logged."""
 
 _FOR_EVER: Final = -1
 
@@ -29,8 +29,8 @@ _log: Final = logging.getLogger("cellfeed.writer")
 
 
 class PutAnswer:
-    """The answer to one put call. ``cells``: what is to be written; ``take_back``: takes the call
-    out of its queue, and tells whether it was still there.
+    """The answer to one put call. ``cells``: those to be written; ``take_back``: takes the call out
+    of its queue, and returns whether it was still there.
 
     A tenth of the cost of a :class:`concurrent.futures.Future`, whose condition would cost a put
     more than its share of the statements does.
@@ -86,7 +86,7 @@ class PutAnswer:
         return self._take_back(self)
 
     def out_of_time(self, timeout_s: float) -> StorageUnavailable | OutcomeUnknown:
-        """Takes the call back, and returns the error for its caller, who waited ``timeout_s``
+        """Takes the call back, and returns the error for its caller, which waited ``timeout_s``
         seconds. A call that still stood in the queue is definitely not written."""
         if self.cancel():
             return StorageUnavailable(
@@ -100,13 +100,14 @@ class PutAnswer:
     def settle(
         self, results: Sequence[PutResult], error: BaseException | None, row: deque[PutAnswer]
     ) -> None:
-        """Puts the answer in its place, for those who come from now on; ``row``: where those stand
-        who wait already."""
+        """Puts the answer in its place, for later callers; ``row``: the queue of answers whose
+        gates are to be opened."""
         self._results, self._error, self._row = results, error, row
         self._done = True
 
     def open_gate(self) -> bool:
-        """Lets those through who wait, once; whether there is one who has not come through yet."""
+        """Lets the waiting callers through, once; whether there is one who has not come through
+        yet."""
         self._open()
         return self._waits
 
@@ -128,8 +129,8 @@ class PutAnswer:
     def _wait(self, timeout_s: float) -> None:
         self._waits = True
         try:
-            # Looked at again: from here on who answers sees that somebody waits, or this sees the
-            # answer.
+            # Looked at again: from here on either the answering thread sees that somebody waits, or
+            # this thread sees the answer.
             if not self._done and self._gate.acquire(timeout=timeout_s):
                 self._open()
         finally:
@@ -159,8 +160,8 @@ def answer_all(
 
 
 def answer_rest(answers: Sequence[PutAnswer], error: BaseException) -> None:
-    """Ends what :func:`answer_all` was cut off in, or could not begin: calls without an answer get
-    ``error``, and everybody who waits is woken."""
+    """Ends the work of :func:`answer_all` after it was cut off, or could not begin: calls without
+    an answer get ``error``, and everybody who waits is woken."""
     for answer in answers:
         if not answer.done():
             answer.settle((), error, deque())

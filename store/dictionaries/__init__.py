@@ -1,2 +1,2 @@
-"""Dictionaries: what bodies of one column have in common, so that it need not be stored with each
+"""Dictionaries: the common parts of one column's bodies, so that they need not be stored with each
 (body codec 3)."""

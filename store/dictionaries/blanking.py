@@ -1,17 +1,16 @@
-"""Samples without what belongs to few: a dictionary outlives every erasure, so nothing of a single
-person may be in it.
+"""Samples without the values of few people: a dictionary outlives every erasure, so nothing of a
+single person may be in it.
 
-What is trained on is not the bodies but copies of them, in which no string or number is the one
-that was there:
+The training gets copies of the bodies, in which no string or number is the one that was there:
 
     common property   a value that occurs under its path in at least ``SHARED_ROW_KEYS_MIN`` row
                       keys, and in ``SHARED_PART_MIN`` of all that are sampled. It is
                       replaced by one of the path's common values, drawn as often as they occur:
-                      what a row has together is one person's, too
+                      the values of one row together are one person's, too
     anything else     is replaced by random characters of the same shape: a digit by a digit, a
                       letter by a letter, punctuation kept. So zstd still learns how
                       such values look, and none of them can come into the dictionary
-    a private path    has none of its values kept. It is one where most of what occurs is not
+    a private path    has none of its values kept. It is one where most of the values are not
                       common; one with more than ``VOCABULARY_MAX`` distinct values,
                       for 49 drivers with 80 trips each are common, too; and one of two whose values
                       come in fixed pairs: a name and its telephone number. Numbers of one or two
@@ -72,7 +71,7 @@ _ELEMENT: Final = "[]"
 
 class _Seen:
     """In how many row keys something was seen, and how often. Row keys come one after the other, so
-    the last one tells whether the next is another."""
+    the last one shows whether the next is another."""
 
     __slots__ = ("last", "row_keys", "times")
 
@@ -88,8 +87,8 @@ class _Seen:
 
 
 def blanked(samples: Sequence[tuple[bytes, bytes]], random: Random | None = None) -> list[bytes]:
-    """``(row key, canonical JSON)`` to canonical JSON without what few share; see the module. In
-    the order given."""
+    """``(row key, canonical JSON)`` to canonical JSON without the values that few share; see the
+    module. In the order given."""
     bodies = [(row_key, canonical_json.parse(body)) for row_key, body in samples]
     rules = _Rules(sorted(bodies, key=itemgetter(0)))
     chance = random or Random()
@@ -122,7 +121,7 @@ class _Drawn:
 
 
 class _Rules:
-    """What is common property among the bodies given."""
+    """The values that are common property among the bodies given."""
 
     def __init__(self, bodies: Sequence[tuple[bytes, Any]]) -> None:
         """``bodies``: with their row keys, those of the same row key one after the other."""
@@ -191,7 +190,7 @@ class _Rules:
             self._values.setdefault((path, type(value), value), _Seen()).add(row_key)
 
     def blank(self, path: Path, value: Any, random: Random) -> Any:
-        """The value with what few share replaced."""
+        """The value with the parts that few share replaced."""
         if isinstance(value, dict):
             members = [(name, (*path, name), member) for name, member in value.items()]
             return {

@@ -1,5 +1,5 @@
-"""The first cells of a column as its shards' logs have them: what `cellfeed dictionary train`
-trains on."""
+"""The first cells of a column as its shards' logs have them: `cellfeed dictionary train` trains on
+them."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ class Recovered:
 def recover(
     places: Sequence[Place], exported: Sequence[Dictionary] = (), from_cluster: str | None = None
 ) -> list[Recovered]:
-    """Brings back what was in use and is lost, in every place. ``exported``: dictionaries of a
-    file, looked at first; ``from_cluster``: the only one to take from. Raises DictionaryLost when
-    one of them is found nowhere, after all others were brought back; InvalidRequest for a cluster
-    that is not there."""
+    """Brings back the lost dictionaries that were in use, in every place. ``exported``:
+    dictionaries of a file, looked at first; ``from_cluster``: the only one to take from. Raises
+    DictionaryLost when one of them is found nowhere, after all others were brought back;
+    InvalidRequest for a cluster that is not there."""
     if from_cluster is not None and from_cluster not in {place.cluster for place in places}:
         raise InvalidRequest(
             f"no node of a cluster {from_cluster!r} answers; there are"

@@ -62,8 +62,8 @@ declare(
 )
 
 READERS_S: Final = 10.0
-"""How long the content outlives the last body that named it, in seconds: a reader decodes what it
-has read in milliseconds."""
+"""How long the content outlives the last body that named it, in seconds: a reader decodes its
+bodies within milliseconds."""
 
 _LOOK_CELLS: Final = 2_000
 """Cells that are looked at in one read."""
@@ -140,7 +140,7 @@ def _replacement(engine: RewritableEngine, retiring: Dictionary) -> Dictionary |
 
 
 def _prefix(dictionary: Dictionary) -> bytes:
-    """What stored bodies begin with that name it."""
+    """The beginning of stored bodies that name it."""
     return bytes([CODEC_JSON_DICTIONARY]) + dictionary.dictionary_id.to_bytes(4)
 
 

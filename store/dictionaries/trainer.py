@@ -3,8 +3,8 @@ them.
 
 The group commit hands over the cells that it has stored (:meth:`DictionaryTrainer.offer`); of
 columns without a dictionary some are kept until they make a sample. A thread of its own does the
-rest: it trains, publishes, and reads what other processes have done meanwhile. Puts continue
-without a dictionary until it is in use; nothing that fails here fails a put.
+rest: it trains, publishes, and reads the changes of other processes. Puts continue without a
+dictionary until it is in use; nothing that fails here fails a put.
 
 Two processes that train the same column at once each add a dictionary; the turn of one is first
 (C2), and the other one lies unused.
@@ -130,7 +130,7 @@ class DictionaryTrainer:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the thread; what it has not trained is left to the next process."""
+        """Ends the thread; the next process trains the columns that it has not trained."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -161,8 +161,8 @@ class DictionaryTrainer:
         return [name for name, sampled in self._sampled.items() if sampled.is_full()]
 
     def work(self) -> None:
-        """One round: completes what others have left, trains the samples that are full, publishes.
-        Raises Unavailable: the next round resumes."""
+        """One round: completes changes that others have left, trains the samples that are full,
+        publishes. Raises Unavailable: the next round resumes."""
         if not self._completed:
             self._store.complete()
             self._settled |= self._store.current().keys()

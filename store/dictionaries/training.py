@@ -1,8 +1,8 @@
 """From samples of a column to a dictionary that is worth being kept for ever, or to the reason why
 there is none.
 
-Half of the samples' bodies are held back: what the dictionary saves is measured on bodies that were
-not trained on, and each must come back as it was.
+Half of the samples' bodies are held back: the saving is measured on bodies that were not trained
+on, and each must come back as it was.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SAMPLE_BYTES_MAX: Final = 4 << 20
 """Canonical JSON of a column's sample, bytes: a sample of large bodies is complete earlier."""
 
 SAMPLES_MIN: Final = 400
-"""Bodies, and row keys, without which nothing is trained: too few to tell what is common property
-from what is one person's."""
+"""Bodies, and row keys, without which nothing is trained: too few to distinguish common property
+from one person's values."""
 
 SAVED_PART_MIN: Final = 0.1
 """Of the bytes without a dictionary: below that it is not worth keeping one for ever."""

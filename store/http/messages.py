@@ -153,8 +153,8 @@ class ErasedRowMessage(msgspec.Struct):
 
 
 class CellsMessage(msgspec.Struct):
-    """One entry per key asked for, in order; null where there is no such cell. To a caller who
-    reads pages: of the first keys; ask for the others next."""
+    """One entry per key asked for, in order; null where there is no such cell. A caller that reads
+    pages gets those of the first keys; ask for the others next."""
 
     cells: list[CellMessage | None]
 
@@ -166,7 +166,7 @@ class RowMessage(msgspec.Struct):
 
 
 class RowsMessage(msgspec.Struct, omit_defaults=True):
-    """One row per row key asked for, in order. To a caller who reads pages: the first of them.
+    """One row per row key asked for, in order. A caller that reads pages gets the first of them.
     ``next_row``: the number of the row to continue with; of that row only the columns behind
     ``after_column``, when it is there."""
 
@@ -340,7 +340,7 @@ def cell_message(cell: Cell) -> CellMessage:
 
 
 def cell_of(message: CellMessage) -> Cell:
-    """The cell of a message. Its body is canonical JSON already: a worker sends what is stored."""
+    """The cell of a message. Its body is canonical JSON already: a worker sends the stored text."""
     return Cell(
         message.row_key,
         message.column_name,

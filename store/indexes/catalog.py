@@ -92,7 +92,7 @@ _decoder: Final = msgspec.json.Decoder(IndexRecord)
 _encode: Final = msgspec.json.Encoder().encode
 
 Change = Callable[[IndexRecord], IndexRecord | None]
-"""What a record is to become; None for no change."""
+"""The record after the change, given the one before; None for no change."""
 
 
 class Catalog:

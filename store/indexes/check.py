@@ -1,4 +1,4 @@
-"""Compares an index with the cells, both ways, and mends what differs.
+"""Compares an index with the cells, both ways, and mends the differences.
 
 The entry that a row should have follows from its cells below a location
 (:meth:`cellfeed.store.indexes.version.IndexVersion.entry_of`). **Cells to entries**: each row with
@@ -91,8 +91,8 @@ class Difference:
 
 @dataclass
 class CheckReport:
-    """What a check came to. ``unsettled``: rows that got new cells at every look, or cells of whose
-    shard were trimmed or erased before the row was mended."""
+    """The results of a check. ``unsettled``: rows that got new cells at every look, or cells of
+    whose shard were trimmed or erased before the row was mended."""
 
     cells: int = 0
     entries: int = 0
@@ -102,7 +102,7 @@ class CheckReport:
 
 
 class IndexCheck:
-    """See the module. Used by one thread. ``positions`` tells how far the index is."""
+    """See the module. Used by one thread. ``positions`` has the index's locations."""
 
     def __init__(
         self, engine: Engine, version: IndexVersion, positions: Positions, wait_s: float = WAIT_S
@@ -139,7 +139,7 @@ class IndexCheck:
     # --- walking ----------------------------------------------------------------------------------
 
     def _rows_of_logs(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
-        """Rows whose entry is not as it should be, by what their shard's log holds."""
+        """Rows whose entry differs from the cells in their shard's log, with the right entry."""
         columns = set(self._version.definition.columns)
         for shard, head in self._engine.heads().items():
             location = head.log_start

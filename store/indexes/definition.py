@@ -1,5 +1,5 @@
-"""What an index is: a table, and the fields of cells' bodies that are its columns. Stored as JSON;
-files are read in ``store/indexes/definition_file.py``."""
+"""The definition of an index: a table, and the fields of cells' bodies that are its columns. Stored
+as JSON; files are read in ``store/indexes/definition_file.py``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIELD_NAME_MAX: Final = 200
 """Letters of a field's name."""
 
 EARLIER_NAME: Final = "column_key"
-"""What ``column_name`` was called. Files may still have it."""
+"""The name of ``column_name`` in earlier files. Files may still have it."""
 
 
 class IndexField(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ from cellfeed.store.indexes.values import TYPES
 
 
 def load_definition(path: Path) -> IndexDefinition:
-    """The definition in a file. Raises InvalidRequest with file, line and what is wrong."""
+    """The definition in a file. Raises InvalidRequest with file, line and fault."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,7 @@ row, and the row's bodies alone say where they are.
        the places that the bodies name are removed from each
     3. the bodies go
 
-**No entry outlives step 3**, no matter who wrote it and when. Its writer has read the row's cells,
+**No entry outlives step 3**, of any writer and of any moment. Its writer has read the row's cells,
 but not that the row is erased.
 
 - Its version was made before the look of step 2. A writer under the old number wrote before the

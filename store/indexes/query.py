@@ -68,7 +68,7 @@ class Indexes:
         self._remembered: dict[str, tuple[float, IndexVersion]] = {}
 
     def version(self, record: VersionRecord) -> IndexVersion:
-        """What reads and writes the entries of a version."""
+        """Reads and writes the entries of a version."""
         return IndexVersion(record.definition, record.number, self._engine.shards)
 
     def kept_versions(self) -> list[IndexVersion]:
@@ -131,8 +131,7 @@ class Indexes:
         return _Query(self._engine, version, request).page()
 
     def behind(self, name: str, locations: Mapping[int, int]) -> str | None:
-        """What of these locations (by shard) the index has not come past, as text; None when
-        nothing."""
+        """The locations (by shard) that the index has not come past, as text; None when nothing."""
         if self.positions is None:
             raise InvalidRequest(
                 "wait_for: this datastore was opened without the coordination that knows how far"
@@ -229,7 +228,7 @@ class _Query:
             if after is None or request.order != 0 or self._is_behind(value, after)
         ]
         if request.order == 0 and after is not None:
-            # Of the shard value where the last page ended, what is behind its row key; of the
+            # Of the shard value where the last page ended, only entries behind its row key; of the
             # others all.
             selects = [each if each.value == after[0] else replace_after(each) for each in selects]
         found, stale = self._store.select(version.table, selects, request.read_from)

@@ -1,4 +1,4 @@
-"""What a query of an index asks for, checked against its definition, and what it is answered."""
+"""A query of an index, checked against its definition, and its answer."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class IndexRequest:
 
 
 class _Cursor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """``version`` of the index, what was asked (a digest), and the place of the last entry."""
+    """``version`` of the index, a digest of the query, and the place of the last entry."""
 
     version: int
     asked: int
@@ -119,7 +119,7 @@ def checked_request(
     mode: str,
     read_from: Replica,
 ) -> IndexRequest:
-    """Raises InvalidRequest with what is wrong."""
+    """Raises InvalidRequest with the fault."""
     shard_field = definition.shard_field
     given = list(shard_value) if isinstance(shard_value, list | tuple | set) else [shard_value]
     if not 1 <= len(given) <= SHARD_VALUES_MAX:
@@ -254,7 +254,7 @@ def _behind(request: IndexRequest, cursor: str, version: int) -> IndexRequest:
 
 
 def _asked(request: IndexRequest) -> int:
-    """What a cursor goes with, as a number of 32 bits."""
+    """The query that a cursor belongs to, as a number of 32 bits."""
     return binascii.crc32(
         _cursor_encode(
             [

@@ -1,5 +1,5 @@
-"""The entries that rows should have by their cells, and those that they have: what a check and a
-trim hold against each other."""
+"""The entries that rows should have by their cells, and those that they have: a check and a trim
+compare them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RowEntries:
         }
 
     def found(self, places: Iterable[tuple[Encoded, bytes]]) -> dict[tuple[Encoded, bytes], Entry]:
-        """What there is at these places (shard value, row key), tombstones among it."""
+        """The entries at these places (shard value, row key), tombstones among them."""
         wanted = [
             (self._version.shard_of_value(value), value, row_key) for value, row_key in places
         ]

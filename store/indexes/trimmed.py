@@ -1,5 +1,5 @@
-"""Takes the entries of trimmed cells out of the indexes, so that an index still is what the cells
-say (I18).
+"""Takes the entries of trimmed cells out of the indexes, so that an index still equals the cells
+(I18).
 
 An entry names the shard value of a cell, which nobody knows any more once the cell is gone. So a
 step of a trim is three:
@@ -18,9 +18,9 @@ sees it, or it is refused. An entry from after the raise holds nothing that has 
 back: neither a worker that was paused and overtaken, nor the owner of the shard that has read an
 older cell of a row.
 
-New cells come meanwhile as well, and their entries are newer than what step 3 has read. So rows
-that lost an entry are looked at once more. A cell whose entry could have been among the removed is
-in the log at that moment, and is merged again.
+New cells come meanwhile as well, and their entries are newer than those that step 3 has read. So
+rows that lost an entry are looked at once more. A cell whose entry could have been among the
+removed is in the log at that moment, and is merged again.
 
 Crash points: before 2 the note names rows that are as they should be, and nothing comes of it.
 Between 2 and the end of 3 the entries of some rows are stale, or missing. A fresh query leaves the
@@ -172,7 +172,7 @@ class IndexedTrim:
     def _look(
         self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]], fence: int
     ) -> tuple[dict[bytes, Entry | None], dict[tuple[Encoded, bytes], Entry]]:
-        """The entries that the rows should have, and what there is at their places."""
+        """The entries that the rows should have, and the present ones at their places."""
         entries = RowEntries(self._engine.indexes, version)
         wanted = entries.wanted(
             shard, list(rows), self._engine.heads([shard])[shard].watermark, fence

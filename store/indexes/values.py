@@ -1,4 +1,4 @@
-"""Values of indexed fields: from JSON to what the index tables hold, and back.
+"""Values of indexed fields: from JSON to the values of the index tables, and back.
 
 A table column holds either a 64-bit integer or bytes, and compares as those do: the same on SQLite
 and MariaDB, without a word about collations or decimal arithmetic. Each type's encoding keeps the
@@ -6,7 +6,7 @@ order of its values.
 
 =========  =====================================================
 ====================================================================================
-type       what a body may hold                                   in the table
+type       values within a body                                   in the table
 =========  =====================================================
 ====================================================================================
 uuid       the text of a UUID                                     16 bytes
@@ -47,7 +47,7 @@ STRING_BYTES_MAX: Final = 512
 """UTF-8 bytes of an indexed string: two of them and a row key fit a key of InnoDB, 3,072 bytes."""
 
 Encoded = int | bytes
-"""What a table column holds."""
+"""A value in a table column."""
 
 JsonValue = str | int | float | bool
 
@@ -165,7 +165,7 @@ BYTES_TYPES: Final = {"uuid": 16, "string": STRING_BYTES_MAX, "decimal": 16}
 
 
 def encoder(kind: str) -> Callable[[object], Encoded]:
-    """What encodes values of that type; it raises WrongType."""
+    """The encoder of values of that type; it raises WrongType."""
     return _ENCODERS[kind]
 
 
@@ -211,7 +211,7 @@ _DECODERS: Final[dict[str, Callable[[Any], JsonValue]]] = {
 
 
 def decoder(kind: str) -> Callable[[Encoded], JsonValue]:
-    """What puts a value of that type into the form of results."""
+    """The function that puts a value of that type into the form of results."""
     return _DECODERS[kind]
 
 

@@ -1,4 +1,4 @@
-"""One version of an index: its tables, and what entries a row has, given cells of it.
+"""One version of an index: its tables, and the entries of a row, given cells of it.
 
 **The view.** A writer of entries always has the view of a prefix of the row's shard log: all cells
 below some location. It reads the row's cells in the first column (the one with the shard field)
@@ -150,7 +150,7 @@ class IndexVersion:
         return [self.tombstone(highest.row_key, value, highest.ref_key) for value in places]
 
     def tombstone(self, row_key: bytes, value: Encoded, ref_key: int) -> Entry:
-        """What says that the row is not at this place as of that ref key of its first column."""
+        """The mark that the row is not at this place as of that ref key of its first column."""
         refs = (ref_key, *[None] * (len(self._readers) - 1))
         return Entry(row_key, False, refs, (value, *[None] * (len(self.definition.fields) - 1)))
 

@@ -54,9 +54,9 @@ class ArchiveMarker(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """``number``, ``sha256``: of the last piece; -1 and empty before the first. ``position``: what
-    is archived, as GTIDs. ``at_us``: all that was acknowledged up to then, by the master's clock,
-    is archived. ``since_us``: as far back as that holds. ``gap``: why not further."""
+    """``number``, ``sha256``: of the last piece; -1 and empty before the first. ``position``: the
+    end of the archive, as GTIDs. ``at_us``: all that was acknowledged up to then, by the master's
+    clock, is archived. ``since_us``: as far back as that holds. ``gap``: why not further."""
 
     format_version: int
     archive_id: str
@@ -153,7 +153,7 @@ class BinlogArchive:
     def append(
         self, reached: Reached, head: PieceHead, what: Sequence[Transaction], to: Recipients | None
     ) -> Reached:
-        """Adds a piece behind the last one; what ``reached`` becomes by it."""
+        """Adds a piece behind the last one; returns ``reached`` as it is with it."""
         content = encode_piece(
             msgspec.structs.replace(
                 head,

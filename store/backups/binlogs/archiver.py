@@ -1,20 +1,20 @@
 """Copies the binlog of a cluster's master into its archive, for as long as a process runs.
 
 Everything continues from the archive alone, so a process that was killed has nothing to remember:
-what it had read and not written is read again.
+transactions that it had read and not written are read again.
 
-**Which server.** The master, as most of the cluster's nodes know it. It must tell the archive's
+**Which server.** The master, as most of the cluster's nodes know it. It must report the archive's
 cluster and history: the binlog of any other server is refused.
 
 **A promotion** is found by a look at the role every ``ROLE_S``, or by the end of the stream. The
-new master is asked for what comes behind the archive's position. It may lack the last transactions
-of the old one, that were acknowledged to nobody. Then it is asked from the beginning of the last
-piece on, or of the one before, and what follows is archived a second time. A restore takes of each
-id the cell of the leader epoch that the id belongs to.
+archiver reads the new master from the archive's position on. That master may lack the last
+transactions of the old one, that were acknowledged to nobody. Then the archiver reads from the
+beginning of the last piece on, or of the one before, and archives these transactions a second time.
+A restore takes of each id the cell of the leader epoch that the id belongs to.
 
-**A gap.** A server that has purged what comes next cannot fill the archive any more. The archive
-begins again at the server's present position, and says since when, and why. The next increment
-closes the gap.
+**A gap.** A server that has purged the next transactions cannot fill the archive any more. The
+archive begins again at the server's present position, and says since when, and why. The next
+increment closes the gap.
 
 **How far.** Each second the master's clock and position are read. Once the stream has passed that
 position, all that was acknowledged before that moment is archived.
@@ -64,8 +64,8 @@ from cellfeed.store.histories import History, refuse_other_history
 declare("binlogs.after_piece", "binlogs.after_reached")
 
 FLUSH_S: Final = 1.0
-"""Longest that a transaction waits for the others of its piece, in seconds: what a lost cluster
-loses at most, beside the time that the place takes."""
+"""Longest that a transaction waits for the others of its piece, in seconds: a lost cluster loses at
+most so much, beside the time that the place takes."""
 
 PIECE_BYTES: Final = 8 << 20
 """Of transactions, after which a piece ends before its time: so many are held in memory, several
@@ -264,7 +264,7 @@ class BinlogArchiver:
 
 
 class _Copying:
-    """What was read of one stream, and how far it is written."""
+    """The transactions read from one stream, and the end of the written ones."""
 
     def __init__(
         self,
@@ -301,8 +301,9 @@ class _Copying:
         return True
 
     def look(self) -> None:
-        """Writes what waits, and how far the archive is by it. The look after a piece says so once
-        more: only a moment that was read behind the piece covers the cells in it."""
+        """Writes the waiting transactions, and the end of the archive after them. The look after a
+        piece says so once more: only a moment that was read behind the piece covers the cells in
+        it."""
         wrote = self.flush()
         if has_passed(self._position, self._target):
             self._reached = msgspec.structs.replace(
@@ -324,7 +325,7 @@ class _Copying:
         self._flushed_s = time.monotonic()
 
     def flush(self) -> bool:
-        """Writes what waits. Returns whether there was anything."""
+        """Writes the waiting transactions. Returns whether there was anything."""
         if not self._waiting:
             return False
         elapsed_us = int((time.monotonic() - self._looked_s) * 1e6)

@@ -74,7 +74,7 @@ class Piece(msgspec.Struct, frozen=True):
 def encode_piece(
     head: PieceHead, transactions: Sequence[Transaction], recipients: Recipients | None
 ) -> bytes:
-    """The file's content. What ``head`` says of the rest is filled in here."""
+    """The file's content. The fields of ``head`` about the rest are filled in here."""
     rest = msgspec.msgpack.encode(transactions)
     if recipients is not None:
         rest = recipients.encrypt(rest)

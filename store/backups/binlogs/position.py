@@ -10,7 +10,7 @@ Position = Mapping[str, str]
 
 
 def position_of(text: str) -> dict[str, str]:
-    """The position that a server tells; nothing of an empty one."""
+    """The position that a server reports; nothing of an empty one."""
     return {each.partition("-")[0]: each for each in text.replace(" ", "").split(",") if each}
 
 

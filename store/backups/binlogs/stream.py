@@ -6,7 +6,7 @@ checksum is compared. Only tables of the datastore are decoded. A shard that is 
 its tables under other names until it is served: such a copy has no ids of its own.
 
 The library decodes texts by the metadata of a table, which servers leave out by default. Every text
-of these tables is binary, so it is read as bytes whatever the metadata says.
+of these tables is binary, so it is read as bytes, with any metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEARTBEAT_S: Final = 0.5
 at its clock, and be stopped."""
 
 _NOT_HERE: Final = 1236
-"""ER_MASTER_FATAL_ERROR_READING_BINLOG: the server cannot send what comes behind that position."""
+"""ER_MASTER_FATAL_ERROR_READING_BINLOG: the server cannot send the events behind that position."""
 
 _PURGED: Final = "purged"
 
@@ -48,13 +48,13 @@ _SETTINGS: Final = {
     "binlog_row_image": ("FULL",),
     "log_bin_compress": ("0", "OFF"),
 }
-"""What an archive needs of a server, and the values that do."""
+"""The settings of a server that an archive needs, with the values that fit."""
 
 logging.getLogger("pymysqlreplication").setLevel(logging.ERROR)
 
 
 class Purged(Exception):
-    """The server has no longer what comes behind a position."""
+    """The server no longer has the events behind a position."""
 
 
 class Diverged(Exception):
@@ -241,7 +241,8 @@ class _Rows:
             )
 
     def taken(self) -> Transaction:
-        """The whole transaction. Raises DataDamaged for a cell that is not what was written."""
+        """The whole transaction. Raises DataDamaged for a cell that differs from the written
+        one."""
         made = Transaction(
             self._cells(self._new),
             self._cells(self._changed),

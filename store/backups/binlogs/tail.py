@@ -1,5 +1,5 @@
-"""What archives of binlogs hold beyond the newest increment, as one more increment: so a restore,
-a point in time, erasures and readers need to know nothing of binlogs.
+"""Archived cells beyond the newest increment, as one more increment: so a restore, a point in time,
+erasures and readers need to know nothing of binlogs.
 
 It is written into a folder of this machine, in the clear. Its state is the increment's.
 
@@ -122,7 +122,7 @@ def tail_of(
 
 
 class _Collected:
-    """The cells of archives, on disk; the rest of what they say of logs."""
+    """The cells of archives, on disk; the other facts about logs, in memory."""
 
     def __init__(self, database: sqlite3.Connection, base: Manifest) -> None:
         self._database = database

@@ -1,7 +1,7 @@
-"""A folder of backups with what archived binlogs hold beyond their increments, for a restore: each
-such tail (:mod:`cellfeed.store.backups.binlogs.tail`) stands in the folder's order behind the
-increment that it continues. So it is what any increment would be: the newest backup, the one behind
-a point in time, or a later one with readers and erasures.
+"""A folder of backups with increments made of archived binlogs, for a restore: each such tail
+(:mod:`cellfeed.store.backups.binlogs.tail`) stands in the folder's order behind the increment that
+it continues. So it serves as any increment does: the newest backup, the one behind a point in
+time, or a later one with readers and erasures.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class TailedFolder(BackupFolder):
 def with_tails(
     folder: BackupFolder, datastore: str, identities: Identities | None, directory: Path
 ) -> Iterator[TailedFolder]:
-    """The folder with its tails, which lie in ``directory`` until the end: it is made, and removed
-    with what a killed run has left there. Raises DataDamaged, ProtectData, also for a folder there
-    that no such run has made, and InvalidRequest where an archive is encrypted and no identity
-    fits."""
+    """The folder with its tails, which lie in ``directory`` until the end: the directory is made,
+    and removed with the rest that a killed run has left there. Raises DataDamaged, ProtectData,
+    also for a folder there that no such run has made, and InvalidRequest where an archive is
+    encrypted and no identity fits."""
     by_history = dict[str, list[BinlogArchive]]()
     for archive in archives_in(folder.place, datastore):
         by_history.setdefault(archive.marker.history.history_id, []).append(archive)
@@ -96,7 +96,7 @@ def _make(directory: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """The marker goes last: what a kill leaves of the folder is recognised."""
+    """The marker goes last: the rest of the folder is recognised after a kill."""
     for each in directory.iterdir():
         if each.is_dir():
             shutil.rmtree(each)

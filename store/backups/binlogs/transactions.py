@@ -1,10 +1,11 @@
-"""What is kept of a transaction of a master's binlog: what a restore needs that no increment has.
+"""The archived parts of a transaction of a master's binlog: all that a restore needs and no
+increment has.
 
     cells         cells that puts and erasures added, byte for byte under their ids.
     bodies        cells whose stored body another one has replaced: an erasure, or a rewriting.
     epochs        where leader epochs begin.
     log_starts    how far logs were trimmed.
-    dictionaries  what bodies may need.
+    dictionaries  contents that bodies may need.
 
 State entries are not kept: a restore takes those of the newest increment. An offset from behind it
 could lie beyond the cells of another cluster's archive, and cells would be skipped.
@@ -51,7 +52,7 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes."""
+        """Its size, about."""
         return sum(len(each.cell.body) + 100 for each in (*self.cells, *self.bodies)) + sum(
             map(len, self.dictionaries)
         )

@@ -1,5 +1,5 @@
 """Checks an archive of binlogs: every piece by its checksums and by the one before, and, where it
-can be decrypted, what it holds."""
+can be decrypted, by its transactions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cellfeed.store.errors import CellfeedError, StorageUnavailable
 
 
 class CheckedArchive(NamedTuple):
-    """How many pieces were read, and what is wrong: a line, or none."""
+    """How many pieces were read, and the fault: a line, or none."""
 
     pieces: int
     wrong: list[str]
 
 
 def verify_archive(archive: BinlogArchive, identities: Identities | None) -> CheckedArchive:
-    """Ends at the first damage: what follows cannot be restored. An encrypted piece without an
+    """Ends at the first damage: later pieces cannot be restored. An encrypted piece without an
     identity is checked for completeness. Raises StorageUnavailable."""
     count = 0
     try:

@@ -1,17 +1,17 @@
-"""What a folder of backups needs of the place that it lies in.
+"""The needs of a folder of backups towards the place that it lies in.
 
     P1  `read`, `size` and `open` see every earlier write, at once and as a whole.
     P2  `write` leaves the new content or the old one, never a part; when it returns, the new
         content survives a power cut.
-    P3  `write` replaces what this process has read, or makes what it found missing. Where another
-        process has written in between, it fails (a place whose lock its holder cannot lose needs
-        no check).
+    P3  `write` replaces the content that this process has read, or makes a file that it found
+        missing. Where another process has written in between, it fails (a place whose lock its
+        holder cannot lose needs no check).
     P4  a file that `create` gives has its name at the latest when `finish` returns. It survives a
         power cut once `sync` has returned.
     P5  `make` fails where anything has the name: no two processes make the same folder.
     P6  one process at a time holds the lock of a folder. A process that has lost it (it was paused
         for long) can neither write nor remove: these calls fail.
-    P7  nothing follows links, and whatever is no regular file is no file.
+    P7  nothing follows links, and only a regular file is a file.
 
 Methods raise OSError as the calls of :mod:`os` do: FileNotFoundError, FileExistsError,
 PermissionError, and others with `strerror` and `filename`. A place that does not answer raises
@@ -56,7 +56,7 @@ class Place(Protocol):
     def is_folder(self) -> bool: ...
 
     def entries(self) -> list[Entry]:
-        """What lies in it, in the order of names."""
+        """The entries in it, in the order of names."""
         ...
 
     def is_file(self, name: str) -> bool: ...
@@ -88,7 +88,7 @@ class Place(Protocol):
         ...
 
     def remove_rests(self) -> None:
-        """Removes what files that were never finished have left beside their names."""
+        """Removes the rests of unfinished files beside their names."""
         ...
 
     def remove_if_empty(self) -> None: ...

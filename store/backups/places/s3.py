@@ -1,8 +1,8 @@
 """A folder of backups in an S3-compatible object store: `s3://bucket/prefix`, through boto3.
 
-A file is an object, and a name of a folder is what keys begin with. So P2 and P4 hold by nature: an
-object is there as a whole, durably, or not at all. P3, P5 and P6 rest on conditional writes; the
-lock proves that the store knows them (:mod:`cellfeed.store.backups.places.s3_lock`).
+A file is an object, and a folder's name is a prefix of keys. So P2 and P4 hold by nature: an object
+is there as a whole, durably, or not at all. P3, P5 and P6 rest on conditional writes; the lock
+proves that the store knows them (:mod:`cellfeed.store.backups.places.s3_lock`).
 
 **Away is not missing.** Only a key that the store says is not there raises FileNotFoundError. All
 else that fails raises StorageUnavailable, so nothing is taken for damaged, or removed, because a
@@ -81,7 +81,7 @@ class S3Place:
         return self.size(name) is not None
 
     def size(self, name: str) -> int | None:
-        # A HEAD has no body, so it cannot tell a missing object from a missing bucket.
+        # A HEAD has no body, so it cannot distinguish a missing object from a missing bucket.
         key = self._key(name)
         page = self._bucket.call("list_objects_v2", key, Prefix=key, MaxKeys=1)
         sizes: dict[str, int] = {each["Key"]: each["Size"] for each in page.get("Contents", ())}
@@ -139,7 +139,7 @@ class S3Place:
                 return
 
     def remove_if_empty(self) -> None:
-        """What has no keys is not there."""
+        """A folder without keys is not there."""
 
     def sync(self) -> None:
         """Every change is durable when it is answered."""

@@ -62,13 +62,13 @@ class Bucket:
         return new
 
     def write(self, key: str, content: bytes) -> None:
-        """Replaces what this process has read or written, or makes what it has not. Raises
-        FileExistsError."""
+        """Replaces the content that this process has read or written, or makes a key that was
+        missing. Raises FileExistsError."""
         self.refuse_if_lost()
         self.etags[key] = self.put(key, content, self.etags.get(key))
 
     def get(self, key: str, **arguments: Any) -> tuple[bytes, Any]:
-        """The content of an object, and what the store says of it."""
+        """The content of an object, and the store's answer about it."""
         from botocore.exceptions import BotoCoreError
 
         attempts = READ_ATTEMPTS

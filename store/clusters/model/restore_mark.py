@@ -16,8 +16,8 @@ RESTORE_KEY: Final = "cluster/restore"
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Under way, or done: of the backup with this name and SHA-256. ``role`` is what the cluster
-    gets, or got, at the end."""
+    """Under way, or done: of the backup with this name and SHA-256. ``role`` is the one that the
+    cluster gets, or got, at the end."""
 
     backup: str
     sha256: str

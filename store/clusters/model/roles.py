@@ -1,5 +1,5 @@
-"""Who is master of a cluster: an entry of the state table on the cluster's own nodes, so it
-replicates with the cells.
+"""The master of a cluster: an entry of the state table on the cluster's own nodes, so it replicates
+with the cells.
 
 A promotion writes it on the new master, under a higher epoch. A reader of the role asks every node
 that answers and believes the highest epoch. So an old master that returns, or is cut off, convinces
@@ -34,11 +34,11 @@ class Role(msgspec.Struct, frozen=True):
     """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes
     that followed it when it was made so, and those that have rejoined since. ``semi_sync``: a
     commit waits until a minion has received it. ``promotions``: of each promotion, in their order,
-    the epoch that it raised and what the new master had then, as a GTID position. ``history_id``:
-    of the datastore (:mod:`cellfeed.store.histories`).
+    the epoch that it raised and the new master's GTID position then. ``history_id``: of the
+    datastore (:mod:`cellfeed.store.histories`).
 
-    Within an epoch minions are only added, and ``semi_sync`` begins with the first one; whatever
-    else changes raises the epoch.
+    Within an epoch minions are only added, and ``semi_sync`` begins with the first one; every other
+    change raises the epoch.
     """
 
     cluster: str
@@ -70,8 +70,8 @@ class Role(msgspec.Struct, frozen=True):
 
     @property
     def terms(self) -> WriteTerms:
-        """What a write under this role asks of the master. Raises NoMinion where no write can be
-        acknowledged: the commit has to wait for a minion, and the last one was given up."""
+        """The terms of a write under this role. Raises NoMinion where no write can be acknowledged:
+        the commit has to wait for a minion, and the last one was given up."""
         if self.semi_sync and not self.minions:
             raise NoMinion(
                 f"cluster {self.cluster}: nothing written: it replicates semi-synchronously and"
@@ -88,7 +88,7 @@ class Role(msgspec.Struct, frozen=True):
         return WriteTerms(self.epoch, self.semi_sync, self.history_id)
 
     def why_foreign(self, reported: Role) -> str:
-        """Why a server that tells this role is no node of the cluster; empty for one that is."""
+        """Why a server that reports this role is no node of the cluster; empty for one that is."""
         if reported.cluster == self.cluster and is_same_history(
             reported.history_id, self.history_id
         ):
@@ -153,7 +153,7 @@ def change_role(state: StateTable, old: Role, new: Role) -> bool:
         or state.commit({ROLE_KEY: msgspec.json.encode(new)}, {ROLE_KEY: entry.version}) is not None
     ):
         return True
-    # What came between may be this very change, tried before and not answered then.
+    # The write in between may be this very change, tried before and not answered then.
     entry = state.get(ROLE_KEY)
     return entry is not None and decode_role(entry.value) == new
 
@@ -169,8 +169,9 @@ def newest(roles: Iterable[Role | None]) -> Role | None:
 
 
 def of_other_histories(cluster: str, roles: Mapping[str, Role | None]) -> dict[str, str]:
-    """The nodes whose role is not of the cluster, each with the reason: of another name, or of
-    another history than most nodes tell. Raises ProtectData where two histories have as many nodes.
+    """The nodes whose role is not of the cluster, each with the reason: it has another name, or
+    another history than most nodes report. Raises ProtectData where two histories have as many
+    nodes.
     """
     reported = {node: role for node, role in roles.items() if role is not None}
     foreign = {

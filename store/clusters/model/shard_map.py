@@ -1,9 +1,9 @@
 """Which cluster holds which shards: a versioned document, kept as a state entry on every cluster.
 
-The map only says where to look. The counters decide who takes a shard's puts: one cluster at a time
-has the shard's counter (:mod:`cellfeed.store.clusters.moves`). So a process with an old map is
-refused, and looks again. Two maps are merged shard by shard: the owner since the higher leader
-epoch counts, whatever was written where, and in whatever order.
+The map only says where to look. The counters decide which cluster takes a shard's puts: one cluster
+at a time has the shard's counter (:mod:`cellfeed.store.clusters.moves`). So a process with an old
+map is refused, and looks again. Two maps are merged shard by shard: the owner since the higher
+leader epoch counts, at any place and in any order of writes.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def read_map(state: StateTable) -> ShardMap | None:
 
 
 def write_map(states: Mapping[str, StateTable], shard_map: ShardMap) -> None:
-    """Writes to every cluster given what the map says beyond what is there. A kill in between
-    leaves clusters that know less: writing again completes it."""
+    """Writes to every cluster given the owners that are newer in this map. A kill in between leaves
+    clusters that know less: writing again completes it."""
     for state in states.values():
         _write(state, shard_map)
 

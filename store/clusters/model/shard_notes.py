@@ -1,5 +1,5 @@
-"""What a cluster's server says of a shard that may be on its way: its counter, the note of a copy
-that is made, the note of a fence. Read only."""
+"""A server's notes on a shard that may be on its way: its counter, the note of a copy that is made,
+the note of a fence. Read only."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Arriving:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A counter that is kept back, as it was when puts ended. ``leader_epoch``: as readers were
-    told it. ``created_at``: the last cell's, as SQL writes it."""
+    """A counter that is kept back, as it was when puts ended. ``leader_epoch``: as readers have
+    seen it. ``created_at``: the last cell's, as SQL writes it."""
 
     target: str
     token: int
@@ -49,7 +49,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class ShardNotes:
-    """What a server says of a shard. ``serves``: its log's start and next id where it has the
+    """A server's notes on a shard. ``serves``: its log's start and next id where it has the
     counter. ``copied_to``: the cluster that a copy is made for, so that nothing is erased here;
     empty when none is. ``hidden``: its tables have their other names; ``has_tables``: there are
     any."""
@@ -63,7 +63,7 @@ class ShardNotes:
 
 
 def shard_notes(connection: Connection[Any], layout: Layout, shard: int) -> ShardNotes:
-    """What the server of a connection says of the shard, in one look."""
+    """The notes on the shard of a connection's server, in one look."""
     meta, there = layout.meta, tables(connection, layout.database(shard))
     counter = query(
         connection,
@@ -118,8 +118,8 @@ def tables(connection: Connection[Any], database: str) -> list[str]:
 
 
 class MasterNotes(NamedTuple):
-    """What a cluster's master says of all its shards. ``served``: how many cells each has that it
-    serves; ``copied``: for which cluster one is copied."""
+    """The notes of a cluster's master on all its shards. ``served``: how many cells each has that
+    it serves; ``copied``: for which cluster one is copied."""
 
     served: dict[int, int]
     arriving: dict[int, Arriving]

@@ -38,7 +38,7 @@ A process that changes a shard holds a lock on the server, which ends with its c
 on that connection: a mover that was paused, or cut off, holds the lock or cannot write. Steps that
 decide look for their token as well, in the same transaction.
 
-What a kill of the mover leaves:
+After a kill of the mover the servers are in one of these states:
 
     in 1         the source serves, but erases nothing; a note and half a copy on the target. Moving
                  again resumes where the copy ends. Rolling back drops the copy, and so does the

@@ -89,8 +89,8 @@ class ShardCopy:
             time.sleep(waiting.PAUSE_S)
 
     def _keep_good_copy(self) -> None:
-        """What the target keeps of the shard, from when it left, is dropped where the copy begins:
-        not while it alone has a cell in good order. Raises ProtectData."""
+        """The target's kept copy of the shard, from when it left, is dropped where the new copy
+        begins: not while it alone has a cell in good order. Raises ProtectData."""
         source, target = self._source, self._target
         role, there = target.role, target.notes()
         kept = (
@@ -154,7 +154,7 @@ class ShardCopy:
         try:
             copy_log(source, table, target, first, end, counted)
         except Trimmed:
-            # What was copied of it is behind the log's start by now.
+            # Its copied cells are behind the log's start by now.
             shard_notes = source.notes()
             first = (
                 shard_notes.leaving.log_start if shard_notes.leaving else served_ids(shard_notes)[0]

@@ -1,4 +1,4 @@
-"""Ends what a dead mover has left: a shard that nobody serves, or that nobody can find. Every
+"""Ends moves that a dead mover has left: nobody serves the shard, or nobody can find it. Every
 worker and every failover process does so unasked.
 
 A mover is alive while its connections with the shard's locks are, and say something. A healer takes
@@ -25,17 +25,17 @@ The rule:
                               costs only time.
 
 Both masters are needed for the first: only the target's knows whether the switch has come. It has
-come when the note of the copy is gone there. Then the source gets nothing back, whatever else may
-be the reason that the note is missing.
+come when the note of the copy is gone there. Then the source gets nothing back, for any other
+reason that the note may be missing.
 
-What a kill of the healer leaves:
+After a kill of the healer the servers are in one of these states:
 
     the mover's connections are ended     the fence, and no mover: the next look heals it.
     the copy's note has another token     no switch of the mover can come any more; the next look
                                           heals it.
     the copy is hidden again              as before.
-    the tables have their names back      the counter is not there, so nobody puts; readers get what
-                                          the source still has; the next look resumes.
+    the tables have their names back      the counter is not there, so nobody puts; readers get the
+                                          source's log; the next look resumes.
     the counter is back                   the source serves: healed.
     between two maps                      the next look writes the rest.
 
@@ -80,8 +80,8 @@ LOOK_TIMEOUT_S: Final = 5.0
 """Longest wait for one answer, in seconds."""
 
 HEAL_AFTER_S: Final = 3.0
-"""How long a shard must have been without a cluster that serves it, in seconds: three times what a
-move may take for it (``waiting.FENCE_MAX_S``)."""
+"""How long a shard must have been without a cluster that serves it, in seconds: three times as long
+as a move may be without one (``waiting.FENCE_MAX_S``)."""
 
 SILENT_MAX_S: Final = 10.0
 """A mover whose connections have said nothing for so long is cut off, in seconds. Behind a fence it
@@ -205,8 +205,8 @@ class MoveHealer:
         source, target and stage."""
 
         self._nothing_to_do: set[tuple[str, int, int]] | None = None
-        """What was kept of shards, by cluster, shard and token, when all clusters answered and none
-        was to be healed."""
+        """The kept shards, by cluster, shard and token, when all clusters answered and none was to
+        be healed."""
 
         self._reported: dict[str, str] = {}
 
@@ -221,7 +221,7 @@ class MoveHealer:
             cluster.close()
 
     def look(self) -> None:
-        """One look, and what is due."""
+        """One look, and the steps that are due."""
         kept, answering = self._kept()
         if kept == self._nothing_to_do or not kept:
             self._since_s.clear()
@@ -263,8 +263,8 @@ class MoveHealer:
             self._healed(done)
 
     def _kept(self) -> tuple[set[tuple[str, int, int]], Clusters]:
-        """What every cluster keeps of shards that have left it or are about to, and the clusters
-        that answer."""
+        """The shards that each cluster keeps after they have left it, or that are about to leave,
+        and the clusters that answer."""
         kept: set[tuple[str, int, int]] = set()
         answering = {}
         for name, cluster in self._clusters.items():

@@ -2,9 +2,9 @@
 
 Entries change in place, so a copy cannot resume from a place in them. A round compares digests of
 ``BUCKETS`` parts of each table on both servers, and copies the parts that differ. The first round
-copies all, the next ones what has changed since; the last one, behind the fence, when nothing
-changes any more, ends with both the same. It needs no note of changes, and so holds whatever was
-promoted or killed in between. A digest reads the whole table: about a second for each million
+copies all, each next one the changes since the one before; the last one, behind the fence, when
+nothing changes any more, ends with both the same. It needs no note of changes, and so holds after
+any promotion or kill in between. A digest reads the whole table: about a second for each million
 entries of a shard.
 """
 

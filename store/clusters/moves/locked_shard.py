@@ -1,5 +1,5 @@
-"""One shard on the master of one cluster, as a move sees it: what the server says of it, and
-guarded changes on the connection that holds the shard's lock there.
+"""One shard on the master of one cluster, as a move sees it: the server's notes on it, and guarded
+changes on the connection that holds the shard's lock there.
 
 A change is one guarded transaction (:mod:`cellfeed.store.engines.mysql.guard`): a server that takes
 no writes, or whose role is not the mover's, refuses it, nothing done. Changes of tables are guarded
@@ -73,7 +73,7 @@ class LockedShard:
         return self._run(lambda connection: shard_notes(connection, self.layout, self.shard))
 
     def on_members(self) -> dict[str, ShardNotes]:
-        """What every node says that may be promoted. Raises StorageUnavailable when one does not
+        """The notes of every node that may be promoted. Raises StorageUnavailable when one does not
         answer."""
         return {name: self._notes_on(name) for name in self.members}
 
@@ -161,7 +161,7 @@ class LockedShard:
         statements: Callable[[Connection[Any]], Sequence[str]],
         before: Callable[[Connection[Any]], object] = lambda _: None,
     ) -> None:
-        """One transaction: what ``before`` does, then the statements behind the guard."""
+        """One transaction: first ``before``, then the statements behind the guard."""
 
         def commit(connection: Connection[Any]) -> None:
             for _ in range(ATTEMPTS_MAX):

@@ -1,4 +1,4 @@
-"""Who has a shard's lock on a master: the mover that is at it, alive or dead."""
+"""The holder of a shard's lock on a master: the mover that is at it, alive or dead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LockHolder(NamedTuple):
 
 
 def lock_holder(cluster: ClusterServers, role: Role, shard: int) -> LockHolder | None:
-    """Who has the shard's lock on the master of that role; None when nobody does. Raises
+    """The holder of the shard's lock on the master of that role; None when nobody does. Raises
     StorageUnavailable."""
     sql = (
         "SELECT ID, IF(COMMAND = 'Sleep', TIME_MS / 1000, 0) FROM information_schema.PROCESSLIST"
@@ -39,8 +39,8 @@ def lock_holder(cluster: ClusterServers, role: Role, shard: int) -> LockHolder |
 
 
 def cut_off(cluster: ClusterServers, role: Role, holder: LockHolder) -> None:
-    """Ends the connection that holds a lock, and whatever it has not committed: who was behind it
-    can do nothing more there. Raises StorageUnavailable."""
+    """Ends the connection that holds a lock, and its open transaction: its mover can do nothing
+    more with it. Raises StorageUnavailable."""
     with cluster.server(role.master).connection() as connection:
         try:
             query(connection, f"KILL CONNECTION {holder.connection}")

@@ -1,5 +1,5 @@
-"""Which shards should move, so that clusters hold as many each: a plan from who holds what, made
-the same way every time.
+"""Which shards should move, so that clusters hold as many each: a plan from the present owners,
+made the same way every time.
 
 Row keys are spread over shards by a hash, so shards of one datastore hold about as many cells each,
 and counting shards is enough.
@@ -38,7 +38,7 @@ def plan_moves(
     held = {
         name: sorted(shard for shard, owner in owners.items() if owner == name) for name in clusters
     }
-    # Who has most already keeps the one more that cannot be divided.
+    # The remainder goes to the clusters that have most already.
     least, more = divmod(len(owners), len(kept))
     ranked = sorted(kept, key=lambda name: (-len(held[name]), clusters.index(name)))
     share = {name: least + (rank < more) for rank, name in enumerate(ranked)}

@@ -1,5 +1,5 @@
-"""Which nodes have cells of a shard, and as what: the nodes of the cluster that serves it, a copy
-that is being made, and what a cluster keeps of one that has left it. Read only, and without the
+"""The nodes that have cells of a shard, and the kind of each copy: one that is served, one that is
+being made, or one that a cluster keeps after the shard has left it. Read only, and without the
 shard's lock: a move meanwhile makes an answer that is repeated."""
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def copies_of(clusters: Clusters, shard: int) -> tuple[list[ShardCopy], dict[str
 
 
 def notes_on(cluster: ClusterServers, node: str, shard: int) -> ShardNotes:
-    """What a node says of the shard. Raises StorageUnavailable."""
+    """The notes of a node on the shard. Raises StorageUnavailable."""
     server = cluster.server(node)
     with server.connection() as connection:
         try:
@@ -91,7 +91,7 @@ def notes_on(cluster: ClusterServers, node: str, shard: int) -> ShardNotes:
 def copy_on(
     cluster: ClusterServers, node: str, shard: int, notes: ShardNotes, *, is_master: bool
 ) -> ShardCopy | None:
-    """The copy that a node has, by what it says of the shard; None where it has none."""
+    """The copy that a node has, by its notes on the shard; None where it has none."""
     if notes.serves is not None:
         kind, ids = "serves", range(*notes.serves)
     elif notes.arriving is not None:

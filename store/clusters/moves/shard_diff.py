@@ -1,4 +1,4 @@
-"""Compares what nodes have of a shard: source and target of a move, a master and its minions.
+"""Compares the copies of a shard: source and target of a move, a master and its minions.
 
 Digests of ranges of ids are made by the servers (:mod:`cellfeed.store.engines.mysql.digest`). Where
 two differ the range is halved, down to a few rows, which are read on both sides and compared value
@@ -42,7 +42,7 @@ SETTLE_S: Final = 5.0
 moment after its master."""
 
 NAMED_MAX: Final = 10
-"""Differences of one copy that are named; the first is what an operator needs."""
+"""Differences of one copy that are named; the operator needs the first."""
 
 _PAUSE_S: Final = 0.1
 _FIELDS: Final = ("added_id", "row_key", "column_name", "ref_key", "created_at", "body")
@@ -69,7 +69,7 @@ class Difference:
 
 @dataclass
 class ShardDiff:
-    """What :func:`diff_shard` found. ``compared``: the copies, and how many ids of each;
+    """The result of :func:`diff_shard`. ``compared``: the copies, and how many ids of each;
     ``silent``: nodes that could not be compared, and why."""
 
     shard: int
@@ -202,7 +202,7 @@ class _Pair:
         ours_fit, theirs_fit = (
             True if row is None else is_fit(self._shard, row) for row in (ours, theirs)
         )
-        # Where no side has it in good order, what is left of it stays.
+        # Where no side has it in good order, its remains stay.
         loses = theirs is not None and (
             theirs_fit is not False or ours is None or ours_fit is False
         )
@@ -231,7 +231,7 @@ class _Pair:
         return Difference(self._shard, added_id, str(self._reference), str(self._copy), what, loses)
 
     def _is_erased(self, row_key: bytes) -> bool:
-        """Whether the log of the reference tells that the row was erased."""
+        """Whether the log of the reference marks the row as erased."""
         sql = (
             f"SELECT 1 FROM {self._reference.table} WHERE row_key = X'{row_key.hex()}' AND"
             f" column_name = '{ERASED_COLUMN}'"

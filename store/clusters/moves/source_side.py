@@ -1,4 +1,4 @@
-"""What a move changes on the cluster that a shard leaves: erasures end, puts end, the tables get
+"""The changes of a move on the cluster that a shard leaves: erasures end, puts end, the tables get
 other names, and in the end go."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One run of a move: copy, fence, finish, switch, map, from where the servers say that it is. What
-each leaves is argued in :mod:`cellfeed.store.clusters.moves`."""
+"""One run of a move: copy, fence, finish, switch, map, from where the servers say that it is.
+:mod:`cellfeed.store.clusters.moves` argues the state after each."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Move:
         )
 
     def _wait_for_switch(self, target: ShardSide) -> None:
-        """Before anybody is sent there: a promotion must not undo the switch, and who reads on a
+        """Before anybody is sent there: a promotion must not undo the switch, and readers on a
         minion should find the shard. Raises TooSlow."""
         wait_for_minions(
             target,

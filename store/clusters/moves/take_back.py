@@ -29,7 +29,7 @@ def bar_switch(source: ShardSide, target: ShardSide) -> None:
         )
     if there.arriving:
         target.prepare_switch(new_token())
-        target.hide()  # what the source gets from now on is not in the copy
+        target.hide()  # cells that the source gets from now on are not in the copy
 
 
 def give_back(source: ShardSide, copied_to: str) -> None:
@@ -44,16 +44,16 @@ def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> No
     Under the locks of both sides; ``target`` is None where nobody can reach the cluster
     ``copied_to`` any more. Raises StorageUnavailable when it was switched.
 
-    The order, and what a kill leaves: a fence goes before the copy's note, for without one nobody
-    knows whether its switch has come. The mark goes last, when nothing of the copy is there, and no
-    promotion can bring it back: while it is there, nothing is erased on the source that the copy
-    may have. So a kill leaves the mark, with the copy, with the rest of it or alone. The next
+    The order, and the state after a kill: a fence goes before the copy's note, for without one
+    nobody knows whether its switch has come. The mark goes last, when nothing of the copy is there,
+    and no promotion can bring it back: while it is there, nothing is erased on the source that the
+    copy may have. So a kill leaves the mark, with the copy, with the rest of it or alone. The next
     process that takes the move back, or that the mark keeps from erasing, comes here again. The
     same holds for minions of ``target`` that do not follow in time (TooSlow).
     """
     if target is not None and source.notes().serves is None:
         bar_switch(source, target)
-    # A fence without a note: what is on the target is no copy that anybody knows of.
+    # A fence without a note: tables on the target are no copy that a note names.
     noted = target is not None and bool(target.notes().arriving or source.notes().copied_to)
     failpoint("move.inside_give_back")
     give_back(source, copied_to if noted else "")
@@ -72,5 +72,5 @@ def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> No
 
 
 def _has_no_copy(notes: ShardNotes) -> bool:
-    """What is kept of an earlier move from there is no copy: it was the shard."""
+    """Kept tables of an earlier move from there are no copy: it was the shard."""
     return notes.arriving is None and (not notes.has_tables or notes.leaving is not None)

@@ -1,4 +1,4 @@
-"""What a move changes on the cluster that a shard comes to: a hidden copy is begun, filled,
+"""The changes of a move on the cluster that receives a shard: a hidden copy is begun, filled,
 switched to, or dropped."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TargetSide(LockedShard):
 
         self._run(make)
         values = f"({self.shard}, X'{source.encode().hex()}', {token}, {first}, NOW(6))"
-        # What it has kept of this shard from an earlier move is older than what comes now.
+        # Its kept tables of this shard, from an earlier move, are older than the new copy.
         self._commit(
             lambda _: [
                 f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}",
@@ -178,7 +178,7 @@ class TargetSide(LockedShard):
         return notes
 
     def abandon(self) -> None:
-        """Drops the copy, or what a kill in here has left of it: no switch to here can come any
+        """Drops the copy, or the rest of it after a kill in here: no switch to here can come any
         more. Raises ProtectData when it has come."""
         if self.notes().serves:
             raise ProtectData(

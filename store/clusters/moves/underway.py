@@ -1,4 +1,4 @@
-"""Moves that are not over, and who serves which shard, as the clusters' masters say. Read only."""
+"""Moves that are not over, and the owner of each shard, as the clusters' masters say. Read only."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def underway(clusters: Clusters) -> list[Underway]:
     for name, (_, arriving, leaving, _) in notes.items():
         for shard, left in leaving.items():
             copy = notes[left.target][1].get(shard) if left.target in notes else None
-            # Another move of the shard may be under way by now: what is kept here of the one before
-            # is reported by itself.
+            # Another move of the shard may be under way by now: the kept copy of the one before is
+            # reported by itself.
             owner = next((each for each, (served, *_) in notes.items() if shard in served), None)
             if owner is None and (fence := fence_of(notes, shard)) is not None and fence[0] != name:
                 continue
@@ -68,7 +68,7 @@ def underway(clusters: Clusters) -> list[Underway]:
         for shard, to in each.copied.items():
             if (
                 to not in notes or shard not in notes[to].arriving
-            ):  # the target has gone from the configuration, or lost what it had
+            ):  # the target has gone from the configuration, or lost the copy
                 found[shard] = Underway(shard, name, to, "copying", 0, each.served[shard])
     return [found[shard] for shard in sorted(found)]
 

@@ -14,8 +14,8 @@ FENCE_MAX_S: Final = 1.0
 begun within it, the shard is given back, and fenced again later."""
 
 DROP_WAIT_S: Final = 5.0
-"""How long it is waited for minions to drop what their master has dropped, in seconds, before that
-is tried again."""
+"""Longest wait for minions to drop the tables that their master has dropped, in seconds, before
+that is tried again."""
 
 PAUSE_S: Final = 0.005
 

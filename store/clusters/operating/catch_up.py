@@ -1,5 +1,5 @@
-"""Waiting for minions: until each has what its master has, so that a program that opens them finds
-the same schema and the same cells there."""
+"""Waiting for minions: until each has reached its master's position, so that a program that opens
+them finds the same schema and the same cells there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PAUSE_S: Final = 0.05
 def wait_for_minions(
     cluster: ClusterServers, master: str, minions: Sequence[str], otherwise: str
 ) -> None:
-    """Until each has what the master has now. Raises StorageUnavailable for one that does not come
-    nearer; ``otherwise`` says what to do then."""
+    """Waits until each has reached the position that the master has now. Raises StorageUnavailable
+    for one that does not come nearer; ``otherwise`` names the step for the operator then."""
     wanted = position(cluster.server(master)).sequence
     for name in minions:
         server = cluster.server(name)

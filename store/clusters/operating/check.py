@@ -41,7 +41,7 @@ def nodes_to_check(cluster: ClusterServers, into: Findings) -> list[tuple[str, M
 def check_cluster(
     cluster: ClusterServers, into: Findings, on_cells: OnCells = lambda _: None
 ) -> None:
-    """Adds what is wrong to ``into``."""
+    """Adds every fault to ``into``."""
     layout = Layout(cluster.datastore, cluster.shards)
     for place, server in nodes_to_check(cluster, into):
         try:

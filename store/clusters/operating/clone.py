@@ -1,6 +1,6 @@
 """Makes a node a copy of the present master, as of one moment, and a minion from there on.
 
-A node rejoins in this way that holds what the master has not (``rejoin.py``), or nothing at all.
+A node without any cells, or with more than the master has, rejoins in this way (``rejoin.py``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COPY_ROWS: Final = 2_000
 _COPY_BYTES: Final = 8 << 20
 
 _STATE_LAST: Final = "state_entry"
-"""The table with the role: a node that tells a role has everything else."""
+"""The table with the role: a node that reports a role has everything else."""
 
 
 def is_half_copied(cluster: ClusterServers, node: str) -> bool:
@@ -59,13 +59,13 @@ def clone(
     cut_off: bool = False,
 ) -> int:
     """Makes the node a copy of the present master as of one moment, and a minion from there on.
-    Returns the rows copied. ``listed``: what it had alone, which was put again; only if it has
-    written nothing since. ``cut_off``: only if it is half a copy, which somebody else may have
-    ended by now.
+    Returns the rows copied. ``listed``: the cells that it had alone, which were put again; only if
+    it has written nothing since. ``cut_off``: only if it is half a copy, which somebody else may
+    have ended by now.
 
     The node's databases of the datastore are dropped first. The meta database comes last, out of
     the database that marks a copy under way. So a kill on the way leaves a node that follows
-    nobody, tells no role and is known to be half a copy (:func:`is_half_copied`); cloning again
+    nobody, reports no role and is known to be half a copy (:func:`is_half_copied`); cloning again
     starts over. Raises StorageUnavailable when somebody else is copying to the node, or when tables
     of the master got other names meanwhile, as a move gives them: clone again. Raises ProtectData
     when the node has written since it was listed.
@@ -81,8 +81,8 @@ def clone(
         copied, snapshot = _copy(cluster, source, target, on_rows)
         failpoint("rejoin.after_copy")
         with target.connection() as connection:
-            # Its own history is another one, and is forgotten; from here on it has what the
-            # snapshot had.
+            # Its own history is another one, and is forgotten; from here on its position is the
+            # snapshot's.
             query(connection, "RESET MASTER")
             query(connection, f"SET GLOBAL gtid_slave_pos = '{snapshot}'")
         failpoint("rejoin.after_position")
@@ -96,9 +96,9 @@ def clone(
 def _give_up_history(
     cluster: ClusterServers, node: str, expected: Role, listed: NeverReplicated | None
 ) -> None:
-    """The node tells no role from here on, so no promotion chooses it; none is under way meanwhile.
-    Raises ProtectData for the master itself, and for a node that has written since it was listed,
-    StorageUnavailable when there is another master by now."""
+    """The node reports no role from here on, so no promotion chooses it; none is under way
+    meanwhile. Raises ProtectData for the master itself, and for a node that has written since it
+    was listed, StorageUnavailable when there is another master by now."""
     target = cluster.server(node)
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
@@ -116,8 +116,8 @@ def _give_up_history(
                     f"{node} was at {listed.position.text} when it was listed, and is at"
                     f" {position(target).text}: it has to be listed again"
                 )
-            # Nobody is acknowledged here any more; and what is done to it from here on must not
-            # wait for minions that it does not have.
+            # Nobody is acknowledged here any more; and changes to it from here on must not wait for
+            # minions that it does not have.
             set_semi_sync(target, master=False, wanted=role.semi_sync)
             # The mark before anything is gone.
             _unlogged(

@@ -55,9 +55,9 @@ _OF_THE_SERVER: Final = frozenset({"mysql", "information_schema", "performance_s
 
 @dataclass(frozen=True)
 class Initialised:
-    """What ``init_cluster`` did. ``was_there``: the cluster had been made before. ``semi_sync``:
-    the mode of replication that it has. ``advice``: by server, what its operator should know of its
-    memory."""
+    """The result of ``init_cluster``. ``was_there``: the cluster had been made before.
+    ``semi_sync``: the mode of replication that it has. ``advice``: by server, a hint to its
+    operator about its memory."""
 
     cluster: str
     master: str
@@ -182,8 +182,8 @@ def prepare_cluster(cluster: ClusterServers, shard_map: ShardMap) -> MySqlState:
 
 
 def refuse_restore_under_way(cluster: ClusterServers) -> None:
-    """Raises ProtectData when a backup is being restored into these servers: a role would open what
-    is not whole."""
+    """Raises ProtectData when a backup is being restored into these servers: a role would open
+    storage that is not whole."""
     for server in cluster.servers.values():
         mark = mark_of(cluster, server)
         if mark is not None and not mark.done:
@@ -250,8 +250,8 @@ def _follow(cluster: ClusterServers, name: str, master: MySqlServer) -> None:
     if _follows_already(cluster, name, master):
         return
     server = cluster.server(name)
-    # Both are bare: what installing them wrote is no history to share, and would stand in the way
-    # of the master's.
+    # Both are bare: the writes of their installation are no history to share, and would stand in
+    # the way of the master's.
     if not _databases(master) & _of_the_datastore(cluster, master) and not _has_minions(master):
         _reset_history(master)
     _reset_history(server)

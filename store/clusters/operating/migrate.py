@@ -2,8 +2,8 @@
 on its master; the minions follow by replication.
 
 A kill on the way leaves a step to be run again (:mod:`cellfeed.store.engines.mysql.migrations`).
-Programs of the older version continue until they are restarted, so a step only ever adds what they
-do not know.
+Programs of the older version continue until they are restarted, so a step only ever adds parts that
+they do not know.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a node has beyond the history that it shares with its master: cells and erasures that were
-never replicated, and would be lost if it became a copy of the master."""
+"""The part of a node's history that its master lacks: cells and erasures that were never
+replicated, and would be lost if it became a copy of the master."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SCAN_CELLS: Final = 5_000
 
 @dataclass(frozen=True)
 class NeverReplicated:
-    """What a node has beyond the history that it shares with its master. ``cells``: of its own
-    shards; ``buffered``: of other clusters, which its buffer answers for; ``erased``: row keys, to
-    be erased again; ``position``: where the node was before it was looked through. No cell of an
+    """The cells and erasures of a node that were never replicated. ``cells``: of its own shards;
+    ``buffered``: of other clusters, which its buffer answers for; ``erased``: row keys, to be
+    erased again; ``position``: where the node was before it was looked through. No cell of an
     erased row is listed.
 
     Trims are not listed: they took only cells that every node had, and a trim is answered when a
@@ -45,7 +45,8 @@ class NeverReplicated:
 
 
 def never_replicated(cluster: ClusterServers, node: str, role: Role) -> NeverReplicated:
-    """What would be lost if the node became a copy of the master now. Raises StorageUnavailable."""
+    """The cells and erasures that would be lost if the node became a copy of the master now. Raises
+    StorageUnavailable."""
     at = position(cluster.server(node))
     extra = [cell for _, cell in extra_cells(cluster, node, role)]
     erased = list({cell.row_key: None for cell in extra if cell.column_name == ERASED_COLUMN})

@@ -38,8 +38,8 @@ _PAUSE_S: Final = 0.02
 def hand_over(
     cluster: ClusterServers, role: Role, candidates: Collection[str], to: str | None
 ) -> None:
-    """Until the minion that takes over, and if possible all, have what the fenced master has.
-    Raises StorageUnavailable."""
+    """Waits until the minion that takes over, and if possible all, have reached the fenced master's
+    position. Raises StorageUnavailable."""
     fenced = cluster.server(role.master)
     fenced.drop_idle()
     for name in candidates:

@@ -1,4 +1,4 @@
-"""Who is master, by asking the nodes: the role of the highest epoch, and a lock under which no
+"""The present master, by asking the nodes: the role of the highest epoch, and a lock under which no
 promotion changes it."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUICK_TIMEOUT_S: Final = 1.0
 
 
 def cluster_role(cluster: ClusterServers) -> tuple[Role, dict[str, str]]:
-    """The role of the highest epoch that a node tells, and why the others tell none. Raises
+    """The role of the highest epoch that a node reports, and why the others report none. Raises
     StorageUnavailable when nobody does."""
     roles: dict[str, Role | None] = {}
     silent: dict[str, str] = {}
@@ -85,13 +85,13 @@ def takes_writes(cluster: ClusterServers, role: Role) -> bool:
 
 def why_foreign(cluster: ClusterServers, name: str, role: Role) -> str:
     """Why the server at the node's address is no node of the cluster; empty where it is one, or
-    tells no role. Raises Unavailable."""
+    reports no role. Raises Unavailable."""
     found = role_on(cluster, name)
     return "" if found is None else role.why_foreign(found)
 
 
 def role_on(cluster: ClusterServers, name: str) -> Role | None:
-    """The role that the node has heard of, of whichever cluster and history; None when it tells
+    """The role that the node has heard of, of whichever cluster and history; None when it reports
     none (a bare server, or half a copy)."""
     server = cluster.servers[name]
     return (

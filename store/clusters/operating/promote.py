@@ -1,17 +1,17 @@
 """Promotion: a minion becomes master, the old master is fenced, the others follow.
 
-Steps, and what a kill after each leaves:
+Steps, and the state after a kill in each:
 
     1. lock          a user lock on a majority of the nodes: one promotion at a time; it ends with
                      its connections.
     2. fence         the old master, if it answers: read-only, its clients cut off. Then the minions
                      reach its position, in either mode of replication. Killed here: no writes until
                      a promotion is run again.
-    3. collect       the minions stop receiving, apply what they have, and follow nobody from then
-                     on, also after a restart. The one with most is chosen among those that have
-                     heard of the present epoch. Then a majority of nodes remembers the epoch that
-                     is to be raised (:mod:`cellfeed.store.clusters.model.promises`). Killed here:
-                     the next promotion takes a higher epoch; no minion follows until then.
+    3. collect       the minions stop receiving, apply all that they have, and follow nobody from
+                     then on, also after a restart. The one with most is chosen among those that
+                     have heard of the present epoch. Then a majority of nodes remembers the epoch
+                     that is to be raised (:mod:`cellfeed.store.clusters.model.promises`). Killed
+                     here: the next promotion takes a higher epoch; no minion follows until then.
     4. raise         on the chosen one, in one transaction: the shards' leader epochs, where each
                      begins, and the role. From its commit on, processes that hear of the role send
                      writes there; they are refused (definitely not written) until step 6.
@@ -20,19 +20,19 @@ Steps, and what a kill after each leaves:
                      ``TAKEOVER_S``: a reader that reaches it never takes an old master's word that
                      something is not there (:mod:`cellfeed.store.clusters.serving.succession`).
 
-Run again after a kill it does what is left: a role whose master is still read-only is opened,
-minions are pointed to it. A promotion that is refused before step 4 gives the old master its writes
-back, and the minions receive again.
+Run again after a kill it does the remaining steps: a role whose master is still read-only is
+opened, minions are pointed to it. A promotion that is refused before step 4 gives the old master
+its writes back, and the minions receive again.
 
-What is lost by it. Of a master that answers, nothing: it is fenced, and its minions have its
-position before one is chosen. Of one that does not answer, semi-synchronous replication loses
-nothing that was acknowledged: it is on a minion. Without it, the old master's last commits may be
-on no minion. They were never shown (the watermark counts minions), and return under new ids: from
-the buffer of another cluster, or with the old master (``rejoin``). A minion that is left out may
-hold cells that were shown; so every minion must answer, unless the operator names it as given up. A
-master that answers, and that no minion catches up with, can be given up in the same way. An old
-master that has not rejoined is no minion: it may hold more than any of them, but of another
-history, and takes no part.
+The loss. Of a master that answers, nothing: it is fenced, and its minions have its position before
+one is chosen. Of one that does not answer, semi-synchronous replication loses nothing that was
+acknowledged: it is on a minion. Without it, the old master's last commits may be on no minion. They
+were never shown (the watermark counts minions), and return under new ids: from the buffer of
+another cluster, or with the old master (``rejoin``). A minion that is left out may hold cells that
+were shown; so every minion must answer, unless the operator names it as given up. A master that
+answers, and that no minion catches up with, can be given up in the same way. An old master that has
+not rejoined is no minion: it may hold more than any of them, but of another history, and takes no
+part.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def promote(
     gone_in: int | None = None,
 ) -> Promotion:
     """Makes ``to`` (the most advanced minion, when not given) master. ``give_up``: nodes to
-    continue without, minions or the master, with what only they hold. ``gone_in``: the epoch whose
-    master was found to be gone; only if that is still the epoch, and its master still takes no
-    writes, is anything done. See the module.
+    continue without, minions or the master, and without the cells that only they hold. ``gone_in``:
+    the epoch whose master was found to be gone; only if that is still the epoch, and its master
+    still takes no writes, is anything done. See the module.
 
     Raises StaleWriter when that is no longer so. Raises ProtectData when cells that were shown
     could be lost by it, StorageUnavailable when a node that is needed does not answer.
@@ -207,8 +207,8 @@ def _promote(
                 )
         positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
         for name in candidates:
-            # a server that restarts would receive again from the old master, behind what was
-            # counted
+            # a server that restarts would receive again from the old master, behind its counted
+            # position
             stop_following(cluster.servers[name])
         failpoint("promote.after_collect")
         heard = {
@@ -235,13 +235,13 @@ def _promote(
 
 
 def next_epoch(cluster: ClusterServers, role: Role, silent: Collection[str]) -> int:
-    """Above every epoch that a node which answers tells, or remembers."""
+    """Above every epoch that an answering node reports, or remembers."""
     return max(role.epoch, promised_epoch(cluster, role.history_id, silent)) + 1
 
 
 def _refuse_newer(cluster: ClusterServers, role: Role, silent: Collection[str]) -> None:
-    """Raises StorageUnavailable when a node has come back that tells a higher epoch: what the
-    candidates hold was counted without it."""
+    """Raises StorageUnavailable when a node has returned that reports a higher epoch: the
+    candidates' positions were compared without it."""
     for name in set(cluster.servers) - set(silent):
         found = role_on(cluster, name)
         if (

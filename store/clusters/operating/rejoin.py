@@ -50,8 +50,8 @@ _log = logging.getLogger("cellfeed.failover")
 
 
 def heard_epoch(cluster: ClusterServers, node: str) -> int | None:
-    """The epoch of the role that the node has heard of; None when it tells none (a bare server, or
-    half a copy)."""
+    """The epoch of the role that the node has heard of; None when it reports none (a bare server,
+    or half a copy)."""
     role = role_on(cluster, node)
     return role.epoch if role else None
 
@@ -127,7 +127,7 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
             " `cellfeed cluster"
             " rejoin --put-again`"
         )
-    # Recorded before it follows, so that nobody is shown what only it and the master have while a
+    # Recorded before it follows, so that nobody sees cells that only it and the master have while a
     # promotion could continue without it; where no other minion is left that a semi-synchronous
     # commit could wait for, it has to be there for that itself.
     joined = role.with_minion(node, semi_sync=cluster.semi_sync)
@@ -171,8 +171,8 @@ def start_again(cluster: ClusterServers, node: str, epoch: int) -> None:
     """Starts a minion that has stopped; the next error stops it again. Nothing is done when the
     epoch is another one by now.
 
-    A promotion stops minions too, and what one received after it was chosen from would be another
-    history: so no promotion is under way meanwhile. Raises StorageUnavailable while one is.
+    A promotion stops minions too, and transactions that one received after the choice would be
+    another history: so no promotion is under way meanwhile. Raises StorageUnavailable while one is.
     """
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:

@@ -2,7 +2,7 @@
 files. The cluster is at work meanwhile.
 
 Minions first, the master last, one server after the other
-(:mod:`cellfeed.store.engines.mysql.scrub` has what is done to each); then, when every node has all
+(:mod:`cellfeed.store.engines.mysql.scrub` has the steps of each); then, when every node has all
 that the binary logs hold, the logs. All nodes have to be there: one that returns later would need
 the deleted logs, and would have to become a copy of the master.
 
@@ -12,7 +12,7 @@ added in every shard. The scrub names shards that the cluster keeps after they l
 scrub them: ``cellfeed shard clean`` drops them.
 
 Killed anywhere, it is run again. A promotion meanwhile does no harm: each step concerns one
-server's own files, and a log is deleted only where every node has what it holds.
+server's own files, and a log is deleted only where every node has its transactions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _META_TABLES = ("buffered_cell", "state_entry")
 
 @dataclass
 class ScrubbedServer:
-    """What was done to a server. ``checksums``: cells of an earlier version that got one. ``left``:
-    places that may still have bytes, and damaged cells, each with what to do; empty when there are
-    none."""
+    """The result of scrubbing a server. ``checksums``: cells of an earlier version that got one.
+    ``left``: places that may still have bytes, and damaged cells, each with the cure; empty when
+    there are none."""
 
     cluster: str
     node: str
@@ -72,8 +72,8 @@ def scrub_cluster(
     for each in done:
         with scrubbing(cluster.server(each.node), _scratch(cluster)) as server:
             firsts[each.node] = server.begin_binary_log()
-    # Whatever was in the files before these, everybody has: so nobody who follows any of them, now
-    # or after a promotion, asks for it.
+    # Every node has all transactions of the files before these: so nobody who follows any of them,
+    # now or after a promotion, asks for it.
     _caught_up(cluster, nodes, role.master)
     for each in done:
         with scrubbing(cluster.server(each.node), _scratch(cluster)) as server:

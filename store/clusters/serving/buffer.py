@@ -13,14 +13,14 @@ The answer of a put when a cell was neither written nor buffered:
     ``unknown``   a copy was added, or may have been: the drain may write it, now or later. Putting
                   the cell again shows which.
     ``conflict``  the own log has another body, or refuses the row for good: so the drain can only
-                  drop a copy, whatever tables have.
+                  drop a copy, with any state of the tables.
 
 Crash points of a put: after the copies, before the own put: the caller has no answer, the drain
 puts the cells (``unknown`` became stored). After the own put: the drain finds the cells there and
 removes the copies. A copy whose cell is stored with another body was never answered ``buffered``
 (the caller got ``conflict``) and is dropped; an accepted one is kept and shown in the ledger as a
-conflict, for a person to decide: nothing acknowledged is dropped. But what waits of a row that was
-erased meanwhile is dropped, accepted or not: its own log refuses it for good (E21).
+conflict, for a person to decide: nothing acknowledged is dropped. But a waiting cell of a row that
+was erased meanwhile is dropped, accepted or not: its own log refuses it for good (E21).
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ class BufferDrain:
         self._thread.join()
 
     def counts(self) -> dict[str, list[BufferCount] | str]:
-        """The ledger: per cluster what its table holds for whom; the reason where it cannot be
-        read."""
+        """The ledger: per cluster the counts of its buffer table, by owner; the reason where it
+        cannot be read."""
         found: dict[str, list[BufferCount] | str] = {}
         for name, table in self._tables.items():
             try:
@@ -231,8 +231,8 @@ class BufferDrain:
         return removed
 
     def forget_row(self, row_key: bytes) -> None:
-        """Removes what clusters buffer of a row that was erased, whichever cluster it was meant
-        for: its shard may have moved. Raises OutcomeUnknown when one of them does not answer."""
+        """Removes the buffered cells of a row that was erased from every cluster, for any owner:
+        its shard may have moved. Raises OutcomeUnknown when one of them does not answer."""
         silent = []
         for where, table in self._tables.items():
             try:

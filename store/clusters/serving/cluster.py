@@ -23,8 +23,8 @@ its first minion:
     A minion that has this commit has all those cells. Before it has the commit, no watermark counts
     it and no promotion takes it for a minion.
 
-Each concern has a module: who is master (:mod:`cellfeed.store.clusters.serving.known_role`), the
-watermark (:mod:`cellfeed.store.clusters.serving.shown_heads`), calls of the master during a
+Each concern has a module: the present master (:mod:`cellfeed.store.clusters.serving.known_role`),
+the watermark (:mod:`cellfeed.store.clusters.serving.shown_heads`), calls of the master during a
 promotion (:mod:`cellfeed.store.clusters.serving.master_calls`), and reads of a process that is cut
 off (:mod:`cellfeed.store.clusters.serving.sure_reads`).
 """
@@ -90,8 +90,8 @@ class Cluster(SureReads, ShownHeads):
     def _wait_for_minion(
         self, role: Role, shard: int, has_it: Callable[[Head, Head], bool], what: str
     ) -> None:
-        """Until a minion has of a shard what the master has now: ``has_it`` compares their
-        counters. At once in a cluster without minions."""
+        """Waits until a minion has all of a shard that the master has at the beginning: ``has_it``
+        compares their counters. At once in a cluster without minions."""
         began_s = time.monotonic()
         wanted: Head | None = None
         while True:

@@ -2,10 +2,11 @@
 any cluster uses it. Promises C1–C4.
 
 ``add`` writes the content to each cluster's master and waits until a minion that follows the
-present master has it: what such a minion has outlives a promotion, as the cells below the watermark
-do. Only then ``use`` writes turns, to the first cluster first: there it is decided who comes first.
+present master has it: contents on such a minion outlive a promotion, as the cells below the
+watermark do. Only then ``use`` writes turns, to the first cluster first: that cluster decides the
+order of turns.
 
-What a kill leaves, or a cluster that is away:
+The state after a kill, or while a cluster is away:
 
     between two contents    some clusters have a dictionary that nobody uses; ``complete`` brings it
                             to the others, and it lies unused.
@@ -118,7 +119,7 @@ class ClusteredDictionaries:
         return True
 
     def stop_using(self, dictionary_id: int) -> Stopped:
-        """On the first cluster first: ``complete`` takes what that one says to the others."""
+        """On the first cluster first: ``complete`` brings its turns to the others."""
         return {
             cluster.name: cluster.write(lambda engine, role: _stopped(engine, dictionary_id, role))
             for cluster in self._clusters
@@ -171,8 +172,8 @@ class ClusteredDictionaries:
 
 
 def refuse_lost_on_master(cluster: Cluster) -> None:
-    """Raises DictionaryLost when the cluster's master, or a node where no other tells who is
-    master, was refused for a dictionary; StorageUnavailable when no node tells it for another
+    """Raises DictionaryLost when the cluster's master was refused for a dictionary, or a node was
+    while no other reports the master; StorageUnavailable when no node reports it for another
     reason. A minion alone takes no part until it is mended, and the cluster's status names it.
     """
     try:

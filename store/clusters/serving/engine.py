@@ -49,7 +49,7 @@ class ClusteredEngine:
     buffered first. ``servers``: the same clusters as their operator has them, closed with the
     engine: an erasure needs them that finds a half copy of its shard whose mover is dead.
 
-    Opens while clusters are away, as long as one tells the shard map; raises StorageUnavailable
+    Opens while clusters are away, as long as one has the shard map; raises StorageUnavailable
     otherwise, ProtectData when it is another datastore's, DictionaryLost when a master lacks a
     dictionary that bodies need.
     """

@@ -38,8 +38,8 @@ from cellfeed.store.errors import ShardMoving, StorageUnavailable
 
 _LOOKS: Final = 5
 _PAUSE_S: Final = 0.01
-"""A node that does not have yet what another one has shown has it in a moment: it is asked again,
-so many times."""
+"""A node that lacks cells which another one has shown has them in a moment: it is asked again, so
+many times."""
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -311,10 +311,11 @@ def _once_there(
     locations: Mapping[int, int],
     read: Callable[[NodeEngine], list[StoredCell] | None],
 ) -> list[StoredCell]:
-    """What the first node gives that has the logs up to these locations, by shard."""
+    """The cells from the first node that has the logs up to these locations, by shard."""
     for look in range(_LOOKS):
         time.sleep(_PAUSE_S * look)
-        # A minion may show what its master does not show yet, so the master is not asked alone.
+        # A minion may show cells that its master does not show yet, so the master is not asked
+        # alone.
         for first in Replica:
             found, _ = cluster.read(read, first, _is_there, lasting=_is_there)
             if found is not None:
@@ -330,8 +331,8 @@ def _is_there(found: list[StoredCell] | None) -> bool:
 
 
 def _of_master(cluster: Cluster, read: Callable[[NodeEngine], T]) -> T:
-    """What compares entries with cells must not take a minion that is behind for one that lacks
-    something."""
+    """A read that compares entries with cells must not take a minion that is behind for one that
+    lacks something."""
     found, stale = cluster.read(read)
     if stale:
         raise StorageUnavailable(

@@ -125,7 +125,7 @@ class ClusteredKeyReads:
                 lasting=lasting,
             )
             if stale and not enough(wanted, values):
-                # What a minion does not have may still have been acknowledged: "not there" is only
+                # Cells that a minion lacks may still have been acknowledged: "not there" is only
                 # the master's to say.
                 raise StorageUnavailable(
                     f"cluster {cluster.name}: its master is away or unconfirmed, and the cells are"
@@ -148,8 +148,8 @@ def _all_there(row_keys: Sequence[bytes], rows: Sequence[object], begun: Sequenc
 
 
 def _is_full(values: Sequence[object]) -> bool:
-    """Whether what one cluster answered is as much as an answer holds: the last of it may be a part
-    of a row."""
+    """Whether one cluster's answer is as much as an answer holds: the last of it may be a part of a
+    row."""
     page = Page()
     for value in values:
         page.take_up_to_full_of(

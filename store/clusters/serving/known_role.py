@@ -1,4 +1,4 @@
-"""Who is master of a cluster, as far as this process has heard from the cluster's nodes."""
+"""The master of a cluster, as far as this process has heard from the cluster's nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cellfeed.store.errors import (
 from cellfeed.store.histories import is_same_history, refuse_other_history
 
 CONFIRM_S: Final = 3.0
-"""How long what a node said of the cluster's role counts, in seconds: several looks, so that a busy
+"""How long a node's report of the cluster's role counts, in seconds: several looks, so that a busy
 machine does not make a master doubtful."""
 
 _CURE: Final = "Name clusters of one datastore in the configuration"
@@ -66,7 +66,7 @@ class KnownRole:
             node.belongs_to = self.name, history_id
 
     def look(self, slow_s: float = SLOW_S) -> None:
-        """Asks all nodes at once how far they are and who is master; waits for those that answer in
+        """Asks all nodes at once for their counters and the master; waits for those that answer in
         time."""
         tickets = [(node, node.ask()) for node in self.nodes.values()]
         for node, ticket in tickets:
@@ -100,7 +100,7 @@ class KnownRole:
 
     def _decide_history(self) -> None:
         """Which of the nodes that have answered are the cluster's own: those of the history that
-        most of them tell. The others take no part from now on."""
+        most of them report. The others take no part from now on."""
         roles = {
             name: view.role
             for name, node in self.nodes.items()
@@ -117,7 +117,7 @@ class KnownRole:
             self.nodes[name].refuse(reason)
 
     def role(self) -> Role:
-        """Who is master, as far as this process has heard. Raises StorageUnavailable when no node
+        """The newest role that this process has heard of. Raises StorageUnavailable when no node
         has ever reported one, ProtectData when as many nodes are of one history as of another."""
         if self._history_id is None or self._role is None:
             # Nothing can be done without it.
@@ -144,8 +144,8 @@ class KnownRole:
         return node
 
     def _seen(self) -> tuple[Role, dict[str, NodeView]]:
-        """What the nodes last said, and the newest role among it: counters that came with a role
-        are judged under it, or a newer one."""
+        """The nodes' last reports, and the newest role in them: counters that came with a role are
+        judged under it, or a newer one."""
         role = self.role()
         views = {name: view for name, node in self.nodes.items() if (view := node.view) is not None}
         return newest([role, *(view.role for view in views.values())]) or role, views

@@ -1,7 +1,7 @@
 """Reads of shards' logs over clusters, up to each shard's watermark.
 
 A cell that a node has shown is found on every node some milliseconds later, so all of them are
-asked for it, several times. What lies beyond the watermark is never shown."""
+asked for it, several times. Cells beyond the watermark are never shown."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class ClusteredLogReads:
     ) -> set[int]:
         check_shard(shard, self._shards)
 
-        # A node that is behind, or an old master, knows of fewer newer cells and names fewer. What
-        # it has beyond the watermark does not count, so none is named in error.
+        # A node that is behind, or an old master, knows of fewer newer cells and names fewer. Its
+        # cells beyond the watermark do not count, so none is named in error.
         def ask(engine: NodeEngine) -> set[int]:
             return engine.superseded(shard, start, end, log_start, watermark)
 

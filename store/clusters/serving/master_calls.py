@@ -1,4 +1,4 @@
-"""Calls of a cluster's master, and what becomes of them when a promotion is in their way.
+"""Calls of a cluster's master, and their outcomes when a promotion is in their way.
 
 The outcome of a put that was under way during a promotion:
 
@@ -34,8 +34,8 @@ from cellfeed.store.errors import (
 )
 
 ROLE_FRESH_S: Final = 1.0
-"""A commit that took longer than this is acknowledged only after the cluster's nodes were asked
-again who is master, in seconds."""
+"""A commit that took longer than this, in seconds, is acknowledged only after the cluster's nodes
+were asked again for the master."""
 
 T = TypeVar("T")
 
@@ -44,9 +44,10 @@ class MasterCalls(KnownRole):
     """See the module."""
 
     def write(self, what: Callable[[NodeEngine, Role], T], timeout_s: float = WRITE_TIMEOUT_S) -> T:
-        """Calls ``what(master's engine, the role it is under)``; see the module for a promotion
-        meanwhile. Raises as the engine's ``put``, but for StaleWriter: the caller has no epoch of
-        its own, so a promotion in its way is a storage that is away for a moment."""
+        """Calls the function given with the master's engine and the role that it is under; see the
+        module for a promotion meanwhile. Raises as the engine's ``put``, but for StaleWriter: the
+        caller has no epoch of its own, so a promotion in its way is a storage that is away for a
+        moment."""
         role = self.role()
         try:
             try:
@@ -64,10 +65,10 @@ class MasterCalls(KnownRole):
             ) from error
 
     def ask_master(self, what: Callable[[NodeEngine], T], timeout_s: float = READ_TIMEOUT_S) -> T:
-        """What the master answers about what is written there, as leases and offsets are. An old
-        master that nobody could fence answers, too: where another node reports a new one by now,
-        the new one is asked. Where few nodes answer, the master's word is all there is: a commit
-        compares versions. Raises as :meth:`write`."""
+        """The master's answer about entries that are written there, as leases and offsets are. An
+        old master that nobody could fence answers, too: where another node reports a new one by
+        now, the new one is asked. Where few nodes answer, the master's word is all there is: a
+        commit compares versions. Raises as :meth:`write`."""
         since_s, nodes = time.monotonic() - TAKEOVER_S, self.nodes.values()
         asked = ask_silent(nodes, self.role().master, since_s)
         value, role = self.write(lambda engine, role: (what(engine), role), timeout_s)

@@ -1,5 +1,5 @@
-"""One storage node of a cluster: its connections, its breaker, and a watcher that keeps what it
-last said of itself.
+"""One storage node of a cluster: its connections, its breaker, and a watcher that keeps its last
+report.
 
 The watcher is a thread of its own per node with short time-outs, so a node that hangs holds up
 nobody: a caller that needs fresh heads asks all nodes at once (:meth:`StorageNode.ask`) and waits
@@ -51,7 +51,7 @@ WRITE_TIMEOUT_S: Final = 15.0
 reported as such."""
 
 SLOW_S: Final = 0.1
-"""A look that has taken so long already is not waited for any more; what the node said before
+"""A look that has taken so long already is not waited for any more; the node's report before it
 counts."""
 
 DAMAGE_S: Final = 60.0
@@ -93,7 +93,7 @@ class NodeEngine(RewritableEngine, Protocol):
     ) -> int: ...
 
     def memory_advice(self) -> str | None:
-        """What the node's operator should know of its memory, in a sentence; None when nothing."""
+        """A hint to the node's operator about its memory, in a sentence; None when nothing."""
         ...
 
     def kept_shards(self) -> list[int]:
@@ -153,7 +153,7 @@ while it is away."""
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What a node said of itself: the role it has heard of, and its own counters."""
+    """The report of a node on itself: the role it has heard of, and its own counters."""
 
     role: Role | None
     heads: Mapping[int, Head]
@@ -187,8 +187,8 @@ class StorageNode:
         """The cluster and the history that the node's server must be of, once they are known: a
         server is asked on every connection, for another one may have the address by now."""
         self.on_role: Callable[[Role], str | None] = lambda _: None
-        """Called by the watcher with what the node has heard of the cluster's role, at every look.
-        Returns why the node takes no part."""
+        """The watcher calls it at every look, with the role that the node has heard of. Returns why
+        the node takes no part."""
         self._open_node = open_node
         self._engines: dict[float, NodeEngine] = {}
         self._open_lock = threading.Lock()

@@ -33,7 +33,7 @@ class Placement:
     """See the module. Any number of threads."""
 
     def __init__(self, datastore: str, shards: int, clusters: Mapping[str, Cluster]) -> None:
-        """Raises StorageUnavailable when no cluster tells the map, ProtectData when it is another
+        """Raises StorageUnavailable when no cluster has the map, ProtectData when it is another
         datastore's or names a cluster that is not given."""
         self._clusters = clusters
         self._lock = threading.Lock()
@@ -73,8 +73,8 @@ class Placement:
         return self._by_shard[shard]
 
     def retry_while_moving(self, call: Callable[[], T]) -> T:
-        """What the call returns, made again while a shard that it is about moves. Raises what it
-        raises; ShardMoving when the wait was in vain."""
+        """The result of the call, made again while a shard that it is about moves. Its errors pass
+        through; ShardMoving when the wait was in vain."""
         deadline_s = time.monotonic() + MOVE_WAIT_S
         while True:
             version = self.map.version

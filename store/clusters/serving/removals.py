@@ -1,4 +1,5 @@
-"""Trims and erasures over clusters: what other clusters buffer or keep of the shard counts too."""
+"""Trims and erasures over clusters: cells that other clusters buffer or keep of the shard count
+too."""
 
 from __future__ import annotations
 
@@ -111,8 +112,8 @@ class ClusteredRemovals:
         return step._replace(kept=tuple(self._copies_elsewhere()))
 
     def _take_back_copy(self, shard: int, refused: ShardMoving) -> None:
-        """Drops a copy of the shard that a dead mover has left. Raises what the erasure was refused
-        with, and why, when there is none that can be dropped."""
+        """Drops a copy of the shard that a dead mover has left. Raises the refusal of the erasure,
+        and the reason, when there is none that can be dropped."""
         try:
             copied_to = take_back_left_copy(self._servers, self._placement.name_of(shard), shard)
         except CellfeedError as error:
@@ -127,7 +128,7 @@ class ClusteredRemovals:
         )
 
     def _copies_elsewhere(self) -> list[str]:
-        """What clusters keep of shards that have left them: as it was then, the cells of a row in
+        """The kept copies of shards that have left a cluster: as it was then, the cells of a row in
         its own shard, its entries of indexes in any."""
         copies = []
         for name, cluster in self._clusters.items():

@@ -36,7 +36,7 @@ class Watermark(StrEnum):
 
 
 class ShownHeads(KnownRole):
-    """The heads of the ``shards`` that the cluster holds, by what its nodes last said."""
+    """The heads of the ``shards`` that the cluster holds, by its nodes' last reports."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class ShownHeads(KnownRole):
         return found
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
-        """As the engine's. What a node said before the call does not count: cells may have been
+        """As the engine's. Reports of a node from before the call do not count: cells may have been
         acknowledged since, and a promotion needs a majority that has not been asked."""
         began_s = time.monotonic()
         self.role()

@@ -1,5 +1,5 @@
-"""How a cluster stands: who is master, which nodes answer, how far the watermark is behind what is
-committed. For metrics and for its operator."""
+"""How a cluster stands: its master, the nodes that answer, and how far the watermark is behind the
+committed cells. For metrics and for its operator."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class NodeRole(StrEnum):
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """``up``: it answered when it was last looked at; ``error`` says why not, or which damage a
-    read met in its tables. ``breaker``: ``open`` while it is left alone. ``cells``: what it held
-    when it last reported; ``behind``: how many fewer than the node that held most. ``advice``: what
-    its operator should know of its memory."""
+    read met in its tables. ``breaker``: ``open`` while it is left alone. ``cells``: the cells it
+    held when it last reported; ``behind``: how many fewer than the node that held most. ``advice``:
+    a hint to its operator about its memory."""
 
     name: str
     role: NodeRole
@@ -49,7 +49,7 @@ class ClusterStatus:
     """``lag_cells``: cells that the master has committed and no minion holds yet, over all shards;
     ``lag_cells_max``: of the one shard that has most; ``lag_s``: the age of the oldest of them in
     seconds by the master's clock, 0 when there is none. All three are None while the master does
-    not tell, and 0 in a cluster without minions. ``semi_sync``: a commit waits until a minion has
+    not report, and 0 in a cluster without minions. ``semi_sync``: a commit waits until a minion has
     received it. ``error``: why nothing is known of the cluster or of its lag, or why it takes no
     writes."""
 
@@ -98,8 +98,8 @@ def cluster_status(cluster: Cluster) -> ClusterStatus:
 
 
 def _lag(cluster: Cluster, master: StorageNode) -> dict[int, int] | None:
-    """Per shard that is behind, by how many cells; None while the master does not tell what it has
-    committed."""
+    """Per shard that is behind, by how many cells; None while the master does not report its
+    commits."""
     if master.why_not is not None or (view := master.view) is None:
         return None
     replicated = cluster.replicated()

@@ -1,9 +1,9 @@
 """Stored bodies over clusters, in another encoding (E27): each shard on the master that has it, and
 a search of every node.
 
-A shard that is copied for a move, or has moved, is waited for, and then asked where it is. What a
-cluster keeps of shards that have left it is searched as well: a move back would bring those bodies
-to light again.
+A shard that is copied for a move, or has moved, is waited for, and then asked where it is. The
+copies that a cluster keeps of shards that have left it are searched as well: a move back would
+bring those bodies to light again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ClusteredBodies:
         )
 
     def named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
-        """What the shard's master has."""
+        """The bodies on the shard's master."""
         return self._placement.retry_while_moving(
             lambda: self._placement.cluster_of(shard).write(
                 lambda engine, _: engine.bodies_named(shard, prefix, location, limit)
@@ -57,8 +57,8 @@ class ClusteredBodies:
 
     def count(self, prefix: bytes) -> dict[str, int]:
         """How many stored bodies begin so on each node, by node and shard. Raises
-        StorageUnavailable where a master does not answer. A minion that is away has what its
-        master's log says when it is back: it is named in the log, and left out."""
+        StorageUnavailable where a master does not answer. A minion that is away follows its
+        master's log when it returns: it is named in the log, and left out."""
         found = dict[str, int]()
         for name, cluster in self._clusters.items():
             of_master = cluster.write(

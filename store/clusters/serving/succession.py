@@ -1,10 +1,10 @@
 """Whether another node may have become master before a read began.
 
-An old master that nobody could fence lives on, and knows nothing of its successor. What it has is
+An old master that nobody could fence lives on, and knows nothing of its successor. Its cells are
 right, for cells do not change. That something is *not* there, or that a list ends, only the present
 master may say. So before a reader believes such an answer it asks the other nodes who is master:
 
-    all of them answer       The chosen node tells its role ``TAKEOVER_S`` before it takes its first
+    all of them answer       The chosen node shows its role ``TAKEOVER_S`` before it takes its first
                              write. So a look that began since then, counted back from the read's
                              beginning, has seen every master whose writes the read must know.
     a minority is silent     The silent node may be the new master, and the others may lag. But a
@@ -16,7 +16,7 @@ master may say. So before a reader believes such an answer it asks the other nod
 One look serves all reads of ``TAKEOVER_S``.
 
 The times are durations of one machine's monotonic clock. Where that stands still while a machine is
-suspended, a read that was under way meanwhile may miss what was acknowledged meanwhile.
+suspended, a read that was under way meanwhile may miss cells that were acknowledged meanwhile.
 """
 
 from __future__ import annotations

@@ -59,15 +59,16 @@ class SureReads(MasterCalls):
         shown: bool = False,
         lasting: Callable[[T], bool] | None = None,
     ) -> tuple[T, bool]:
-        """``what`` of the first node in order that answers, and whether it is stale: not the word
+        """The answer of the first node in order that answers, and whether it is stale: not the word
         of a master that is sure to be one. ``enough`` sends a stale read on to the next node when
         it says no, as damage in a node's tables does; the last answer counts where none is enough.
-        ``shown``: what is read was shown by some node, so that not even the master's word is the
+        ``shown``: some node has shown the cells asked for, so not even the master's word is the
         last one: it shows a commit a moment later than the minion that it waits for. ``lasting``:
-        whether an answer is right whatever was put meanwhile, as a cell that was found is. Without
-        it none is: every answer says what is not there, too. Such an answer is sure only when no
-        other node may have become master (:mod:`cellfeed.store.clusters.serving.succession`).
-        Raises DataDamaged when no node has a good copy, StorageUnavailable when none answers."""
+        whether an answer stays right after any put meanwhile, as a cell that was found does.
+        Without it none does: every answer also says which cells are not there. Such an answer is
+        sure only when no other node may have become master
+        (:mod:`cellfeed.store.clusters.serving.succession`). Raises DataDamaged when no node has a
+        good copy, StorageUnavailable when none answers."""
         role = self._role
         since_s = time.monotonic() - TAKEOVER_S
         asked: Asked = []
@@ -115,8 +116,7 @@ class SureReads(MasterCalls):
         )
 
     def _is_sure(self, role: Role) -> bool:
-        """Whether the role's master is still the cluster's, as far as anybody could tell this
-        process."""
+        """Whether the role's master is still the cluster's, as far as this process can know."""
         if not self._heard_enough(role):
             self.look(WATCH_TIMEOUT_S)
         return (
@@ -127,8 +127,8 @@ class SureReads(MasterCalls):
         )
 
     def _speaks(self, role: Role, since_s: float, asked: Asked) -> bool:
-        """Whether no other node was master when a read began that may go by what was heard since
-        then. Waits up to ``CONFIRM_S`` for nodes that are late."""
+        """Whether no other node was master when the read began, by reports since ``since_s``. Waits
+        up to ``CONFIRM_S`` for nodes that are late."""
         nodes, began_s = self.nodes.values(), time.monotonic()
         asked = asked or ask_silent(nodes, role.master, since_s)
         while not is_majority_heard(nodes, role.master, since_s, asked):

@@ -1,8 +1,8 @@
 """Whether an answer is one to the question that was asked.
 
 A connection that two processes read from, or a proxy that mixes its peers up, delivers answers that
-are whole, well-formed, and somebody else's. Each of these functions compares what came with what
-was asked for, and raises WrongAnswer when they differ.
+are whole, well-formed, and somebody else's. Each of these functions compares the answer with the
+question, and raises WrongAnswer when they differ.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Asynchronous:
         self._here = threading.local()
 
     async def run(self, steps: Steps[T]) -> T:
-        """The result of a call; raises what it raises."""
+        """The result of a call; errors of the call pass through."""
         say, reasons = self._on_wait, [""]
         timer = say and asyncio.get_running_loop().call_later(WAIT_SAID_S, lambda: say(reasons[0]))
         try:
@@ -167,7 +167,8 @@ class _Connection(asyncio.Protocol):
         return answer
 
     def is_still_open(self) -> bool:
-        """False when it was idle too long, the worker closed it, or sent what nobody asked for."""
+        """False when it was idle too long, the worker closed it, or sent bytes that nobody asked
+        for."""
         return self._is_open and time.monotonic() - self.idle_since <= IDLE_S_MAX
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Shared puts of tasks: a task of the client sends what waits.
+"""Shared puts of tasks: a task of the client sends the waiting puts.
 
 Invariant: every put of a request that is under way has its future set exactly once, also when the
 task that sends is cancelled. A caller's cancellation ends its own wait and nothing else: the
@@ -31,7 +31,7 @@ class _Put:
         self.cell = cell
         self.deadline = deadline
         self.known: asyncio.Future[PutResult | CellfeedError] = loop.create_future()
-        """What its shared request came to."""
+        """The result of its shared request."""
 
 
 class _Shared:

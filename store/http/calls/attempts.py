@@ -1,9 +1,9 @@
 """One call over several workers: other workers first, then again with growing random pauses, until
 an answer or the deadline.
 
-The worst attempt decides what is known at the end. An attempt whose request may have reached a
-worker leaves a put ``unknown``. A later attempt that was surely refused does not take that back:
-only an answer about the cell itself does (stored, exists, conflict).
+The worst attempt decides the outcome at the end. An attempt whose request may have reached a worker
+leaves a put ``unknown``. A later attempt that was surely refused does not take that back: only an
+answer about the cell itself does (stored, exists, conflict).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DOUBLINGS_MAX: Final = 10
 
 _SERVED: Final = "history"
 _DISTRUST_S: Final = 2.0
-"""How long a worker that could not answer is tried last: about what a restart takes."""
+"""How long a worker that could not answer is tried last: about as long as a restart takes."""
 
 _decode_error: Final = msgspec.json.Decoder(ErrorMessage).decode
 
@@ -77,8 +77,8 @@ class Attempts:
         opened: list[Exception] | None = None,
     ) -> Steps[bytes]:
         """The content of a 200. Raises the error that a worker answered; StorageUnavailable,
-        WrongAnswer, or for writes OutcomeUnknown, at the deadline. ``opened`` gets what left open
-        whether an earlier attempt was carried out."""
+        WrongAnswer, or for writes OutcomeUnknown, at the deadline. ``opened`` gets the errors that
+        leave open whether an earlier attempt was carried out."""
         opened = [] if opened is None else opened
         why = self._no_answer_yet
         last: Exception | None = None
@@ -128,7 +128,7 @@ class Attempts:
         self._raise_last(last, opened if writes else None)
 
     def _raise_last(self, last: Exception | None, opened: list[Exception] | None) -> NoReturn:
-        """Raises what is known at the end; ``opened``: of a write, what left it open."""
+        """Raises the error at the end; ``opened``: of a write, the errors that leave it open."""
         if opened:
             raise OutcomeUnknown(
                 f"not known within {self._timeout_s} s whether it was done: {opened[-1]}; ask for"
@@ -176,8 +176,8 @@ def pause(round_no: int, deadline: float, why: str) -> Steps[bool]:
 
 
 def error_of(answer: Answer, worker: str) -> CellfeedError:
-    """The error of an answer that is not a 200. What no worker of ours wrote (a proxy's page)
-    leaves the outcome open from 500 on."""
+    """The error of an answer that is not a 200. An answer that no worker of ours wrote (a proxy's
+    page) leaves the outcome open from 500 on."""
     try:
         message = _decode_error(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -54,7 +54,7 @@ class Blocking:
         self._own: tuple[int, dict[Worker, list[_Connection]]] = forks.generation, {}
 
     def run(self, steps: Steps[T]) -> T:
-        """The result of a call; raises what it raises."""
+        """The result of a call; errors of the call pass through."""
         if self._on_wait is None:
             return self._run(steps, [])
         say, reasons = self._on_wait, [""]

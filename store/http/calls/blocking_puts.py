@@ -39,9 +39,9 @@ class _Put:
         self.request: Together[_Put] | None = None
         """The request that this put's caller has to send."""
         self.known: PutResult | CellfeedError = OutcomeUnknown("nobody reported its outcome")
-        """What its shared request came to."""
+        """The result of its shared request."""
         self.row: deque[_Put] = deque()
-        """The callers of its shared request who were not woken yet."""
+        """The callers of its shared request that were not woken yet."""
         self.waits = True
         self._woken = threading.Lock()
         self._woken.acquire()
@@ -141,7 +141,7 @@ def _pass_on(shared: _Shared, ended: Together[_Put]) -> None:
 
 
 def _give_up(shared: _Shared, put: _Put) -> None:
-    """The thread of ``put`` was interrupted: what it had to send is sent by another."""
+    """The thread of ``put`` was interrupted: another caller sends its request."""
     with shared.lock:
         shared.queue.withdraw(put)
         if put.request is not None:
@@ -150,8 +150,8 @@ def _give_up(shared: _Shared, put: _Put) -> None:
 
 
 def _appoint(request: Together[_Put] | None) -> None:
-    """Wakes the caller who sends it. Under the lock: a caller that gives up sees its request, or is
-    no longer among those that wait."""
+    """Wakes the caller that sends the request. Under the lock: a caller that gives up sees its
+    request, or is no longer among those that wait."""
     if request is not None:
         request.puts[0].request = request
         request.puts[0].wake()

@@ -3,8 +3,7 @@ meaning of its answer, without any I/O.
 
 Arguments are checked here, by the code that the datastore in process uses, so bad input is refused
 in the same words and never travels. A put is idempotent, so it is tried again until its deadline
-whatever went wrong; see :mod:`cellfeed.store.http.calls.attempts` for what is known when that
-ends.
+after any error; see :mod:`cellfeed.store.http.calls.attempts` for the outcome when that ends.
 """
 
 from __future__ import annotations
@@ -116,8 +115,8 @@ class DatastoreCalls:
     def put_new_cell(
         self, cell: NewCell, deadline: float, opened: list[Exception] | None = None
     ) -> Steps[PutResult]:
-        """Writes one checked cell. ``opened``: what left open whether an earlier request wrote
-        it."""
+        """Writes one checked cell. ``opened``: the errors that leave open whether an earlier
+        request wrote it."""
         return put_one(self._requests, cell, deadline, self._shards, opened)
 
     def put_new_cells(self, cells: Sequence[NewCell], deadline: float) -> Steps[list[PutResult]]:

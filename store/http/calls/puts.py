@@ -33,8 +33,8 @@ def put_one(
     shards: int | None,
     opened: list[Exception] | None = None,
 ) -> Steps[PutResult]:
-    """One cell, until the deadline. Raises what is not its result. ``opened``: what left open
-    whether an earlier request wrote it."""
+    """One cell, until the deadline. Raises an error that is not its result. ``opened``: the errors
+    that leave open whether an earlier request wrote it."""
     content = yield from requests.call(
         "POST", "/cell", put_json(cell), deadline, writes=True, opened=opened
     )
@@ -48,7 +48,7 @@ def put_batch(
 ) -> Steps[list[PutResult]]:
     """One request; then once more its cells that may still succeed, until the deadline.
 
-    A cell that one attempt may have stored has not failed, whatever another attempt said of it.
+    A cell that one attempt may have stored has not failed, with any result of another attempt.
     """
     opened: list[Exception] = []
     results = yield from _send_batch(requests, batch, shards, deadline, opened)
@@ -82,7 +82,7 @@ def put_batch(
 
 
 def _unsure(result: PutResult) -> PutResult:
-    """What is known of a cell that another attempt may have stored."""
+    """The result of a cell that another attempt may have stored."""
     if result.outcome is not Outcome.FAILED:
         return result
     error = OutcomeUnknown(
@@ -116,8 +116,8 @@ def _send_batch(
 def check_shards(
     cells: Sequence[NewCell], results: Sequence[PutResult], shards: int | None
 ) -> None:
-    """Raises OutcomeUnknown for results of other cells, as far as their shards tell; before the
-    datastore's shards are known, nothing does."""
+    """Raises OutcomeUnknown for results of other cells, as far as their shards show that; before
+    the datastore's shards are known, nothing does."""
     if shards is None:
         return
     for shard, result in zip(

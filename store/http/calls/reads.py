@@ -63,8 +63,8 @@ def read_cells(
             )
         )
     except AnswerTooLarge:
-        # asked for pages only now: a worker of an earlier version knows none, and answers
-        # whatever it is
+        # asked for pages only now: a worker of an earlier version knows none, and answers with any
+        # number of bytes
         cells: list[Cell | None] = []
         while len(cells) < len(asked):
             wanted = {"keys": keys[len(cells) :], "pages": True, **replica_fields(read_from)}

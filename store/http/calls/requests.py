@@ -69,14 +69,14 @@ class Requests:
         )
 
     def get(self, route: str, kind: type[T], answer: Callable[[T], R]) -> Steps[R]:
-        """Reads ``route``; ``answer`` compares what came with what was asked for."""
+        """Reads ``route``; ``answer`` compares the answer with the question."""
         content = yield from self.call("GET", route, b"", self.deadline(), writes=False)
         return answer(decoded(content, kind))
 
     def post(
         self, route: str, message: object, kind: type[T], answer: Callable[[T], R]
     ) -> Steps[R]:
-        """As :meth:`get`, with a message that says what is asked for."""
+        """As :meth:`get`, with a message that has the question."""
         asked = msgspec.json.encode(message)
         content = yield from self.call("POST", route, asked, self.deadline(), writes=False)
         return answer(decoded(content, kind))

@@ -60,8 +60,8 @@ class Together(Generic[W]):
 class Queue(Generic[W]):
     """Which puts are sent together. Not safe for threads by itself.
 
-    What :meth:`enter`, :meth:`leave` and :meth:`overtake` return is a request to be sent. Its
-    sender calls :meth:`leave` or :meth:`abandon` once, whatever became of it.
+    :meth:`enter`, :meth:`leave` and :meth:`overtake` return a request to be sent. Its sender calls
+    :meth:`leave` or :meth:`abandon` once, after any outcome.
     """
 
     def __init__(self) -> None:
@@ -117,8 +117,8 @@ class Queue(Generic[W]):
 def send_together(
     calls: DatastoreCalls, request: Together[W]
 ) -> Steps[list[PutResult | CellfeedError]]:
-    """Sends a request. For each of its puts the final result, or what :func:`settle` needs to
-    know."""
+    """Sends a request. For each of its puts the final result, or the value that :func:`settle`
+    needs."""
     deadline = min(time.monotonic() + SHARED_S, *(put.deadline for put in request.puts))
     try:
         results = yield from calls.put_new_cells([put.cell for put in request.puts], deadline)
@@ -136,8 +136,8 @@ def send_together(
 def settle(
     calls: DatastoreCalls, put: WaitingPut, known: PutResult | CellfeedError
 ) -> Steps[PutResult]:
-    """The result of a put after its shared request. Raises what the request of a cell alone
-    raises."""
+    """The result of a put after its shared request. Errors of a request of the cell alone pass
+    through."""
     if isinstance(known, PutResult):
         return known.or_raise()
     if time.monotonic() >= put.deadline:

@@ -1,8 +1,8 @@
-"""The steps of a call: what has to be waited for between its computations.
+"""The steps of a call: the waits between its computations.
 
-A call is a generator. It yields each request that has to be sent, and each pause; what came of
-them is sent back into it, and the result of the call is its return value. So one code serves
-threads (:mod:`cellfeed.store.http.calls.blocking`) and event loops
+A call is a generator. It yields each request that has to be sent, and each pause; their outcome is
+sent back into it, and the result of the call is its return value. So one code serves threads
+(:mod:`cellfeed.store.http.calls.blocking`) and event loops
 (:mod:`cellfeed.store.http.calls.asynchronous`), which alone do I/O. psycopg 3 and httpx divide
 their work alike.
 """
@@ -18,13 +18,13 @@ from cellfeed.store.http.calls.workers import Worker
 T = TypeVar("T")
 
 WAIT_SAID_S: Final = 1.0
-"""After so long a person asks what is going on; most calls take milliseconds."""
+"""After so long a person wants to know the reason; most calls take milliseconds."""
 
 
 class Send(NamedTuple):
     """Send ``request`` to ``worker`` and read its answer, until ``deadline`` (monotonic).
     AttemptFailed is thrown into the call when none comes. ``why``: the reason that the call has no
-    answer yet, for a person who waits."""
+    answer yet, for a waiting person."""
 
     worker: Worker
     request: Request

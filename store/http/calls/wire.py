@@ -107,7 +107,7 @@ class AnswerReader:
         self.keeps_alive = False
 
     def feed(self, piece: bytes) -> None:
-        """Raises AttemptFailed for what is no answer."""
+        """Raises AttemptFailed for bytes that are no answer."""
         try:
             self._parser.feed_data(piece)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -148,5 +148,5 @@ class AnswerReader:
         # 100 Continue and its like come before the answer.
         self._status = self._parser.get_status_code()
         self.is_complete = self._status >= 200
-        # Asked here: once the message is over, the parser says no, whatever its head said.
+        # Asked here: once the message is over, the parser says no, for any head.
         self.keeps_alive = self._parser.should_keep_alive()

@@ -70,8 +70,8 @@ _log: Final = logging.getLogger("cellfeed.worker")
 
 
 class WorkerApp:
-    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after what
-    they have read. ``collectors``: more for its metrics."""
+    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after the
+    cells that they have read. ``collectors``: more for its metrics."""
 
     def __init__(self, datastore: Datastore, collectors: Sequence[Collector] = ()) -> None:
         self.closing = asyncio.Event()
@@ -202,8 +202,8 @@ class WorkerApp:
         )
 
     def _refuse_misdirected(self, scope: Scope) -> None:
-        """What Litestar cannot know of paths that are answered before it: another datastore,
-        another method."""
+        """The checks for paths that are answered before Litestar, which it cannot do: another
+        datastore, another method."""
         path = _BARE_PATH.fullmatch(scope["path"])
         if path is None:
             return

@@ -34,8 +34,8 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 
 async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole request body. Raises BodyTooLarge, before reading what the peer announces to be too
-    much, and PeerGone."""
+    """The whole request body. Raises PeerGone, and BodyTooLarge, at once for a body that the peer
+    announces as too large."""
     declared = header(scope, b"content-length")
     if declared and (not declared.isdigit() or int(declared) > bytes_max):
         raise BodyTooLarge(

@@ -37,12 +37,12 @@ class LoopCommits:
         self._woken = False
 
     def put(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
-        """Queues one call's cells; what is returned is to be awaited, and waits for their commit
-        without ever giving one up that is under way.
+        """Queues one call's cells; the caller awaits the returned object, which waits for their
+        commit without ever giving one up that is under way.
 
-        Raises what :meth:`cellfeed.store.datastore.Datastore.put_soon` raises; awaited, what the
-        cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown when there was no
-        commit within ``PUT_TIMEOUT_S``.
+        Errors of :meth:`cellfeed.store.datastore.Datastore.put_soon` pass through; awaited, it
+        gives the cells' results, or raises StorageUnavailable (nothing written) or OutcomeUnknown
+        when there was no commit within ``PUT_TIMEOUT_S``.
         """
         answered: asyncio.Future[PutAnswer | CellfeedError] = self._loop.create_future()
         self.put_then(cells, lambda answer: _settle(answered, answer))
@@ -50,23 +50,23 @@ class LoopCommits:
 
     def put_then(self, cells: Sequence[NewCell], committed: Committed) -> None:
         """Queues one call's cells, as :meth:`put`; ``committed`` is called when they have an
-        answer, never before this returns. Raises what ``put_soon`` raises, and calls nothing
-        then."""
+        answer, never before this returns. Errors of ``put_soon`` pass through, and nothing is
+        called then."""
         waiting = _Waiting(committed)
         answer = self._datastore.put_soon(cells, lambda _: self._tell(waiting))
         waiting.answer = answer
         waiting.time_over = self._loop.call_later(PUT_TIMEOUT_S, waiting.out_of_time)
 
     def _tell(self, waiting: _Waiting) -> None:
-        """On the writer's thread. What is in the box before the loop is woken, or before it empties
-        the box, is found there."""
+        """On the writer's thread. An answer in the box before the loop is woken, or before it
+        empties the box, is found there."""
         self._answered.append(waiting)
         if not self._woken:
             self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
-                pass  # the loop has ended, and with it those who waited
+                pass  # the loop has ended, and its waiting callers with it
             except BaseException:
                 self._woken = False  # it was not woken: the next answer wakes it for all
                 raise

@@ -7,9 +7,9 @@ between two requests ends after ``KEEP_ALIVE_S``. Beyond ``CONNECTIONS_MAX`` a n
 closed at once.
 
 The usual request is answered without the server's layers
-(:mod:`cellfeed.store.http.server.direct`), and only where their parser stands between two
-messages and no answer is under way. So neither reader ever sees a part of what the other one took.
-What comes while such a request waits is kept, and reading stops.
+(:mod:`cellfeed.store.http.server.direct`), and only where their parser stands between two messages
+and no answer is under way. So neither reader ever sees a part of the other one's bytes. Bytes that
+come while such a request waits are kept, and reading stops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cellfeed.store.http.server.app import WorkerApp
 
 SILENT_S: Final = 30.0
 """Longer than any healthy peer pauses within one request, also one that collects a stream slowly;
-short enough to free what a dead one holds."""
+short enough to free the resources of a dead one."""
 
 KEEP_ALIVE_S: Final = 75
 """An idle connection is kept so long; clients that talk every minute keep theirs."""
@@ -78,7 +78,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def answered(self, answer: bytes) -> None:
-        """Sends the answer to the request that waits, then reads what came behind it."""
+        """Sends the answer to the waiting request, then reads the bytes behind it."""
         self._waits = False
         if self.transport.is_closing():
             return
@@ -120,8 +120,8 @@ class Connection(HttpToolsProtocol):
     def cut_off_when_stalled(self, now: float) -> bool:
         """Cuts the connection off when its peer neither sends nor reads; whether it did. Closes it
         when it was idle for too long."""
-        # While the handler is busy with what came, reading is paused: then silence is ours, not the
-        # peer's.
+        # While the handler is busy with the bytes received, reading is paused: then silence is
+        # ours, not the peer's.
         waiting_for_peer = (
             self._expecting and not self.flow.read_paused and not (self.cycle and self.cycle.body)
         )

@@ -1,16 +1,16 @@
 """Requests that are answered on their connection, without a task and in one write.
 
 Most requests to a worker are single puts and queries of an index. Through the server's own layers
-each costs more than what it asks for. So a connection first asks :meth:`DirectRequests.take` with
-the bytes that came. It takes usual requests alone
+each costs more than its work in the store. So a connection first asks :meth:`DirectRequests.take`
+with the bytes that came. It takes usual requests alone
 (:mod:`cellfeed.store.http.server.usual_requests`); all else goes the way of every request. The two
 ways share the group commit, the read threads, the deadlines, the limit of requests under way and
 the metrics.
 
-What happens to a request is what :mod:`cellfeed.store.http.server.puts` and
-:mod:`cellfeed.store.http.server.index_query` say. The answer is one piece of bytes. A connection
-takes nothing more until it has written it (:mod:`cellfeed.store.http.server.connections`), so
-answers keep the order of requests.
+Requests have the outcomes that :mod:`cellfeed.store.http.server.puts` and
+:mod:`cellfeed.store.http.server.index_query` describe. The answer is one piece of bytes. A
+connection takes nothing more until it has written it
+(:mod:`cellfeed.store.http.server.connections`), so answers keep the order of requests.
 
 A handler that does not take a request leaves it to the other way, also where it failed half-way: a
 put may be written twice, which changes nothing, for puts are idempotent.
@@ -40,7 +40,7 @@ Handler = Callable[[bytes, Respond], bool]
 """Begins to answer a request with that content; False where it does not take it."""
 
 FindHandler = Callable[[bytes], tuple[str, Handler] | None]
-"""By path: the name in the metrics, and who answers."""
+"""By path: the name in the metrics, and the handler."""
 
 
 class DirectConnection(Protocol):

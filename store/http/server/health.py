@@ -65,8 +65,8 @@ async def ready(state: HealthState) -> Response[HealthMessage]:
     opt={"query": ()},
 )
 async def metrics(state: HealthState) -> bytes:
-    """The Prometheus text form: what this worker counts and, with clusters, how their nodes and
-    watermarks stand."""
+    """The Prometheus text form: this worker's counts and, with clusters, the state of their nodes
+    and watermarks."""
     # Not among the reads: metrics are wanted most when those are all waiting for a storage that
     # hangs.
     return await asyncio.to_thread(state.metrics.text)

@@ -1,4 +1,4 @@
-"""What a worker counts, how its clusters stand, and what its caller adds, for Prometheus. One
+"""A worker's counts, the state of its clusters, and its caller's metrics, for Prometheus. One
 registry per worker, so that several can live in one process."""
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def openapi_config() -> OpenAPIConfig:
 
 
 def complete(derived: dict[str, Any]) -> dict[str, Any]:
-    """What Litestar derived, with the put routes, request bodies and errors added; the argument is
-    left as it is."""
+    """The document that Litestar derived, with the put routes, request bodies and errors added; the
+    argument is left as it is."""
     document: dict[str, Any] = json.loads(msgspec.json.encode(derived))
     kinds = [
         PutMessage,

@@ -75,7 +75,7 @@ class LineSplitter:
 
 
 class PutStream:
-    """One streamed put. ``submit`` hands a chunk to the group commit and gives what will be its
+    """One streamed put. ``submit`` hands a chunk to the group commit and gives the future of its
     results, one per item, never an error.
 
     ``closing`` is set when the worker is to end.

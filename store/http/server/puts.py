@@ -1,12 +1,12 @@
-"""The put routes, as bare ASGI: a single put costs a third of what it would through the framework's
+"""The put routes, as bare ASGI: a single put costs a third of a put through the framework's
 routing, and most requests are puts.
 
-A put waits for the group commit of its datastore without a thread of its own. What can go wrong on
-the way:
+A put waits for the group commit of its datastore without a thread of its own. The possible failures
+on the way:
 
 - The caller goes away: the cells are still written; asking again says ``exists``.
 - The worker dies before the commit: nothing was written. After it, before the answer: written. The
-  caller cannot tell, and puts again.
+  caller cannot know which, and puts again.
 - No commit within ``PUT_TIMEOUT_S``: a put still in the queue is taken back
   (``storage_unavailable``, definite), one under way is ``outcome_unknown``.
 """
@@ -129,7 +129,7 @@ class PutRoutes:
         try:
             stored = iter(await written)
             results = [next(stored) if isinstance(item, NewCell) else item for item in items]
-        except Exception as problem:  # every line gets its result, whatever went wrong
+        except Exception as problem:  # every line gets its result, after any error
             error = as_put_error(problem)
             shards = self._datastore.shards
             results = [

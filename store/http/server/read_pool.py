@@ -52,7 +52,7 @@ _Read = tuple["asyncio.Future[Any]", Callable[[], Any]]
 
 
 class _Turn(NamedTuple):
-    """What a thread is given. It takes ``reads`` from the left, the loop may take them from the
+    """The work of a thread. It takes ``reads`` from the left, the loop may take them from the
     right; ``done`` are futures with their result or error."""
 
     loop: asyncio.AbstractEventLoop
@@ -93,8 +93,8 @@ class ReadPool:
             deadline.cancel()
 
     def run_then(self, call: Callable[[], T], then: Callable[[asyncio.Future[T]], object]) -> None:
-        """Calls ``then`` with what :meth:`run` would return or raise, but for Overloaded, which is
-        raised here."""
+        """Calls ``then`` with the result or error that :meth:`run` would have, but for Overloaded,
+        which is raised here."""
         answer, deadline = self._queued(call)
 
         def answered(answer: asyncio.Future[T]) -> None:

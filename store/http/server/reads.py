@@ -82,7 +82,7 @@ Shard = Annotated[int, Parameter(description="A shard number, from 0.")]
 
 
 class ReadState(State):
-    """What the handlers share: set once by the app."""
+    """The shared state of the handlers: set once by the app."""
 
     datastore: Datastore
     reads: ReadPool

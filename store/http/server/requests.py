@@ -1,5 +1,5 @@
 """Request bodies, from bytes to checked values. Pure functions: bytes in, cells or messages out, or
-the error that names what was wrong.
+the error that names the fault.
 
 A batch of JSON is decoded once, bodies included, and each body encoded once, in canonical form.
 Decoding loses a duplicate key, so quote signs are counted. Where no backslash is, each string costs

@@ -105,7 +105,8 @@ async def start_stream(send: Send) -> None:
 
 
 def as_put_error(error: BaseException) -> CellfeedError:
-    """The error of a put. Whatever was not raised on purpose leaves the fate of its cells open."""
+    """The error of a put. An error that was not raised on purpose leaves the fate of its cells
+    open."""
     if isinstance(error, CellfeedError):
         return error
     return OutcomeUnknown(

@@ -2,7 +2,7 @@
 request or None out.
 
 None says "read this as any other request". So nothing is refused here, and no rule stands twice: a
-foreign host or another history is refused where all requests are. What is recognised is a subset of
+foreign host or another history is refused where all requests are. It recognises a subset of
 HTTP/1.1 in which two readers cannot differ about where a request ends:
 
 - a POST to a path of letters, digits, ``_`` and ``-``; line ends are CR LF; a field is a name,
@@ -64,8 +64,8 @@ class UsualHeads:
         self._history = history
         self._path = b""
         self._pattern: re.Pattern[bytes] | None = None
-        """The last head that was read, with room for another request number and length: what is
-        true of one is true of the other."""
+        """The last head that was read, with room for another request number and length: the verdict
+        on one holds for the other."""
 
     def request(self, data: bytes) -> UsualRequest | None:
         """The request that ``data`` is."""

@@ -48,9 +48,9 @@ def run_worker(
     answered first. Does not close the datastore.
 
     ``on_started`` is called with the port, which the kernel chooses when ``port`` is 0, once
-    connections are taken. Signals are left to the caller. ``collectors`` add to what ``/metrics``
-    tells. Raises ProtectData for a host that is not loopback, StorageUnavailable when the port
-    cannot be had.
+    connections are taken. Signals are left to the caller. ``collectors`` add to ``/metrics``.
+    Raises ProtectData for a host that is not loopback, StorageUnavailable when the port cannot be
+    had.
     """
     listener = _listen(check_loopback(host), port)
     app = WorkerApp(datastore, collectors)
@@ -101,13 +101,13 @@ class _Server(uvicorn.Server):
                 app,
                 http=Connection,
                 ws="none",
-                proxy_headers=False,  # nobody may say for a peer on loopback who it is
+                proxy_headers=False,  # no header may rename a peer on loopback
                 loop="auto",
                 lifespan="on",
                 backlog=_BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                # A put is answered within PUT_TIMEOUT_S, whatever happens; one second more to send
-                # the answer.
+                # A put is answered within PUT_TIMEOUT_S in any case; one second more to send the
+                # answer.
                 timeout_graceful_shutdown=int(PUT_TIMEOUT_S) + 1,
                 log_config=None,
                 access_log=False,

@@ -19,7 +19,7 @@ FOLDERS = ("store", "bridge", "consumers", "cellfeed")
 WITH_COMMENTS = (*FOLDERS, "schemas", "tests", "benchmarks", "examples", "docs")
 """Folders whose docstrings and comments are in plain words: every one that holds Python."""
 
-WITH_HEADS = ("bridge", "cellfeed", "consumers")
+WITH_HEADS = ("bridge", "cellfeed", "consumers", "store")
 """Those of them whose docstrings and comments have no clause without a head."""
 
 WORDS_MAX = 25

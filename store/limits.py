@@ -29,9 +29,14 @@ JSON_INTEGER_MIN: Final = -(1 << 63)
 JSON_INTEGER_MAX: Final = (1 << 64) - 1
 """Integers inside bodies: the range that MessagePack (codec 1) can hold without loss."""
 
-SHARDS_MAX: Final = 65_536
-"""Shards of a datastore; a shard is a Kafka partition and the SQLite row position keeps 16 bits for
-it. Triggers and indexes serve so many: ``tests/integration/triggers/test_most_shards.py``."""
+SHARDS_MAX: Final = 8_192
+"""Shards of a new datastore; a shard is a Kafka partition. So many serve triggers, indexes and one
+consumer of all of them: ``tests/integration/triggers/test_most_shards.py``. A consumer on
+librdkafka received nothing from a topic of 16,384 partitions."""
+
+SHARDS_STORED_MAX: Final = 65_536
+"""Shards of a datastore that an earlier version made, which opens as before: a SQLite row position
+keeps 16 bits for the shard."""
 
 ADDED_ID_MAX: Final = (1 << 47) - 1
 """Cells of one shard; the bits of a 63-bit SQLite row position that the shard leaves."""

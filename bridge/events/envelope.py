@@ -24,7 +24,13 @@ from cellfeed.bridge.events.varints import read_varint, varint
 from cellfeed.store.cells.canonical_json import canonical_from_json
 from cellfeed.store.cells.cell import ERASED_JSON, StoredCell, check_column_name, microseconds
 from cellfeed.store.errors import CellfeedError, DataDamaged
-from cellfeed.store.limits import ADDED_ID_MAX, BODY_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN, SHARDS_MAX
+from cellfeed.store.limits import (
+    ADDED_ID_MAX,
+    BODY_BYTES_MAX,
+    REF_KEY_MAX,
+    REF_KEY_MIN,
+    SHARDS_STORED_MAX,
+)
 
 __all__ = [
     "AvroFormat",
@@ -104,7 +110,7 @@ def decode_envelope(value: bytes | None) -> DecodedEvent:
 
 def _checked(event: DecodedEvent) -> DecodedEvent:
     if not (
-        0 <= event.shard < SHARDS_MAX
+        0 <= event.shard < SHARDS_STORED_MAX
         and 0 <= event.added_id <= ADDED_ID_MAX
         and REF_KEY_MIN <= event.ref_key <= REF_KEY_MAX
     ):

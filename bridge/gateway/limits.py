@@ -21,7 +21,7 @@ LARGE_FRAMES_BYTES_MAX: Final = 64 << 20
 most twice its received bytes; the next one waits in its sender's socket."""
 
 REQUEST_ELEMENTS_MAX: Final = 150_000
-"""Array elements in one request, nested ones too: every partition of a topic with SHARDS_MAX
+"""Array elements in one request, nested ones too: every partition of a topic with SHARDS_STORED_MAX
 shards, twice. Bounds the objects made of a frame."""
 
 REQUESTS_AHEAD_MAX: Final = 7

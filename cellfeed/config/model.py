@@ -23,7 +23,7 @@ from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.typed.declaration import ColumnSchema
 from cellfeed.store.backups.due import Policy
 from cellfeed.store.backups.encryption import recipients_of
-from cellfeed.store.limits import SHARDS_MAX
+from cellfeed.store.limits import SHARDS_STORED_MAX
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 ListenPort = Annotated[int, Meta(ge=1, le=65_535)]
@@ -107,7 +107,7 @@ class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
     whose bodies gateways and exports show typed."""
 
     name: str = "trips"
-    shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = 16
+    shards: Annotated[int, Meta(ge=1, le=SHARDS_STORED_MAX)] = 16
     directory: str = "store"
     clusters: list[ClusterConfig] = []
     watermark: Literal["replicated", "committed"] = "replicated"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cellfeed.store.errors import InvalidRequest, UnknownShard
-from cellfeed.store.limits import SHARDS_MAX
+from cellfeed.store.limits import SHARDS_MAX, SHARDS_STORED_MAX
 
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
@@ -88,8 +88,18 @@ def row_key_text(row_key: bytes) -> bytes:
 
 def check_shard_count(shards: int) -> int:
     """The number of shards of a datastore, fixed when it is made. Raises InvalidRequest."""
-    if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
+    if type(shards) is not int or not 1 <= shards <= SHARDS_STORED_MAX:
         raise InvalidRequest(f"a datastore has 1 to {SHARDS_MAX} shards, not {shards!r}")
+    return shards
+
+
+def check_new_shard_count(shards: int) -> int:
+    """As :func:`check_shard_count`, where a datastore is made."""
+    if check_shard_count(shards) > SHARDS_MAX:
+        raise InvalidRequest(
+            f"a new datastore has 1 to {SHARDS_MAX} shards, not {shards}: each is a Kafka"
+            " partition, and widespread clients read no topic of more"
+        )
     return shards
 
 

@@ -25,7 +25,7 @@ from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
-from cellfeed.store.limits import SHARDS_MAX
+from cellfeed.store.limits import SHARDS_STORED_MAX
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 
 
@@ -352,7 +352,7 @@ def test_c3_an_assignment_may_have_every_shard_that_a_datastore_can_have(
 ) -> None:
     a = coordinator.join("g", "a", 10)
     assert coordinator.lead(a)
-    assignment = {shard: f"member-{shard % 3}" for shard in range(SHARDS_MAX)}
+    assignment = {shard: f"member-{shard % 3}" for shard in range(SHARDS_STORED_MAX)}
     coordinator.assign(a, assignment)
     assert coordinator.assignment("g") == assignment
     assert coordinator.assignment("g") is coordinator.assignment("g")

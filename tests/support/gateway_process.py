@@ -1,7 +1,7 @@
 """A gateway as a process of its own, to be killed:
 ``python -m tests.support.gateway_process STORE_DIR PORT SETTINGS_JSON``. The settings are those of
-``GatewayConfig``, ``coordination``: ``store``, as without, or the URL of a ZooKeeper; a listener
-without ``mechanisms`` has all of them.
+``GatewayConfig``, ``shards`` (16 without), and ``coordination``: ``store``, as without, or the URL
+of a ZooKeeper; a listener without ``mechanisms`` has all of them.
 
 Prints ``{"port", "registry_port"}`` when it serves. SIGTERM ends it in order.
 """
@@ -34,6 +34,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     given = json.loads(settings)
     coordination = given.pop("coordination", IN_STORE)
+    shards = given.pop("shards", 16)
     listeners = tuple(
         Listener(**{**each, "mechanisms": tuple(each.get("mechanisms", MECHANISMS))})
         for each in given.pop("listeners", ())
@@ -44,7 +45,7 @@ def main() -> None:
         port=int(port), registry_port=0, listeners=listeners, topics=topics, **given
     )
     with (
-        Datastore.open_embedded(Path(directory)) as datastore,
+        Datastore.open_embedded(Path(directory), shards=shards) as datastore,
         closing(open_coordinator(coordination, datastore.state)) as coordinator,
     ):
         run_gateway(

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from cellfeed.store.cells.sharding import check_new_shard_count
 from cellfeed.store.clusters.model.restore_mark import Mark, read_mark
 from cellfeed.store.clusters.model.roles import Role, read_role, write_role
 from cellfeed.store.clusters.model.servers import ClusterServers
@@ -102,6 +103,8 @@ def init_cluster(
         return _initialised(cluster, _in_wanted_mode(cluster, role), was_there=True)
     if away:
         raise away[0]  # only a cluster that has been made can do without one of its servers
+    if not known:
+        check_new_shard_count(cluster.shards)
     refuse_restore_under_way(cluster)
     state = prepare_cluster(cluster, shard_map)
     # A minion that is opened before it has the schema is refused, and left alone for a

@@ -25,6 +25,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from cellfeed.store.cells.sharding import check_new_shard_count
 from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.errors import DataDamaged, ProtectData
 from cellfeed.store.failpoints import declare, failpoint
@@ -79,7 +80,7 @@ def open_cells(
 ) -> SqliteFile:
     """The file with the cells, made when the directory has none of the files. ``parent``: the
     history that a new one continues. Raises ProtectData for another datastore's file, a newer one,
-    or a lost one; StorageUnavailable, DataDamaged."""
+    or a lost one; InvalidRequest, StorageUnavailable, DataDamaged."""
     path = directory / CELLS_FILE
     # The others are looked for first: they are made after the cells, so where one is there, so are
     # the cells.
@@ -89,6 +90,8 @@ def open_cells(
             f"{path} is missing, and with it the cells of the store whose {' and '.join(others)}"
             f" are there. {_CURE[CELLS_FILE]}"
         )
+    if parent == NO_HISTORY and not path.exists():
+        check_new_shard_count(shards)
     file = SqliteFile(path, create=not others)
     try:
         with file.write() as connection:

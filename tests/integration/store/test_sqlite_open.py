@@ -20,6 +20,7 @@ import pytest
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.indexes.rebuild import rebuild_indexes
 from cellfeed.bridge.indexes.worker import IndexWorker
+from cellfeed.store.cells import sharding
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock, lock_path
@@ -34,6 +35,7 @@ from cellfeed.store.failpoints import (
 )
 from cellfeed.store.histories import History
 from cellfeed.store.indexes.definition_file import parse_definition
+from cellfeed.store.limits import SHARDS_MAX, SHARDS_STORED_MAX
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -406,3 +408,17 @@ def test_a_store_whose_history_has_no_origin_yet_is_its_own(place: Path) -> None
     for _ in range(2):
         with closing(opened(place)) as engine:
             assert engine.history == History(identity, "", identity)
+
+
+def test_a_new_store_of_too_many_shards_is_refused_and_one_that_is_there_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"1 to {SHARDS_MAX} shards, not {SHARDS_MAX + 1}"):
+        Datastore.open_embedded(tmp_path, "trips", SHARDS_MAX + 1)
+    assert not list(tmp_path.rglob("*.sqlite3"))
+    monkeypatch.setattr(sharding, "SHARDS_MAX", SHARDS_STORED_MAX)  # an earlier version
+    with Datastore.open_embedded(tmp_path, "trips", SHARDS_STORED_MAX) as store:
+        put = store.put_cell(UUID(int=1), "BASE", 1, {})
+    monkeypatch.undo()
+    with Datastore.open_embedded(tmp_path, "trips", SHARDS_STORED_MAX) as store:
+        assert store.put_cell(UUID(int=1), "BASE", 1, {}).added_id == put.added_id

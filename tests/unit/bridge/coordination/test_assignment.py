@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellfeed.bridge.coordination.assignment import ReadAssignments, balance, encode_assignment
-from cellfeed.store.limits import SHARDS_MAX, STATE_VALUE_BYTES_MAX
+from cellfeed.store.limits import SHARDS_STORED_MAX, STATE_VALUE_BYTES_MAX
 
 MEMBERS = st.sets(st.sampled_from("abcdefgh"), min_size=1)
 
@@ -108,7 +108,7 @@ def test_each_joining_and_leaving_moves_no_more_than_one_share() -> None:
 
 def test_an_assignment_of_every_shard_fits_an_entry_and_is_read_as_it_was_written() -> None:
     members = [f"triggers-of-a-host-with-a-long-name-{number}.example.com" for number in range(500)]
-    assignment = {shard: members[shard * 7 % 500] for shard in range(SHARDS_MAX)}
+    assignment = {shard: members[shard * 7 % 500] for shard in range(SHARDS_STORED_MAX)}
     value = encode_assignment(assignment)
     assert len(value) < STATE_VALUE_BYTES_MAX / 2
     read = ReadAssignments()

@@ -48,7 +48,7 @@ Moving
         ``created_at``, log start, next id, and its index entries. The leader epoch rises. No kill,
         pause or promotion makes two storages take its puts at the same moment.
     E19 A call about a shard that moves waits for it, or raises ShardMoving (nothing written). A
-        storage that the shard has left never answers it. After the move a reader still sees all
+        storage that the shard has left never answers it. A reader still sees after the move all
         that it saw before: no watermark, log start or leader epoch falls.
 Trimming
     E15 ``trim`` raises a shard's log start and deletes the cells below it, in one transaction a

@@ -15,8 +15,8 @@ never was here, as of that ref key.
         OutcomeUnknown when that is not known: then the call is repeated.
     X3  ``latest_before`` and ``cells_between`` read of a node that has the whole log below the
         location given, and from which all has gone that had gone when the fence had the number
-        given; or they raise StorageUnavailable. So a cell that a node lacks is never
-        taken for one that is gone, nor the other way round.
+        given; or they raise StorageUnavailable. So readers never take a cell that a node lacks for
+        one that is gone, nor the other way round.
     X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come
         from a minion, and be behind.
     X5  ``outdated`` names every row whose newest cells on the asked node differ from
@@ -149,8 +149,8 @@ class IndexStore(Protocol):
 
     def complete(self, table: IndexTable) -> None:
         """Builds the secondary keys, once a build has all entries: they make queries by other
-        fields than the first fast. Answers are the same without it. Done again it
-        changes nothing. Raises StorageUnavailable: then it is repeated."""
+        fields than the first fast. Answers are the same without them. A second call changes
+        nothing. Raises StorageUnavailable: then it is repeated."""
         ...
 
     def drop(self, table: IndexTable) -> frozenset[int]:

@@ -44,8 +44,8 @@ class InPieces(Protocol):
 def piece_of(
     head: Head, first: int, cells: int, lengths: Iterable[tuple[int, int]]
 ) -> tuple[Head, Piece]:
-    """The ends of a piece of a log, and the piece. ``lengths``: ids of the cells from ``first`` on,
-    with the stored bytes of their bodies."""
+    """The ends of a piece of a log, and the piece with its cost. ``lengths``: ids of the cells from
+    ``first`` on, with the stored bytes of their bodies."""
     count, after = 0, head.next_added_id
     for added_id, body_bytes in lengths:
         count += 1 + body_bytes // UNIT_BYTES

@@ -32,7 +32,7 @@ _WAITS_FOR_MINIONS: Final = " AND ".join(
 
 _SHARD_WEIGHT: Final = 1 << 64
 """Of a CRC of each shard's number in the change token: a shard that has come, or gone, changes the
-token, also where all counters are zero."""
+token, for any values of its counters."""
 
 
 class MySqlCounters:

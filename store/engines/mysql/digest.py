@@ -2,8 +2,8 @@
 every cell through a client.
 
 The digest covers the fields of a cell, not its checksum: a cell of an earlier version has none, and
-gets one on its way to another cluster. The checksums are summed beside it. Where two nodes have
-other ones, their rows are read and held against them.
+gets one on its way to another cluster. The checksums are summed beside it. Where the sums of two
+nodes differ, their rows are read and compared with their checksums.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class FencedStatements:
 
     def _refuse_while_moving(self, connection: Connection[Any], shard: int, what: str) -> None:
         """Raises ShardMoving, and ends the transaction, while a move copies the shard: the copy may
-        have its bodies already. ``what``: the message, which says that it was not done. says that
-        it was not done."""
+        have its bodies already. ``what``: the beginning of the message, which says that the call
+        did nothing."""
         [(copied_to,)] = query(
             connection,
             f"SELECT copied_to FROM {self._counter_table} WHERE shard = {shard:d} FOR UPDATE",

@@ -153,7 +153,7 @@ class Guard:
         return [f"SELECT IF({_WAITS}, 1, ({rows}))"]
 
     def explain(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
-        """Raises the error that the guard stands for: StorageUnavailable, StaleWriter or
+        """Raises the error of the guard's condition that failed: StorageUnavailable, StaleWriter or
         ProtectData, nothing written. Returns where that has passed, or was mended: then the write
         is tried again."""
         durable = [f"@@GLOBAL.{name} + 0" for name in DURABLE_SETTINGS]

@@ -142,7 +142,7 @@ class MySqlIndexWrites(MySqlIndexTables):
         terms: WriteTerms | None,
         fences: Mapping[int, int] = UNFENCED,
     ) -> None:
-        """``shards``: whose entries they are; none for tables that are not of a shard."""
+        """``shards``: those of the entries; none for statements on tables of no shard."""
         locks = (
             [
                 f"SELECT number FROM {self._fence_table} WHERE shard IN"

@@ -1,5 +1,5 @@
-"""The self-check of one server of a cluster: MariaDB's own check of its tables, keys, counters, and
-the cells as they lie there. Nothing is written.
+"""The check of one server of a cluster, on that server alone: MariaDB's own check of its tables,
+keys, counters, and the cells as they lie there. Nothing is written.
 
 Each shard is read in one transaction of one moment: its cells, its counter, its keys. So puts,
 trims and erasures meanwhile make no findings, and a minion is held against its own counters,

@@ -1,5 +1,5 @@
-"""The self-check of the files of an embedded store: SQLite's own check, identities, counters, and
-the cells as they lie there. Nothing is written."""
+"""The check of an embedded store's files, by themselves: SQLite's own check, identities, counters,
+and the cells as they lie there. Nothing is written."""
 
 from __future__ import annotations
 

@@ -94,9 +94,9 @@ class CellStore(Protocol):
         ...
 
     def wait_for(self, token: object, **outlet: Unpack[WaitOptions]) -> Passed:
-        """Waits until an outlet has passed every place of a token, and tells which cells it has
-        parked or skipped. ``token``: a put's result or its ``token``, or several of them. One of
-        ``trigger``, ``index``, ``group`` (a Kafka consumer group of the gateways) and ``export``
+        """Waits until an outlet has passed every place of a token, and returns the cells that it
+        has parked or skipped. ``token``: a put's result or its ``token``, or several of them. One
+        of ``trigger``, ``index``, ``group`` (a Kafka consumer group of the gateways) and ``export``
         names the outlet; ``timeout_s`` seconds (5) is how long. Raises WaitTimedOut, a
         TimeoutError, with the places that are missing; NotFound, with the names that there are;
         InvalidRequest for a token that is none, OtherHistory for one of another store."""

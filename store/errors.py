@@ -46,9 +46,9 @@
 
 An error that its own room always catches is no part of the tree, and derives from Exception.
 
-Class data guide the caller: ``http_status``; ``retriable`` (the same request may succeed later;
-puts are idempotent, so a retry is always safe); ``definite`` (nothing was written). ``code`` is
-stable; HTTP and ``--json`` show it.
+Class attributes guide the caller: ``http_status``; ``retriable`` (the same request may succeed
+later; puts are idempotent, so a retry is always safe); ``definite`` (nothing was written). ``code``
+is stable; HTTP and ``--json`` show it.
 """
 
 from __future__ import annotations

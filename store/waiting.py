@@ -5,7 +5,7 @@ position in a shard is the next added_id that it will take. Ids are in commit or
 whose position is above a place has dealt with the cell there. It has handled the cell, parked it,
 or was moved past it by hand, and the answer says which.
 
-All who wait for one outlet share its positions: they are read at most every ``PAUSE_FIRST_S``, by
+All waiters for one outlet share its positions: they are read at most every ``PAUSE_FIRST_S``, by
 one thread. Nothing is read while nobody waits.
 """
 
@@ -28,17 +28,17 @@ Kind = Literal["trigger", "index", "group", "export"]
 KINDS: Final[tuple[Kind, ...]] = ("trigger", "index", "group", "export")
 
 TIMEOUT_S: Final = 5.0
-"""How long a caller waits who does not say it: longer than a healthy outlet is behind."""
+"""How long a caller without a time-out of its own waits: longer than a healthy outlet is behind."""
 
 WAIT_S_MAX: Final = 3_600.0
-"""The longest wait, in seconds. Who waits longer looks at the lag instead."""
+"""The longest wait, in seconds. Callers that wait longer should read the lag instead."""
 
 LONG_POLL_S_MAX: Final = 10.0
 """The longest that a worker holds one request: a client whose worker hangs asks another one soon
 after."""
 
 WAITERS_MAX: Final = 256
-"""Callers who wait in one process at a time: a quarter of the requests that a worker answers at
+"""Callers that wait in one process at a time: a quarter of the requests that a worker answers at
 once. Past that a wait is refused as ``overloaded``."""
 
 PAUSE_FIRST_S: Final = 0.005
@@ -75,8 +75,9 @@ class PlaceRange(msgspec.Struct, frozen=True):
 
 
 class MissingPlace(msgspec.Struct, frozen=True):
-    """A shard in which an outlet has not passed what is waited for. ``position``: the added_id that
-    it takes next, null where it has not begun. ``waits_for``: the added_id that it has to pass."""
+    """A shard in which an outlet has not passed the places of a wait. ``position``: the added_id
+    that it takes next, null where it has not begun. ``waits_for``: the added_id that it has to
+    pass."""
 
     shard: int
     position: int | None
@@ -102,7 +103,7 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class Outlet(Protocol):
-    """What is waited for. Any number of threads."""
+    """The outlet of a wait. Any number of threads."""
 
     @property
     def title(self) -> str:
@@ -115,7 +116,7 @@ class Outlet(Protocol):
         ...
 
     def passed(self, places: Sequence[Places]) -> Passed | None:
-        """What became of the cells at these places; None unless all of them are passed at one
+        """The outcome of the cells at these places; None unless all of them are passed at one
         moment. Raises Unavailable."""
         ...
 
@@ -125,7 +126,7 @@ Find = Callable[[Kind, str], Outlet]
 
 
 class Waits:
-    """Those who wait in this process. Any number of threads. ``find`` is given by the program that
+    """The waits in this process. Any number of threads. ``find`` is given by the program that
     opened the datastore, if it has the coordination."""
 
     def __init__(self, history: Callable[[], str], shards: Callable[[], int]) -> None:
@@ -212,7 +213,7 @@ class Wait:
 
     @property
     def because(self) -> str:
-        """Why the last look could not tell, if it could not."""
+        """Why the last look failed; empty where it did not."""
         return self._watched.because
 
     def look(self) -> Passed | None:

@@ -8,8 +8,8 @@ note for each that is not done yet (:mod:`cellfeed.store.erasures`). A log marks
 
 A row that the backup already knows as erased is not erased again: its log still has the cell, or
 its state has the entry. In the second case the cell was trimmed, and the row may have been put
-since; only an erasure that the register has behind that entry is a later one. A row that was erased
-below the start of the backup's log has no cells in it.
+since; only an erasure that the register has behind that entry is a later one. Cells that were
+erased below the start of the backup's log are gone from it.
 
 A restore ends the logs with such cells for all other rows. The storage takes their bodies away in
 the step that opens it, so at no moment is it open with a body that was erased. The restored state
@@ -148,7 +148,7 @@ def to_erase(
 def erased_in_folder(
     chain: Sequence[Backup], later: Sequence[Backup], recorded: Iterable[Erasure]
 ) -> set[bytes]:
-    """Row keys of all rows that the folder knows to be erased, also where cells were put since.
+    """Row keys of all rows that the folder knows to be erased, even those put again since.
     ``recorded``: as :func:`recorded_in` gives it. Needs
     :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises
     DataDamaged."""

@@ -270,7 +270,7 @@ def next_sequence(found: Sequence[Backup], unreadable: Sequence[Unreadable]) -> 
 
 
 def marker_of(backup: Backup) -> Marker:
-    """The content of its marker, also where it has none."""
+    """The content of its marker, made from its manifest: a backup of format 1 has none."""
     manifest = backup.manifest
     return Marker(
         manifest.format_version,

@@ -9,7 +9,7 @@ whole restore of it brings back: those from the log start that it ended with.
 **Rows that were erased are left out** (:class:`ErasedRows`,
 :func:`~cellfeed.store.backups.erasures.erased_in_folder`). Six places record an erasure. In the
 store they are its state table and the log's own cell; in the folder the register and the manifests;
-in the backup its state and its cells. One of them is enough, also where cells were put since.
+in the backup its state and its cells. One of them is enough, even for a row put again since.
 
 **The log's own cells are left out**: those that mark an erasure, and those that name ids that a
 restore left out. They name places of another log.

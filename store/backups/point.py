@@ -20,7 +20,7 @@ begins where ``before`` and the earlier trims say. Where such a trim took cells 
 not yet, the log ends with ``before``; where ``before`` has none at all, it begins behind them.
 :attr:`Point.trimmed` has the ids that are missing.
 
-**Erasures** know no point in time: a row in the register is erased, with any time of its erasure.
+**Erasures** know no point in time: rows in the register are erased, however late the erasure came.
 **Leader epochs** that begin at or below the end of the restored log come back; the new one is drawn
 above all that any backup has.
 """

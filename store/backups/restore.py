@@ -31,7 +31,7 @@ was backed up. A run may be killed after it has opened a part of the storage. Th
 since, and may have other digests: rows were erased in it, at the latest when it was opened, or its
 front was trimmed. The next run does not read it back again, and opens the rest. A backup made since
 may record the erasure of a row there: the next run names that row, and leaves it. The targets
-differ in their way to do this, and in their state after a kill:
+differ in how they do this, and in their state after a kill:
 
     SQLite   (store/backups/into_sqlite.py)   made beside its place, and renamed there at the end.
              Killed: it starts over.

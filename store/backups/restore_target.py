@@ -1,4 +1,4 @@
-"""The interface between a restore and the storage that it writes to."""
+"""The storage that a restore writes to, as the restore sees it."""
 
 from __future__ import annotations
 

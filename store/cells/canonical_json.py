@@ -70,8 +70,8 @@ def canonical_from_json(text: bytes) -> bytes:
 
 
 def canonical_of_decoded(body: object) -> bytes:
-    """Canonical JSON of a value that msgspec decoded from JSON text, whose keys the caller knows to
-    be unique. Raises InvalidBody or BodyTooLarge."""
+    """Canonical JSON of a value that msgspec decoded from JSON text with unique keys, as the caller
+    knows. Raises InvalidBody or BodyTooLarge."""
     if not isinstance(body, dict):
         raise InvalidBody(f"body is {_json_kind(body)}, not an object")
     try:

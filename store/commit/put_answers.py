@@ -106,7 +106,7 @@ class PutAnswer:
         self._done = True
 
     def open_gate(self) -> bool:
-        """Lets the waiting callers through, once; whether there is one who has not come through
+        """Lets the waiting callers through, once; returns whether one of them has not come through
         yet."""
         self._open()
         return self._waits

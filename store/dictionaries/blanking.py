@@ -1,5 +1,5 @@
-"""Samples without the values of few people: a dictionary outlives every erasure, so nothing of a
-single person may be in it.
+"""Samples without values that only few rows have: a dictionary outlives every erasure, so nothing
+of a single person may be in it.
 
 The training gets copies of the bodies, in which no string or number is the one that was there:
 

@@ -282,9 +282,9 @@ class IndexQueryMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class WaitMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is waited for: the places of ``token``, at one of ``trigger``, ``index``, ``group`` (a
-    Kafka consumer group of the gateways) and ``export``, by its name. ``timeout_s``: how long; the
-    worker answers after its own longest wait, so ask again until your time is over."""
+    """A request to wait: for the places of ``token``, at one of ``trigger``, ``index``, ``group``
+    (a Kafka consumer group of the gateways) and ``export``, by its name. ``timeout_s``: how long;
+    the worker answers after its own longest wait, so ask again until your time is over."""
 
     token: str
     trigger: str | None = None

@@ -91,8 +91,8 @@ class Difference:
 
 @dataclass
 class CheckReport:
-    """The results of a check. ``unsettled``: rows that got new cells at every look, or cells of
-    whose shard were trimmed or erased before the row was mended."""
+    """The results of a check. ``unsettled``: rows that got new cells at every look, or whose shard
+    had a trim or an erasure before the row was mended."""
 
     cells: int = 0
     entries: int = 0
@@ -102,7 +102,7 @@ class CheckReport:
 
 
 class IndexCheck:
-    """See the module. Used by one thread. ``positions`` has the index's locations."""
+    """See the module. Used by one thread. ``positions`` returns how far the index is."""
 
     def __init__(
         self, engine: Engine, version: IndexVersion, positions: Positions, wait_s: float = WAIT_S
@@ -139,7 +139,7 @@ class IndexCheck:
     # --- walking ----------------------------------------------------------------------------------
 
     def _rows_of_logs(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
-        """Rows whose entry differs from the cells in their shard's log, with the right entry."""
+        """Rows whose entry in the index differs from the one by the cells of their shard's log."""
         columns = set(self._version.definition.columns)
         for shard, head in self._engine.heads().items():
             location = head.log_start

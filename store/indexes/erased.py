@@ -7,8 +7,8 @@ row, and the row's bodies alone say where they are.
        the places that the bodies name are removed from each
     3. the bodies go
 
-**No entry outlives step 3**, of any writer and of any moment. Its writer has read the row's cells,
-but not that the row is erased.
+**No entry outlives step 3**, for any writer and any moment of its write. Its writer has read the
+row's cells, but not that the row is erased.
 
 - Its version was made before the look of step 2. A writer under the old number wrote before the
   raise, and step 2 found the entry, or it is refused. A writer under the new number reads from

@@ -68,7 +68,7 @@ class Indexes:
         self._remembered: dict[str, tuple[float, IndexVersion]] = {}
 
     def version(self, record: VersionRecord) -> IndexVersion:
-        """Reads and writes the entries of a version."""
+        """The reader and writer of a version's entries."""
         return IndexVersion(record.definition, record.number, self._engine.shards)
 
     def kept_versions(self) -> list[IndexVersion]:
@@ -131,7 +131,8 @@ class Indexes:
         return _Query(self._engine, version, request).page()
 
     def behind(self, name: str, locations: Mapping[int, int]) -> str | None:
-        """The locations (by shard) that the index has not come past, as text; None when nothing."""
+        """The locations (by shard) that the index has not passed, as text; None when there are
+        none."""
         if self.positions is None:
             raise InvalidRequest(
                 "wait_for: this datastore was opened without the coordination that knows how far"

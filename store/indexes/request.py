@@ -254,7 +254,7 @@ def _behind(request: IndexRequest, cursor: str, version: int) -> IndexRequest:
 
 
 def _asked(request: IndexRequest) -> int:
-    """The query that a cursor belongs to, as a number of 32 bits."""
+    """A digest of the query that a cursor belongs to, of 32 bits."""
     return binascii.crc32(
         _cursor_encode(
             [

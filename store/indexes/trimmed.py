@@ -1,5 +1,5 @@
-"""Takes the entries of trimmed cells out of the indexes, so that an index still equals the cells
-(I18).
+"""Takes the entries of trimmed cells out of the indexes, so that an index still agrees with the
+cells (I18).
 
 An entry names the shard value of a cell, which nobody knows any more once the cell is gone. So a
 step of a trim is three:

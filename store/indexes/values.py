@@ -4,25 +4,20 @@ A table column holds either a 64-bit integer or bytes, and compares as those do:
 and MariaDB, without a word about collations or decimal arithmetic. Each type's encoding keeps the
 order of its values.
 
-=========  =====================================================
-====================================================================================
-type       values within a body                                   in the table
-=========  =====================================================
-====================================================================================
-uuid       the text of a UUID                                     16 bytes
-datetime   ISO 8601 text; without a zone it is UTC                integer: microseconds since 1970
-           UTC
-string     text of at most ``STRING_BYTES_MAX`` bytes of UTF-8    those bytes, so the order is that
-           of code points
-int        an integer of 64 bits with sign                        integer
-float      a number that a double holds exactly                   integer: the double's bits, made
-           to order as the doubles do
-bool       true, false                                            integer 0, 1
-decimal    a number, or its text: 20 digits before the point      16 bytes: an offset number of
-           units of 1e-18
-           and 18 behind it
-=========  =====================================================
-====================================================================================
+=========  ===============================================  =======================================
+type       values in a body                                 in the table
+=========  ===============================================  =======================================
+uuid       the text of a UUID                               16 bytes
+datetime   ISO 8601 text; without a zone it is UTC          integer: microseconds since 1970 UTC
+string     text of at most ``STRING_BYTES_MAX`` bytes of    those bytes: the order is that of code
+           UTF-8                                            points
+int        an integer of 64 bits with sign                  integer
+float      a number that a double holds exactly             integer: the double's bits, in an
+                                                            encoding that orders as doubles do
+bool       true, false                                      integer 0, 1
+decimal    a number, or its text: 20 digits before the      16 bytes: an offset number of units of
+           point and 18 behind it                           1e-18
+=========  ===============================================  =======================================
 
 A value of another type is **rejected**: the field counts as missing, and is counted. Results show
 values in one form (:func:`decode`): JSON's own, with UUIDs in lower case, moments in UTC with

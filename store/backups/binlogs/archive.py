@@ -153,7 +153,7 @@ class BinlogArchive:
     def append(
         self, reached: Reached, head: PieceHead, what: Sequence[Transaction], to: Recipients | None
     ) -> Reached:
-        """Adds a piece behind the last one; returns ``reached`` as it is with it."""
+        """Adds a piece behind the last one; returns ``reached`` with that piece."""
         content = encode_piece(
             msgspec.structs.replace(
                 head,

@@ -52,7 +52,7 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size_bytes(self) -> int:
-        """Its size, about."""
+        """Its approximate size in memory."""
         return sum(len(each.cell.body) + 100 for each in (*self.cells, *self.bodies)) + sum(
             map(len, self.dictionaries)
         )

@@ -1,4 +1,4 @@
-"""Checks an archive of binlogs: every piece by its checksums and by the one before, and, where it
+"""Checks an archive of binlogs: every piece by its checksums and by the piece before, and, where it
 can be decrypted, by its transactions."""
 
 from __future__ import annotations

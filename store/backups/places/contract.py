@@ -1,4 +1,4 @@
-"""The needs of a folder of backups towards the place that it lies in.
+"""The promises of a place to the folder of backups that lies in it.
 
     P1  `read`, `size` and `open` see every earlier write, at once and as a whole.
     P2  `write` leaves the new content or the old one, never a part; when it returns, the new

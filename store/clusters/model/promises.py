@@ -6,9 +6,9 @@ the epoch before, in a database of its own that is neither replicated nor copied
 promise, and every later promotion asks a majority: so
 
 - no epoch is given twice: the next promotion takes one above all promises.
-- while an answering node remembers a higher epoch than nodes report, no node follows and no master
-  opens in the lower one: the missing node would lack cells that such a master acknowledges. Either
-  the missing node returns, or a promotion above both settles who is master.
+- while an answering node remembers a higher epoch than any node reports, no node follows and no
+  master opens in the lower one: the missing node would lack cells that such a master acknowledges.
+  Either the missing node returns, or a promotion above both settles who is master.
 
 The model in ``docs/inside/cluster-model.md`` found the loss without promises
 (``promotion-not-promised``).

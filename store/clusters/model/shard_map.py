@@ -3,7 +3,7 @@
 The map only says where to look. The counters decide which cluster takes a shard's puts: one cluster
 at a time has the shard's counter (:mod:`cellfeed.store.clusters.moves`). So a process with an old
 map is refused, and looks again. Two maps are merged shard by shard: the owner since the higher
-leader epoch counts, at any place and in any order of writes.
+leader epoch counts, for any place and order of the writes.
 """
 
 from __future__ import annotations

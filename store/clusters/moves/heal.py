@@ -25,8 +25,8 @@ The rule:
                               costs only time.
 
 Both masters are needed for the first: only the target's knows whether the switch has come. It has
-come when the note of the copy is gone there. Then the source gets nothing back, for any other
-reason that the note may be missing.
+come when the note of the copy is gone there. Then the source gets nothing back, even where the note
+is missing for another reason.
 
 After a kill of the healer the servers are in one of these states:
 
@@ -205,8 +205,8 @@ class MoveHealer:
         source, target and stage."""
 
         self._nothing_to_do: set[tuple[str, int, int]] | None = None
-        """The kept shards, by cluster, shard and token, when all clusters answered and none was to
-        be healed."""
+        """The result of :meth:`_kept` at the last look at which all clusters answered and no shard
+        was to be healed."""
 
         self._reported: dict[str, str] = {}
 

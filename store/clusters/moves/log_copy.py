@@ -26,7 +26,7 @@ _PART_CELLS: Final = 2_000
 """Cells read in one answer."""
 
 _STEP_BYTES_MAX: Final = 32 << 20
-"""Bodies in one step, after which it ends, with any number of cells."""
+"""Bytes of bodies after which a step ends, with any number of cells."""
 
 
 class _Step(NamedTuple):

@@ -106,8 +106,8 @@ def roll_back(clusters: Clusters, shard: int, again_s: float = AGAIN_S) -> Under
 
 
 def _unknown_owner(clusters: Clusters, shard: int) -> str | None:
-    """The cluster that the newest shard map names for the shard, when it is not one of these: a
-    seeming fence may be left from moves before."""
+    """The cluster that the newest shard map names for the shard, when it is not one of these: an
+    apparent fence may be left from moves before."""
     maps = [read_map(master_state(each)) for each in clusters.values()]
     name = merged([each for each in maps if each is not None]).by_shard()[shard]
     return None if name in clusters else name

@@ -24,15 +24,15 @@ Run again after a kill it does the remaining steps: a role whose master is still
 opened, minions are pointed to it. A promotion that is refused before step 4 gives the old master
 its writes back, and the minions receive again.
 
-The loss. Of a master that answers, nothing: it is fenced, and its minions have its position before
-one is chosen. Of one that does not answer, semi-synchronous replication loses nothing that was
-acknowledged: it is on a minion. Without it, the old master's last commits may be on no minion. They
-were never shown (the watermark counts minions), and return under new ids: from the buffer of
-another cluster, or with the old master (``rejoin``). A minion that is left out may hold cells that
-were shown; so every minion must answer, unless the operator names it as given up. A master that
-answers, and that no minion catches up with, can be given up in the same way. An old master that has
-not rejoined is no minion: it may hold more than any of them, but of another history, and takes no
-part.
+**Losses.** A master that answers loses nothing: it is fenced, and its minions have its position
+before one is chosen. One that does not answer loses no acknowledged cell under semi-synchronous
+replication: each is on a minion. Without that replication, the old master's last commits may be on
+no minion. They were never shown (the watermark counts minions), and return under new ids: from the
+buffer of another cluster, or with the old master (``rejoin``). A minion that is left out may hold
+cells that were shown; so every minion must answer, unless the operator names it as given up. A
+master that answers, and that no minion catches up with, can be given up in the same way. An old
+master that has not rejoined is no minion: it may hold more than any of them, but of another
+history, and takes no part.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def scrub_cluster(
     for each in done:
         with scrubbing(cluster.server(each.node), _scratch(cluster)) as server:
             firsts[each.node] = server.begin_binary_log()
-    # Every node has all transactions of the files before these: so nobody who follows any of them,
-    # now or after a promotion, asks for it.
+    # Every node has all transactions of the files before these: so no minion of any of them, now or
+    # after a promotion, asks for these files.
     _caught_up(cluster, nodes, role.master)
     for each in done:
         with scrubbing(cluster.server(each.node), _scratch(cluster)) as server:

@@ -13,7 +13,7 @@ The answer of a put when a cell was neither written nor buffered:
     ``unknown``   a copy was added, or may have been: the drain may write it, now or later. Putting
                   the cell again shows which.
     ``conflict``  the own log has another body, or refuses the row for good: so the drain can only
-                  drop a copy, with any state of the tables.
+                  drop a copy, in any table.
 
 Crash points of a put: after the copies, before the own put: the caller has no answer, the drain
 puts the cells (``unknown`` became stored). After the own put: the drain finds the cells there and
@@ -231,8 +231,8 @@ class BufferDrain:
         return removed
 
     def forget_row(self, row_key: bytes) -> None:
-        """Removes the buffered cells of a row that was erased from every cluster, for any owner:
-        its shard may have moved. Raises OutcomeUnknown when one of them does not answer."""
+        """Removes the cells of an erased row from every cluster's buffer, for any owner: the row's
+        shard may have moved. Raises OutcomeUnknown when one of them does not answer."""
         silent = []
         for where, table in self._tables.items():
             try:

@@ -59,14 +59,14 @@ class SureReads(MasterCalls):
         shown: bool = False,
         lasting: Callable[[T], bool] | None = None,
     ) -> tuple[T, bool]:
-        """The answer of the first node in order that answers, and whether it is stale: not the word
-        of a master that is sure to be one. ``enough`` sends a stale read on to the next node when
-        it says no, as damage in a node's tables does; the last answer counts where none is enough.
-        ``shown``: some node has shown the cells asked for, so not even the master's word is the
-        last one: it shows a commit a moment later than the minion that it waits for. ``lasting``:
-        whether an answer stays right after any put meanwhile, as a cell that was found does.
-        Without it none does: every answer also says which cells are not there. Such an answer is
-        sure only when no other node may have become master
+        """The answer of the first node in order that gives one, and whether it is stale: not the
+        word of a master that is sure to be one. ``enough`` sends a stale read on to the next node
+        when it says no, as damage in a node's tables does; the last answer counts where none is
+        enough. ``shown``: some node has shown the cells asked for, so not even the master's word is
+        the last one: it shows a commit a moment later than the minion that it waits for.
+        ``lasting``: whether an answer stays right after any put meanwhile, as a cell that was found
+        does. Without it none does: every answer also says which cells are not there. Such an answer
+        is sure only when no other node may have become master
         (:mod:`cellfeed.store.clusters.serving.succession`). Raises DataDamaged when no node has a
         good copy, StorageUnavailable when none answers."""
         role = self._role

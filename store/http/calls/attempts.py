@@ -128,7 +128,8 @@ class Attempts:
         self._raise_last(last, opened if writes else None)
 
     def _raise_last(self, last: Exception | None, opened: list[Exception] | None) -> NoReturn:
-        """Raises the error at the end; ``opened``: of a write, the errors that leave it open."""
+        """Raises the error that fits all attempts; ``opened``: of a write, the errors that leave it
+        open."""
         if opened:
             raise OutcomeUnknown(
                 f"not known within {self._timeout_s} s whether it was done: {opened[-1]}; ask for"

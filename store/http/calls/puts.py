@@ -48,7 +48,7 @@ def put_batch(
 ) -> Steps[list[PutResult]]:
     """One request; then once more its cells that may still succeed, until the deadline.
 
-    A cell that one attempt may have stored has not failed, with any result of another attempt.
+    A cell that one attempt may have stored has not failed, even where another attempt was refused.
     """
     opened: list[Exception] = []
     results = yield from _send_batch(requests, batch, shards, deadline, opened)

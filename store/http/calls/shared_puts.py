@@ -136,8 +136,8 @@ def send_together(
 def settle(
     calls: DatastoreCalls, put: WaitingPut, known: PutResult | CellfeedError
 ) -> Steps[PutResult]:
-    """The result of a put after its shared request. Errors of a request of the cell alone pass
-    through."""
+    """The result of a put after its shared request. Raises the errors of a request of the cell
+    alone."""
     if isinstance(known, PutResult):
         return known.or_raise()
     if time.monotonic() >= put.deadline:

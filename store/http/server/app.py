@@ -202,8 +202,8 @@ class WorkerApp:
         )
 
     def _refuse_misdirected(self, scope: Scope) -> None:
-        """The checks for paths that are answered before Litestar, which it cannot do: another
-        datastore, another method."""
+        """Refuses requests that Litestar cannot check, on paths answered before it: for another
+        datastore, by another method."""
         path = _BARE_PATH.fullmatch(scope["path"])
         if path is None:
             return

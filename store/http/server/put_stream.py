@@ -75,8 +75,8 @@ class LineSplitter:
 
 
 class PutStream:
-    """One streamed put. ``submit`` hands a chunk to the group commit and gives the future of its
-    results, one per item, never an error.
+    """One streamed put. ``submit`` hands a chunk to the group commit and returns an awaitable of
+    its results, one per item, never an error.
 
     ``closing`` is set when the worker is to end.
     """

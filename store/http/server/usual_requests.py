@@ -2,8 +2,8 @@
 request or None out.
 
 None says "read this as any other request". So nothing is refused here, and no rule stands twice: a
-foreign host or another history is refused where all requests are. It recognises a subset of
-HTTP/1.1 in which two readers cannot differ about where a request ends:
+foreign host or another history is refused where all requests are. The usual requests are a subset
+of HTTP/1.1 in which two readers cannot differ about where a request ends:
 
 - a POST to a path of letters, digits, ``_`` and ``-``; line ends are CR LF; a field is a name,
   ``": "`` and a value of visible letters and single-line spaces;

@@ -28,7 +28,7 @@ WAIT_THREADS: Final = 2
 
 
 class WaitState(ReadState):
-    """What the handler needs beside the reads."""
+    """The handler's state beside that of the reads."""
 
     wait_looks: ReadPool
     closing: asyncio.Event

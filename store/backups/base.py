@@ -25,13 +25,13 @@ from hashlib import sha256
 from typing import Final
 
 from cellfeed.store.backups.check import dictionaries_known, read_segment
-from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.manifest import BackedLog
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import ProtectData, Trimmed
-from cellfeed.store.histories import refuse_other_history
+from cellfeed.store.histories import is_same_history, refuse_other_history
 
 _CELL: Final = struct.Struct(">Q16sqQ")
 _PLACE: Final = struct.Struct(">QQ")
@@ -68,6 +68,24 @@ def check_history(engine: Engine, base: Backup) -> None:
         engine.history.history_id,
         cure,
     )
+
+
+def check_lineage(folder: BackupFolder, found: Sequence[Backup], engine: Engine) -> None:
+    """Raises ProtectData where all of a folder's backups of that datastore are of another lineage:
+    the folder is another store's."""
+    named = [each for each in found if each.manifest.datastore == engine.datastore]
+    own = engine.history.origin_id
+    if named and not any(is_same_history(lineage_of(each), own) for each in named):
+        raise ProtectData(
+            f"no backup taken: {folder.place} has backups of another store of that name, the newest"
+            f" is {named[-1].name}: its lineage begins with history {lineage_of(named[-1])}, this"
+            f" store's with {own}. Give this store a folder of its own"
+        )
+
+
+def lineage_of(backup: Backup) -> str:
+    """The first history of its store's lineage; empty where the backup does not say."""
+    return backup.manifest.history.origin_id
 
 
 def check_same_store(

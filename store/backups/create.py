@@ -38,7 +38,12 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.store.backups.base import check_history, check_name, check_same_store
+from cellfeed.store.backups.base import (
+    check_history,
+    check_lineage,
+    check_name,
+    check_same_store,
+)
 from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.ends import acknowledged_heads
 from cellfeed.store.backups.erasures import known_to_logs, known_to_manifests, known_to_state
@@ -108,10 +113,12 @@ def create(
     on_progress: OnProgress = lambda *_: None,
 ) -> Backup:
     """Makes a backup; with ``onto`` only of the cells since that one. ``recipients``: whom it is
-    encrypted to. Raises ProtectData for a datastore whose log is not the one of ``onto``, and for
-    other recipients than the folder and ``onto`` have; DataDamaged, DictionaryLost for cells and
-    dictionaries that are unreadable or missing; Unavailable, also while cells that are acknowledged
-    cannot be read. A backup that failed or was killed is no backup."""
+    encrypted to. A backup that failed or was killed is no backup.
+
+    Raises ProtectData for a datastore whose log is not the one of ``onto``, and for a folder of
+    another store of that name. It does so, too, for other recipients than the folder and ``onto``
+    have. Raises DataDamaged, DictionaryLost for cells and dictionaries that are unreadable or
+    missing; Unavailable, also while cells that are acknowledged cannot be read."""
     if cells_per_s is not None and cells_per_s <= 0:
         raise InvalidRequest(f"{cells_per_s:g} cells a second is no pace: it must be above 0")
     engine = source.engine
@@ -128,6 +135,7 @@ def create(
         if onto is not None:
             check_name(engine, onto)
             check_history(engine, onto)
+        check_lineage(folder, found, engine)
         begun_us = engine.state.now_us()
         name = f"{moment(begun_us):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
         marker = Marker(

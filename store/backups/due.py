@@ -13,8 +13,7 @@ full one is due:
     the recipients are others   an increment has those of its base.
 
 A damaged backup counts as none: an increment on it could never be restored. Backups of another
-history are not built upon. Where all of the datastore's backups are of another **lineage**, the
-folder is another store's, and nothing is written to it.
+history are not built upon.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.prune import damaged_of
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.errors import NotFound, ProtectData
-from cellfeed.store.histories import History, is_same_history
+from cellfeed.store.errors import NotFound
+from cellfeed.store.histories import is_same_history
 
 INCREMENTS_MAX: Final = 2_000
 """Increments on one full backup. A restore needs all of them, and each step of a schedule reads
@@ -123,7 +122,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def recovery_state_of(folder: BackupFolder, engine: Engine) -> RecoveryState:
-    """Where the folder stands for a store. Raises ProtectData for a folder of another store."""
+    """Where the folder stands for a store."""
     try:
         found, unreadable = folder.look()
     except NotFound:
@@ -136,8 +135,6 @@ def recovery_state_of(folder: BackupFolder, engine: Engine) -> RecoveryState:
         if each.manifest.shards == engine.shards
         and is_same_history(each.manifest.history.history_id, engine.history.history_id)
     ]
-    if not own and found:
-        _refuse_other_lineage(folder, found[-1], engine.history)
     whole = [each for each in own if each.name not in reasons]
     reasons |= {
         each.name: each.reason
@@ -168,13 +165,3 @@ def due_in_s(recovery: RecoveryState, policy: Policy, now_us: int) -> float:
 
 def _recipients_of(policy: Policy) -> list[str]:
     return list(policy.recipients.keys) if policy.recipients is not None else []
-
-
-def _refuse_other_lineage(folder: BackupFolder, newest: Backup, history: History) -> None:
-    theirs, own = newest.manifest.history.origin_id, history.origin_id
-    if not is_same_history(theirs, own):
-        raise ProtectData(
-            f"no backup taken: {folder.place} has backups of another store of that name, the newest"
-            f" is {newest.name}: its lineage begins with history {theirs}, this store's with {own}."
-            " Give this store a folder of its own"
-        )

@@ -9,6 +9,7 @@ by a manifest that can be read. Of a datastore these go:
 
 A damaged backup counts as none. So nothing that is expired or damaged goes unless a whole backup
 stays that is newer than all of it: its chain is complete and every file has its length and SHA-256.
+It must be of the same lineage: another store may have the same name.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from cellfeed.store.backups.base import lineage_of
 from cellfeed.store.backups.check import check_files
 from cellfeed.store.backups.folder import Backup, BackupFolder, Unreadable, chains_of, marker_of
 from cellfeed.store.backups.marker import Marker, foreign_entries, remove_files
 from cellfeed.store.errors import InvalidRequest, ProtectData, StorageUnavailable
+from cellfeed.store.histories import is_same_history
 
 DAY_US: Final = 86_400 * 1_000_000
 
@@ -100,16 +103,21 @@ def decide(
     ]
     old_damaged = [marker for marker in broken if marker.created_at_us < before_us]
     stays = [each for each in whole if each not in expired]
-    if expired or old_damaged:
-        newest = max(
-            [
-                *(each.manifest.order for each in expired),
-                *((each.sequence, each.created_at_us, each.name) for each in old_damaged),
-            ]
-        )
-        _refuse_unless_left(
-            folder, [each for each in stays if each.manifest.order > newest], keep_days, check
-        )
+    lineages = {each.name: lineage_of(each) for each in found}
+    last: dict[str, tuple[int, int, str]] = {}
+    for order in [
+        *(each.manifest.order for each in expired),
+        *((each.sequence, each.created_at_us, each.name) for each in old_damaged),
+    ]:
+        lineage = lineages.get(order[-1], "")
+        last[lineage] = max(order, last.get(lineage, order))
+    for lineage, order in last.items():
+        newer = [
+            each
+            for each in stays
+            if each.manifest.order > order and is_same_history(lineage_of(each), lineage)
+        ]
+        _refuse_unless_left(folder, newer, keep_days, check, lineage)
     goes = unfinished(folder, unreadable, datastore)
     goes += [_removal(folder, marker, "damaged") for marker in reversed(old_damaged)]
     goes += [_removal(folder, marker_of(each), "expired") for each in reversed(expired)]
@@ -179,6 +187,7 @@ def _refuse_unless_left(
     newer: list[Backup],
     keep_days: float,
     check: Callable[[list[Backup]], list[str]],
+    lineage: str,
 ) -> None:
     """Raises ProtectData unless one of these is whole."""
     wrong = list[str]()
@@ -190,5 +199,7 @@ def _refuse_unless_left(
         "nothing removed: no whole backup would be left that is newer than those from before"
         f" {keep_days:g} days, with all that they stand on"
         + (f" ({'; '.join(wrong)})" if wrong else "")
-        + f". Take a full one first: cellfeed backup create {folder.place}"
+        + (f", of the store whose lineage begins with history {lineage}" if lineage else "")
+        + f". Take a full one first: cellfeed backup create {folder.place}; or, where that store is"
+        " no more, remove its backups by hand"
     )

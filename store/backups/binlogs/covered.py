@@ -4,7 +4,8 @@ run and for a run.
 A piece goes when the last but one whole backup of its history has all that it holds: every id by
 the backup's watermarks, and everything else because the backup began later. So one damaged
 increment costs nothing. The last piece stays, for the archive continues from it. An archive whose
-history a restore has ended goes as a whole once the restored one has two whole backups.
+history a restore has ended goes as a whole once the restored one has two whole backups, or one
+that was restored from it in turn.
 
 So bodies of erased rows leave the archives with the second backup after the erasure.
 """
@@ -68,10 +69,14 @@ def _of(archive: BinlogArchive, whole: Sequence[Backup]) -> Superfluous:
     history_id = marker.history.history_id
     own = [each for each in of_store if each.manifest.history.history_id == history_id]
     last = own[-1].manifest.order if own else (0, 0, "")
+    restored = set[str]()
+    for each in of_store:  # the oldest first: a store is backed up before its backup is restored
+        if each.manifest.history.parent in {history_id, *restored}:
+            restored.add(each.manifest.history.history_id)
     later = [
         each
         for each in of_store
-        if each.manifest.history.parent == history_id
+        if each.manifest.history.history_id in restored
         and each.manifest.order > last
         and each.manifest.created_at_us > archive.reached().at_us
     ]

@@ -258,6 +258,26 @@ def test_an_old_backup_of_an_earlier_version_goes_by_its_manifest_alone(
     assert (whole.path.exists(), broken.path.exists()) == (False, True)
 
 
+def test_no_backup_of_another_store_of_that_name_lets_the_last_one_of_this_go(
+    source: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
+    ours = aged(backed_up(source, folder), 40)
+    with Datastore.open_embedded(tmp_path / "staging", "trips", SHARDS) as staging:
+        with pytest.raises(ProtectData, match="another store of that name") as refused:
+            backed_up(staging, folder)
+        assert staging.origin_id in str(refused.value)
+        assert source.origin_id in str(refused.value)
+        others = BackupFolder(tmp_path / "others")
+        theirs = backed_up(staging, others)
+    moved = msgspec.structs.replace(theirs.manifest, sequence=2)  # by an earlier version
+    theirs.path.rename(folder.path / theirs.name)
+    aged(rewritten(Backup(folder.place.inside(theirs.name), moved, ""), moved), 1)
+    with pytest.raises(ProtectData, match=f"lineage begins with history {source.origin_id}"):
+        decide(folder, 30, NOW_US)
+    aged(backed_up(source, folder), 1)
+    assert going(decide(folder, 30, NOW_US)) == {ours.name: "expired"}
+
+
 def test_what_somebody_put_into_a_backups_folder_stays_there_and_is_named(
     source: Datastore, folder: BackupFolder
 ) -> None:

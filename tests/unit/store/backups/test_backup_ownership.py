@@ -110,7 +110,8 @@ def unfinished_of_another_datastore(place: Path) -> None:
 
 
 def backup_of_another_datastore(place: Path) -> None:
-    with Datastore.open_embedded(place.with_name(f"{place.name}.store"), "others", 1) as store:
+    name = f"others_{place.name[-3:].lower()}"  # of one name two stores share no folder
+    with Datastore.open_embedded(place.with_name(f"{place.name}.store"), name, 1) as store:
         store.put_new_cells(rides(0, 3))
         create(BackupFolder(place.parent), Source(store.engine, belongs))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs
@@ -20,11 +21,13 @@ from cellfeed.store.backups.check import read_segment
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.due import Archived, Report
 from cellfeed.store.backups.folder import Backup, BackupFolder
-from cellfeed.store.backups.manifest import Reader
+from cellfeed.store.backups.manifest import Reader, encode_manifest
+from cellfeed.store.backups.marker import MANIFEST
 from cellfeed.store.backups.sealed import PLAIN
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, ProtectData
+from cellfeed.store.histories import History
 from tests.support.rides import rides
 
 SHARDS = 1
@@ -218,6 +221,21 @@ def test_pieces_go_that_the_last_but_one_whole_backup_has_and_the_last_piece_sta
     assert goes.numbers == [0, 1, 2]
     archive.remove_pieces(goes.numbers)
     assert [piece.head.number for piece in archive.pieces()] == [3]
+
+
+def test_an_archive_goes_that_two_restores_one_after_the_other_have_ended(
+    store: Datastore, folder: BackupFolder
+) -> None:
+    archived(store, folder, "c1", under(epoch_of(store), written(store, 10)))
+    first, once, twice = store.engine.history, History("1" * 32), History("2" * 32)
+    for history, parent in ((once, first), (twice, once)):
+        assert superfluous(folder) == []
+        made = backed_up(store, folder)
+        of = History(history.history_id, parent.history_id, first.origin_id)
+        manifest = msgspec.structs.replace(made.manifest, history=of)
+        (made.path / MANIFEST).write_bytes(encode_manifest(manifest))
+    [goes] = superfluous(folder)
+    assert goes.is_whole
 
 
 def test_the_recovery_point_is_as_old_as_the_archive_that_is_furthest_behind() -> None:

@@ -11,7 +11,7 @@ import typer
 
 from cellfeed.cli.output import console, progress_bar
 from cellfeed.instance.addresses import gateway_address, worker_urls
-from cellfeed.instance.config_file import check_config
+from cellfeed.instance.config_file import check_config, load_config
 from cellfeed.instance.supervisor import start_all, stop_all
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import end_at_signals
@@ -72,13 +72,21 @@ def _empty(directory: RunDir) -> None:
             f" {directory.path}"
         )
     if directory.path.exists():
-        if any(directory.path.iterdir()) and not directory.config.exists():
+        if any(directory.path.iterdir()) and not _is_demos(directory):
             raise InvalidRequest(
-                f"{directory.path} is not empty and is not a run directory: the demo does not"
-                " empty it"
+                f"{directory.path} is not empty and is not a run directory of the demo: the demo"
+                " does not empty it"
             )
         shutil.rmtree(directory.path)
     directory.make()
+
+
+def _is_demos(directory: RunDir) -> bool:
+    from cellfeed.demo.run import DEMO_DATASTORE
+
+    return (
+        directory.config.exists() and load_config(directory.config).datastore.name == DEMO_DATASTORE
+    )
 
 
 def _what_next(directory: RunDir, *, running: bool) -> None:

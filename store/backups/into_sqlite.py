@@ -10,7 +10,6 @@ the backup, whose origin it keeps.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock, lock_path
-from cellfeed.store.engines.sqlite.left import staged_restore
+from cellfeed.store.engines.sqlite.left import remove_staged, staged_restore
 from cellfeed.store.engines.sqlite.open import STATE_FILE, open_cells, open_other
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import ProtectData
@@ -71,8 +70,12 @@ class SqliteTarget:
                 f"nothing restored: {self._place} is there already, and a backup goes into empty"
                 " storage only. Move it away, or name another run directory with --into"
             )
-        if self._staged.exists():
-            shutil.rmtree(self._staged)  # a restore that was killed
+        remove_staged(self._staged)
+        if self._staged.is_symlink() or self._staged.exists():
+            raise ProtectData(
+                f"nothing restored: {self._staged} is in the way, and no restore has made it. Move"
+                " it elsewhere"
+            )
         self._file = open_cells(self._staged, self._datastore, self._shards, parent=plan.parent)
         dictionaries = SqliteDictionaries(self._file)
         by_digest = {dictionary.sha256.hex(): dictionary for dictionary in plan.dictionaries}

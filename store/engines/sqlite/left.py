@@ -26,20 +26,29 @@ def staged_restore(place: Path) -> Path:
     return place.with_name(f"{place.name}.restoring")
 
 
+def remove_staged(staged: Path) -> None:
+    """Removes what a killed restore left there. Leaves everything that no restore made: a folder
+    of one has the file with the cells, which goes last, or is empty. Raises OSError."""
+    if staged.is_symlink() or not staged.is_dir():
+        return
+    names = [path.name for path in staged.iterdir()]
+    if names and CELLS_FILE not in names:
+        return
+    for path in staged.iterdir():
+        if path.name != CELLS_FILE and not path.is_dir():
+            path.unlink()
+    shutil.rmtree(staged)
+
+
 def remove_left(place: Path) -> None:
-    """Removes them. Only a folder that a restore made is removed. Raises OutcomeUnknown: the row's
-    cells in the store are erased already, so the erasure is to be repeated."""
+    """Removes them. Raises OutcomeUnknown: the row's cells in the store are erased already, so the
+    erasure is to be repeated."""
     staged = staged_restore(place)
     try:
         for path in place.glob(f"{INDEX_FILE}.replaced-*"):
             path.unlink()
         failpoint("sqlite.left.between")
-        if (staged / CELLS_FILE).exists():
-            # The file that names the datastore of the folder goes last.
-            for path in staged.iterdir():
-                if path.name != CELLS_FILE and not path.is_dir():
-                    path.unlink()
-            shutil.rmtree(staged)
+        remove_staged(staged)
     except OSError as error:
         raise OutcomeUnknown(
             f"{error.filename}: {error.strerror}: bodies that were erased may be in it; remove it"

@@ -22,8 +22,10 @@ from cellfeed.cli.output import progress_bar
 from cellfeed.demo.run import run_demo
 from cellfeed.loading.taxi import expected_figures, shipped_csv
 from cellfeed.run_dir import RunDir
+from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import DataDamaged
 from tests.support.cli_instance import accepts, ended, of_run_dir, processes
+from tests.support.rides import rides
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("demo")]
@@ -209,6 +211,17 @@ def test_a_directory_that_is_somebody_elses_is_not_emptied(tmp_path: Path) -> No
     code, said = finish(start_demo(tmp_path))
     assert (code, "does not empty it" in said) == (2, True)
     assert precious.read_text() == "years of work"
+
+
+def test_the_run_directory_of_another_instance_is_not_emptied(tmp_path: Path) -> None:
+    place = tmp_path / "demo-run"
+    with Datastore.open_embedded(place / "store", "trips", 1) as store:
+        store.put_new_cells(rides(0, 3))
+    (place / "config.yaml").write_text("datastore: {name: trips, shards: 1}\n")
+    code, said = finish(start_demo(tmp_path))
+    assert (code, "is not a run directory of the demo" in said) == (2, True), said
+    with Datastore.open_embedded(place / "store", "trips", 1) as store:
+        assert store.heads()[0].next_added_id == 3
 
 
 def add_a_cent(books: Path) -> bool:

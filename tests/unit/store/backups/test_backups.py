@@ -651,6 +651,27 @@ def test_a_place_that_is_not_empty_is_refused(
         restored_into(tmp_path / "new", folder, backup)
 
 
+@pytest.mark.parametrize("kind", ["a folder", "a file", "a link"])
+def test_what_no_restore_has_made_in_the_place_of_its_own_folder_stays(
+    source: Datastore, folder: BackupFolder, tmp_path: Path, kind: str
+) -> None:
+    backup = backed_up(source, folder)
+    photos, staged = tmp_path / "photos", tmp_path / "new" / "trips.restoring"
+    photos.mkdir()
+    (photos / "one.jpg").write_bytes(b"mine")
+    staged.parent.mkdir()
+    if kind == "a folder":
+        photos = photos.rename(staged)
+    elif kind == "a file":
+        staged.write_bytes(b"mine")
+    else:
+        staged.symlink_to(photos)
+    with pytest.raises(ProtectData, match=r"trips\.restoring is in the way"):
+        restored_into(tmp_path / "new", folder, backup)
+    assert (photos / "one.jpg").read_bytes() == b"mine"
+    assert staged.is_dir() or staged.read_bytes() == b"mine"
+
+
 # --- readers --------------------------------------------------------------------------------------
 
 

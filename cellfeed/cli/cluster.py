@@ -32,6 +32,8 @@ from cellfeed.cli.output import (
 from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
+from cellfeed.store.backups.erasures import known_to_state
+from cellfeed.store.backups.register_entries import NOT_DONE
 from cellfeed.store.cells.cell import NewCell, Outcome
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.clone import clone, is_half_copied
@@ -41,6 +43,7 @@ from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import come_back
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.erasures import DONE, PREFIX
 from cellfeed.store.errors import InvalidRequest, ProtectData, RowErased, StorageUnavailable
 
 app = typer.Typer(no_args_is_help=True, help="Make and look after clusters of MariaDB servers.")
@@ -250,6 +253,12 @@ def rejoin(
     with _opened(checked) as datastore:
         for row_key in beyond.erased:
             datastore.erase_row(UUID(bytes=row_key))
+        erased = _erased_since(datastore, beyond)
+        for row_key in sorted({cell.row_key for cell in extra} & erased):
+            console.print(
+                f"not put again: row {UUID(bytes=row_key)} was erased since", highlight=False
+            )
+        extra = [cell for cell in extra if cell.row_key not in erased]
         _put_again(datastore, extra)
     _copy(servers, node, as_json, beyond, put_again=len(extra))
 
@@ -314,6 +323,18 @@ def _copy(
         {"node": node, "rows_copied": copied, **fields},
         f"{node} is a copy of the master ({copied} rows) and follows it",
     )
+
+
+def _erased_since(datastore: Datastore, beyond: NeverReplicated) -> set[bytes]:
+    """Row keys of rows that were erased behind what the node shares with its master. A put refuses
+    them only until a trim has taken the log's cell of the erasure; the state table has each for
+    ever."""
+    entries = [(each.key, each.value) for at in (PREFIX, DONE) for each in datastore.state.list(at)]
+    return {
+        bytes.fromhex(each.row_key)
+        for each in known_to_state(datastore.name, datastore.shards, entries)
+        if each.added_id == NOT_DONE or each.added_id >= beyond.begins.get(each.shard, 0)
+    }
 
 
 def _put_again(datastore: Datastore, cells: list[NewCell]) -> None:

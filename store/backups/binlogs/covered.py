@@ -4,8 +4,8 @@ run and for a run.
 A piece goes when the last but one whole backup of its history has all that it holds: every id by
 the backup's watermarks, and everything else because the backup began later. So one damaged
 increment costs nothing. The last piece stays, for the archive continues from it. An archive whose
-history a restore has ended goes as a whole once the restored one has two whole backups, or one
-that was restored from it in turn.
+history a restore has ended goes as a whole once the restored one has two whole backups. Those of a
+history that was restored from that one in turn count as well.
 
 So bodies of erased rows leave the archives with the second backup after the erasure.
 """

@@ -3,7 +3,7 @@ replicated, and would be lost if it became a copy of the master."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,8 +23,8 @@ _SCAN_CELLS: Final = 5_000
 class NeverReplicated:
     """The cells and erasures of a node that were never replicated. ``cells``: of its own shards;
     ``buffered``: of other clusters, which its buffer answers for; ``erased``: row keys, to be
-    erased again; ``position``: where the node was before it was looked through. No cell of an
-    erased row is listed.
+    erased again; ``position``: where the node was before it was looked through; ``begins``: by
+    shard the first id that it did not share. No cell of an erased row is listed.
 
     Trims are not listed: they took only cells that every node had, and a trim is answered when a
     minion has it. One that was not answered is repeated."""
@@ -33,6 +33,7 @@ class NeverReplicated:
     buffered: list[NewCell]
     erased: list[bytes]
     position: Gtid
+    begins: Mapping[int, int]
 
     @property
     def nothing(self) -> bool:
@@ -48,7 +49,9 @@ def never_replicated(cluster: ClusterServers, node: str, role: Role) -> NeverRep
     """The cells and erasures that would be lost if the node became a copy of the master now. Raises
     StorageUnavailable."""
     at = position(cluster.server(node))
-    extra = [cell for _, cell in extra_cells(cluster, node, role)]
+    found = list(extra_cells(cluster, node, role))
+    extra = [cell for _, cell in found]
+    begins = {shard: cell.added_id for shard, cell in reversed(found)}
     erased = list({cell.row_key: None for cell in extra if cell.column_name == ERASED_COLUMN})
     cells = [
         NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
@@ -56,7 +59,7 @@ def never_replicated(cluster: ClusterServers, node: str, role: Role) -> NeverRep
         if not is_erased(cell.body) and cell.row_key not in erased
     ]
     buffered = [cell for cell in extra_buffered(cluster, node) if cell.row_key not in erased]
-    return NeverReplicated(cells, buffered, erased, at)
+    return NeverReplicated(cells, buffered, erased, at, begins)
 
 
 def extra_cells(cluster: ClusterServers, node: str, role: Role) -> Iterator[tuple[int, StoredCell]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -17,6 +18,7 @@ from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import come_back, follow_again, heard_epoch, is_prefix
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.replication import (
     copy_lock,
     follow,
@@ -55,6 +57,23 @@ def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
     yield made
     made.admin.close()
     made.bare()
+
+
+def configured(cluster: TestCluster, tmp_path: Path) -> Path:
+    """A file that names the cluster."""
+    nodes = [{"name": name, "url": server.url} for name, server in cluster.servers.items()]
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        json.dumps(
+            {
+                "datastore": {
+                    "shards": SHARDS,
+                    "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}],
+                }
+            }
+        )
+    )
+    return config
 
 
 def test_an_old_master_that_is_ahead_by_itself_is_never_promoted(asynchronous: TestCluster) -> None:
@@ -174,18 +193,7 @@ def test_an_old_master_that_nobody_could_fence_is_fenced_before_it_is_looked_thr
 def test_the_command_lists_what_an_old_master_has_alone_and_puts_it_again_when_told_to(
     asynchronous: TestCluster, tmp_path: Path
 ) -> None:
-    nodes = [{"name": name, "url": server.url} for name, server in asynchronous.servers.items()]
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "datastore": {
-                    "shards": SHARDS,
-                    "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}],
-                }
-            }
-        )
-    )
+    config = configured(asynchronous, tmp_path)
     with closing(open_engine(asynchronous)) as engine:
         engine.put(cells(range(10)))
         eventually(lambda: shown(engine) == 10, "replicated")
@@ -217,6 +225,38 @@ def test_the_command_lists_what_an_old_master_has_alone_and_puts_it_again_when_t
         )
         again = cellfeed("cluster", "rejoin", "c1", "a", "--config", str(config))
         assert (again.returncode, "a follows b" in again.stdout) == (0, True), again.stderr
+
+
+def test_what_an_old_master_has_of_a_row_that_was_erased_and_trimmed_since_is_not_put_again(
+    asynchronous: TestCluster, tmp_path: Path
+) -> None:
+    config = configured(asynchronous, tmp_path)
+    with Datastore(open_engine(asynchronous)) as store:
+        engine = store.engine
+        engine.put(cells(range(10)))
+        eventually(lambda: shown(engine) == 10, "replicated")
+        without_replication(asynchronous, "b", "c")
+        erased, kept = cells(range(20, 22))
+        engine.put([erased, kept])
+        asynchronous.servers["a"].kill()
+        promote(asynchronous.admin, "b")
+        put_until_stored(engine, cells(range(30, 34)))
+        done = store.erase_row(UUID(bytes=erased.row_key))
+        eventually(lambda: trimmed_beyond(store, done.shard, done.added_id), "trimmed")
+        asynchronous.servers["a"].start()
+        rejoined = cellfeed("cluster", "rejoin", "c1", "a", "--put-again", "--config", str(config))
+        assert rejoined.returncode == 0, rejoined.stderr
+        found = engine.get([erased.triple, kept.triple])
+        assert [each is not None for each in found] == [False, True]
+        row_key = UUID(bytes=erased.row_key)
+        assert f"not put again: row {row_key} was erased since" in rejoined.stdout
+
+
+def trimmed_beyond(store: Datastore, shard: int, added_id: int) -> bool:
+    """Whether a step of a trim has taken the cell."""
+    with suppress(ProtectData, StorageUnavailable):
+        return store.trim(shard, added_id + 1) > added_id
+    return False
 
 
 @pytest.mark.parametrize(

@@ -231,8 +231,8 @@ def test_what_an_old_master_has_of_a_row_that_was_erased_and_trimmed_since_is_no
     asynchronous: TestCluster, tmp_path: Path
 ) -> None:
     config = configured(asynchronous, tmp_path)
-    with Datastore(open_engine(asynchronous)) as store:
-        engine = store.engine
+    engine = open_engine(asynchronous)
+    with Datastore(engine) as store:
         engine.put(cells(range(10)))
         eventually(lambda: shown(engine) == 10, "replicated")
         without_replication(asynchronous, "b", "c")

@@ -326,9 +326,9 @@ def _copy(
 
 
 def _erased_since(datastore: Datastore, beyond: NeverReplicated) -> set[bytes]:
-    """Row keys of rows that were erased behind what the node shares with its master. A put refuses
-    them only until a trim has taken the log's cell of the erasure; the state table has each for
-    ever."""
+    """Row keys of rows that were erased since the node left the history of its master. A put
+    refuses them only until a trim has taken the log's cell of the erasure; the state table has each
+    for ever."""
     entries = [(each.key, each.value) for at in (PREFIX, DONE) for each in datastore.state.list(at)]
     return {
         bytes.fromhex(each.row_key)

@@ -201,5 +201,5 @@ def _refuse_unless_left(
         + (f" ({'; '.join(wrong)})" if wrong else "")
         + (f", of the store whose lineage begins with history {lineage}" if lineage else "")
         + f". Take a full one first: cellfeed backup create {folder.place}; or, where that store is"
-        " no more, remove its backups by hand"
+        " gone for good, remove its backups by hand"
     )

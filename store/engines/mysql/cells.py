@@ -35,6 +35,12 @@ KEY: Final = f"added_id, row_key, column_name, ref_key, {MICROSECONDS.format('cr
 CELL: Final = f"{KEY}, body, crc"
 """Columns of a SELECT for :func:`stored_cell`."""
 
+FOUND_KEY: Final = (
+    "entry.added_id, cell.row_key, cell.column_name, cell.ref_key,"
+    f" {MICROSECONDS.format('cell.created_at')}"
+)
+"""As ``KEY``, of a SELECT from :func:`found_by_key`."""
+
 INSERT_COLUMNS: Final = "(added_id,row_key,column_name,ref_key,body,created_at,crc)"
 """The order of :func:`row_literal`."""
 
@@ -121,6 +127,16 @@ def sql_moment(created_at_us: int) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
+def found_by_key(table: str) -> str:
+    """The tables of a SELECT by key: ``entry``, the index of keys alone, and its ``cell``. A
+    condition on ``entry`` finds a cell whose own key is damaged, too; then its checksum tells. A
+    condition on the cell would leave it out, as if it were not there."""
+    return (
+        f"{table} AS entry FORCE INDEX (triple) LEFT JOIN {table} AS cell ON cell.added_id ="
+        " entry.added_id"
+    )
+
+
 def stored_cell(shard: int, row: Sequence[Any]) -> StoredCell:
     """The cell of a row. Raises DataDamaged, with its place, when it is not the one that was
     written."""
@@ -129,10 +145,11 @@ def stored_cell(shard: int, row: Sequence[Any]) -> StoredCell:
         if row[6] is None or cell_checksum(*cell) == int(row[6]):
             return cell
     except (
+        AttributeError,
         struct.error,
         TypeError,
         ValueError,
-    ):  # values that no cell has: a name that is no text, a moment that is none
+    ):  # values that no cell has: a name that is no text, a moment that is none, no row at all
         pass
     raise _damaged(shard, row[0])
 

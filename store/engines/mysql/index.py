@@ -28,7 +28,7 @@ from cellfeed.store.engines.index_sql import (
     selected_entries,
     walk_condition,
 )
-from cellfeed.store.engines.mysql.cells import CELL, stored_cell
+from cellfeed.store.engines.mysql.cells import CELL, FOUND_KEY, found_by_key, stored_cell
 from cellfeed.store.engines.mysql.index_writes import (
     FINDS_MAX,
     MySqlIndexWrites,
@@ -256,8 +256,9 @@ class MySqlIndexes(MySqlIndexWrites):
             f" {_keys_of(row_keys, columns)}{condition} GROUP BY row_key, column_name"
         )
         return (
-            f"SELECT {shard}, {CELL} FROM ({highest}) AS highest JOIN {cell_table} USING (row_key,"
-            " column_name, ref_key)"
+            f"SELECT {shard}, {FOUND_KEY}, cell.body, cell.crc FROM ({highest}) AS highest JOIN"
+            f" {found_by_key(cell_table)} WHERE entry.row_key = highest.row_key AND"
+            " entry.column_name = highest.column_name AND entry.ref_key = highest.ref_key"
         )
 
 

@@ -14,7 +14,7 @@ from cellfeed.store.engines.contract.read_bounds import Page
 from cellfeed.store.engines.contract.values import (
     LocatedCell,
 )
-from cellfeed.store.engines.mysql.cells import KEY, plain_cells, stored_cell
+from cellfeed.store.engines.mysql.cells import FOUND_KEY, found_by_key, stored_cell
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.put_lookups import sql_triple
 from cellfeed.store.engines.mysql.statements import query
@@ -23,6 +23,8 @@ from cellfeed.store.limits import READ_KEYS_MAX
 _LARGE_BODY_BYTES: Final = 4 << 10
 """Stored bodies up to which a read of many keys fetches all at once: 20 MB with ``READ_KEYS_MAX``
 of them. Larger ones are fetched one by one."""
+
+_TRIPLE: Final = "entry.row_key, entry.column_name, entry.ref_key"
 
 _COLUMNS_STEP: Final = 16
 """Columns of a row that are fetched at once: as many bodies at their limit as an answer holds. Rows
@@ -44,15 +46,20 @@ class MySqlKeyReads:
                 [(triple.row_key, triple) for triple in triples]
             ).items():
                 # Large bodies stay where they are until their turn has come.
-                columns = f"{KEY}, IF(LENGTH(body) > {_LARGE_BODY_BYTES}, NULL, body), crc"
+                columns = (
+                    f"{FOUND_KEY}, IF(LENGTH(cell.body) > {_LARGE_BODY_BYTES}, NULL, cell.body),"
+                    f" cell.crc, {_TRIPLE}, LENGTH(cell.body)"
+                )
                 for row in self._rows(
                     connection,
                     shard,
                     columns,
-                    f"(row_key, column_name, ref_key) IN ({','.join(map(sql_triple, wanted))})",
+                    f"({_TRIPLE}) IN ({','.join(map(sql_triple, wanted))})",
                 ):
-                    found[Triple(row[1], row[2].decode(), int(row[3]))] = (
-                        None if row[5] is None else LocatedCell(shard, stored_cell(shard, row))
+                    found[Triple(row[7], row[8].decode(), int(row[9]))] = (
+                        None
+                        if int(row[10] or 0) > _LARGE_BODY_BYTES
+                        else LocatedCell(shard, stored_cell(shard, row))
                     )
             results: list[LocatedCell | None] = []
             page = Page()
@@ -62,7 +69,7 @@ class MySqlKeyReads:
                     cells = self._select(
                         connection,
                         shard,
-                        f"(row_key, column_name, ref_key) IN ({sql_triple(triple)})",
+                        f"({_TRIPLE}) IN ({sql_triple(triple)})",
                     )
                     found[triple] = (
                         LocatedCell(shard, cells[0]) if cells else None
@@ -80,8 +87,8 @@ class MySqlKeyReads:
             for row_key, column_name in keys:
                 shard = shard_of(row_key, self._shards)
                 condition = (
-                    f"row_key = X'{row_key.hex()}' AND column_name ="
-                    f" X'{column_name.encode().hex()}' ORDER BY ref_key DESC LIMIT 1"
+                    f"entry.row_key = X'{row_key.hex()}' AND entry.column_name ="
+                    f" X'{column_name.encode().hex()}' ORDER BY entry.ref_key DESC LIMIT 1"
                 )
                 cells = self._select(connection, shard, condition)
                 results.append(LocatedCell(shard, cells[0]) if cells else None)
@@ -112,16 +119,16 @@ class MySqlKeyReads:
     ) -> list[LocatedCell]:
         """The latest cells of the next ``_COLUMNS_STEP`` columns of a row."""
         shard = shard_of(row_key, self._shards)
-        key = f"row_key = X'{row_key.hex()}'" + (
-            f" AND column_name > X'{after_column.encode().hex()}'" if after_column else ""
+        key = f"entry.row_key = X'{row_key.hex()}'" + (
+            f" AND entry.column_name > X'{after_column.encode().hex()}'" if after_column else ""
         )
         latest = (
-            f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE {key} GROUP"
-            " BY column_name"
+            f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell AS entry WHERE"
+            f" {key} GROUP BY column_name"
         )
         condition = (
-            f"{key} AND (column_name, ref_key) IN ({latest}) ORDER BY column_name LIMIT"
-            f" {_COLUMNS_STEP}"
+            f"{key} AND (entry.column_name, entry.ref_key) IN ({latest}) ORDER BY entry.column_name"
+            f" LIMIT {_COLUMNS_STEP}"
         )
         return [LocatedCell(shard, cell) for cell in self._select(connection, shard, condition)]
 
@@ -129,8 +136,8 @@ class MySqlKeyReads:
         self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX
     ) -> list[StoredCell]:
         condition = (
-            f"row_key = X'{row_key.hex()}' AND added_id >= {after + 1:d} ORDER BY added_id LIMIT"
-            f" {limit:d}"
+            f"entry.row_key = X'{row_key.hex()}' AND entry.added_id >= {after + 1:d} ORDER BY"
+            f" entry.added_id LIMIT {limit:d}"
         )
         with self._server.connection() as connection:
             return self._select(connection, shard_of(row_key, self._shards), condition)
@@ -146,9 +153,11 @@ class MySqlKeyReads:
     def _rows(
         self, connection: Connection[Any], shard: int, columns: str, condition: str
     ) -> Sequence[Any]:
-        return query(
-            connection, f"SELECT {columns} FROM {self._database(shard)}.cell WHERE {condition}"
-        )
+        found = found_by_key(f"{self._database(shard)}.cell")
+        return query(connection, f"SELECT {columns} FROM {found} WHERE {condition}")
 
     def _select(self, connection: Connection[Any], shard: int, condition: str) -> list[StoredCell]:
-        return plain_cells(connection, shard, f"{self._database(shard)}.cell", f"WHERE {condition}")
+        columns = f"{FOUND_KEY}, cell.body, cell.crc"
+        return [
+            stored_cell(shard, row) for row in self._rows(connection, shard, columns, condition)
+        ]

@@ -13,7 +13,7 @@ from cellfeed.store.engines.contract.repeated_cells import (
     not_compared,
     outcomes_before,
 )
-from cellfeed.store.engines.mysql.cells import CELL, stored_cell
+from cellfeed.store.engines.mysql.cells import FOUND_KEY, found_by_key, stored_cell
 from cellfeed.store.engines.mysql.locked_counters import Counter
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import DataDamaged
@@ -71,12 +71,13 @@ def stored_before(
             wanted = ",".join(
                 sql_triple(triple) for triple in triples[start : start + _LOOK_UP_MAX]
             )
+            key = "entry.row_key, entry.column_name, entry.ref_key"
             sql = (
-                f"SELECT {CELL} FROM {shard_database(shard)}.cell WHERE (row_key,"
-                f" column_name, ref_key) IN ({wanted})"
+                f"SELECT {FOUND_KEY}, cell.body, cell.crc, {key} FROM"
+                f" {found_by_key(f'{shard_database(shard)}.cell')} WHERE ({key}) IN ({wanted})"
             )
             for row in query(connection, sql):
-                triple = Triple(row[1], row[2].decode(), int(row[3]))
+                triple = Triple(row[7], row[8].decode(), int(row[9]))
                 try:
                     stored[triple] = StoredTriple(shard, int(row[0]), stored_cell(shard, row).body)
                 except DataDamaged as error:

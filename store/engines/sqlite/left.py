@@ -27,8 +27,8 @@ def staged_restore(place: Path) -> Path:
 
 
 def remove_staged(staged: Path) -> None:
-    """Removes what a killed restore left there. Leaves everything that no restore made: a folder
-    of one has the file with the cells, which goes last, or is empty. Raises OSError."""
+    """Removes the files that a killed restore left there. Leaves everything that no restore made: a
+    folder of one has the file with the cells, which goes last, or is empty. Raises OSError."""
     if staged.is_symlink() or not staged.is_dir():
         return
     names = [path.name for path in staged.iterdir()]

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import base64
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
@@ -27,6 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 SHARDS = 2
 CELLS = rides(0, 400)
 PAGE_BYTES = 16_384
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 @pytest.fixture
@@ -89,6 +94,36 @@ def test_a_flipped_bit_of_a_page_is_named_by_every_read_that_meets_it_and_by_a_c
         server.stop()
         path.write_bytes(whole)
     assert refused > 3, "the flips hit nothing"
+
+
+@pytest.mark.parametrize("byte", [0, 14, 17, 24], ids=["row key", "its end", "column", "ref key"])
+def test_a_cell_whose_own_key_is_damaged_is_not_absent(server: MariaDB, byte: int) -> None:
+    """The page's checksum fits again, as where a page was damaged before it was written."""
+    [cell] = [each for each in CELLS if shard_of(each.row_key, SHARDS) == 0][:1]
+    path = server.directory / "data" / "trips_0000" / "cell.ibd"
+    server.stop()
+    data = bytearray(path.read_bytes())
+    places = [found.start() for found in re.finditer(re.escape(cell.row_key), data)]
+    [at] = [each for each in places if ZSTD_MAGIC in data[each + 28 : each + 36]]
+    data[at + byte] ^= 1
+    page = at // PAGE_BYTES * PAGE_BYTES
+    end = page + PAGE_BYTES
+    data[end - 4 : end] = crc32c(bytes(data[page : end - 4])).to_bytes(4)
+    path.write_bytes(data)
+    server.start()
+    with closing(MySqlEngine(MySqlServer(server.url), "trips", SHARDS)) as engine:
+        reads: list[Callable[[], object]] = [
+            lambda: engine.get([cell.triple]),
+            lambda: engine.latest([(cell.row_key, cell.column_name)]),
+            lambda: engine.row([cell.row_key]),
+            lambda: engine.row_cells(cell.row_key),
+            lambda: engine.indexes.current({0: [cell.row_key]}, None),
+        ]
+        for read in reads:
+            with pytest.raises(DataDamaged, match="of shard 0 is damaged"):
+                read()
+        [result] = engine.put([cell])
+        assert (result.outcome, type(result.error)) == (Outcome.FAILED, DataDamaged)
 
 
 def test_a_lost_file_of_a_table_is_damage_and_no_move(server: MariaDB) -> None:

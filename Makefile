@@ -22,7 +22,7 @@ ALONE   = $(LEAN) -p no:xdist -p no:rerunfailures $(if $(SEED),,-p no:randomly)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast pure mutants lint docs grid bench faults faults-all races model fuzz services release-check lock clean
+.PHONY: help setup demo test test-fast pure mutants lint docs grid bench faults faults-all races ecosystem model fuzz services release-check lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -86,6 +86,9 @@ faults-all: setup ## Every kind of fault run with three seeds from the day's on 
 
 races: setup ## Two actors on real clusters in every order, and in many orders of the day's seed (minutes)
 	CELLFEED_RACES=1 $(BIN)/python -m pytest -q -p no:xdist tests/races/test_cluster_races.py
+
+ecosystem: setup ## The recipes of docs/recipes.md: Quix, Faust, Connect, MirrorMaker 2, Kafka Streams, each killed once (minutes): at least weekly
+	CELLFEED_ECOSYSTEM=1 $(BIN)/python -m pytest -q -p no:xdist tests/ecosystem
 
 model: setup ## Every state of a model of clusters: the design, then each planted fault (docs/inside/cluster-model.md)
 	$(BIN)/python -m docs.inside.cluster_model --deep

@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 
 PARTS: Final = {
     "Use it": ["service-authors", "testing-triggers", "indexes", "warehouse"],
-    "Kafka": ["kafka-consumers", "exports"],
+    "Kafka": ["kafka-consumers", "recipes", "exports"],
     "Operate": ["operators", "operate/*", "clusters", "figures"],
     "Reference": ["reference/*"],
     "Inside": ["invariants", "inside/*"],

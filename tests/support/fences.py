@@ -28,6 +28,7 @@ _SHARD: Final = (
     "tests/integration/cli/test_cli_shard.py::"
     "test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other"
 )
+_RECIPES: Final = "tests/ecosystem/test_recipes.py::"
 _CLUSTERS: Final = (
     _OPERATORS + "test_clusters_are_restored_their_nodes_replaced_and_their_schema_upgraded"
 )
@@ -59,6 +60,14 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         + "test_the_warehouse_query_sums_what_the_cells_say",
         "mvn": _EXAMPLES + "test_the_spark_job_sums_what_the_cells_say",
         "spark-submit": _EXAMPLES + "test_the_spark_job_sums_what_the_cells_say",
+    },
+    "docs/recipes.md": {
+        "from quixstreams": _RECIPES + "test_quix_streams",
+        "import faust": _RECIPES + "test_faust",
+        "bootstrap.servers": _RECIPES + "test_kafka_connect",
+        "{": _RECIPES + "test_kafka_connect",
+        "clusters=": _RECIPES + "test_mirror_maker",
+        "import java": _RECIPES + "test_kafka_streams",
     },
     "docs/clusters.md": {
         "cellfeed cluster init --config cellfeed.yaml                    #": _SHARD,

@@ -121,6 +121,29 @@ def test_a_commit_moves_no_more_than_a_step_itself(
 
 
 @pytest.mark.usefixtures("unwatched")
+def test_one_checkpoint_runs_at_a_time_and_no_commit_moves_frames_beside_it(
+    file: SqliteFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits(monkeypatch, checkpoint=20, step=5)
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def stand_still() -> None:
+        begun.release()
+        assert may_end.wait(30)
+
+    watch_failpoint(BESIDE, stand_still)
+    fill(file, 100)
+    assert begun.acquire(timeout=30)
+    passed = passes(INSIDE)
+    fill(file, 100)
+    assert not begun.acquire(blocking=False), "a second thread moves frames beside the first"
+    assert not caplog.records, "a second thread tried"
+    assert passes(INSIDE) == passed, "a commit moves frames beside the thread"
+    may_end.set()
+    wait_until(file._checkpoints._idle.is_set, "the checkpoint has ended")
+
+
+@pytest.mark.usefixtures("unwatched")
 def test_commits_append_beside_a_checkpoint_and_none_starts_the_wal_again(
     path: Path, file: SqliteFile
 ) -> None:

@@ -1,8 +1,8 @@
 """cellfeed: a sharded store of immutable cells whose every shard is a Kafka partition.
 
 The public names: :func:`connect` to a running instance, :class:`Client`, :class:`AsyncClient`,
-:class:`Cell`. :func:`trigger` is for functions that are called for every new cell, with
-:class:`RetryPolicy` for their errors. :class:`TimedOut` and :class:`ProcessEnded` stand for
+:class:`Cell`, :class:`Token`. :func:`trigger` is for functions that are called for every new cell,
+with :class:`RetryPolicy` for their errors. :class:`TimedOut` and :class:`ProcessEnded` stand for
 outcomes that a function cannot raise itself. Names are imported at their first use: pytest loads a
 module of this package in every project, whether it is used there or not.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cellfeed.bridge.triggers.program import trigger
     from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
     from cellfeed.store.cells.cell import Cell
+    from cellfeed.store.cells.token import Token
     from cellfeed.store.http.async_client import AsyncClient
     from cellfeed.store.http.client import Client
 
@@ -29,6 +30,7 @@ __all__ = [
     "ProcessEnded",
     "RetryPolicy",
     "TimedOut",
+    "Token",
     "__version__",
     "connect",
     "trigger",
@@ -41,6 +43,7 @@ _HOMES: Final = {
     "ProcessEnded": "cellfeed.bridge.triggers.retry",
     "RetryPolicy": "cellfeed.bridge.triggers.retry",
     "TimedOut": "cellfeed.bridge.triggers.retry",
+    "Token": "cellfeed.store.cells.token",
     "trigger": "cellfeed.bridge.triggers.program",
 }
 

@@ -39,4 +39,4 @@ class ExportOutlet(GroupOutlet):
 
     def _starts(self) -> Sequence[int]:
         terms = read_terms(self._datastore, self._name)
-        return terms.starts if terms is not None else ()
+        return () if terms is None else terms.starts

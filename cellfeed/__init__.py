@@ -57,7 +57,7 @@ def connect(
 ) -> Client:
     """A client of a datastore's HTTP workers; with several urls it works on while one of them is
     away. ``history``: the identity of the store (``client.history``); another one is refused."""
-    from cellfeed.store.http.client import Client
+    from cellfeed.store.http.client import Client  # start-up: most modules need no client
 
     return Client(
         [urls] if isinstance(urls, str) else urls, datastore, timeout_s=timeout_s, history=history

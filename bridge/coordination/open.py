@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from cellfeed.bridge.coordination.contract import Coordinator, Offsets
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
@@ -22,8 +23,6 @@ def check_coordination(url: str) -> None:
         return
     if not url.startswith("zookeeper:"):
         raise InvalidRequest("coordination: 'store' or zookeeper://host:port,host:port/chroot")
-    from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
-
     parse_zookeeper_url(url)
 
 
@@ -38,7 +37,6 @@ def open_coordinator(
     from cellfeed.bridge.coordination.zookeeper.coordinator import (
         ZooKeeperCoordinator,
     )  # loads kazoo only where it is used
-    from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 
     return ZooKeeperCoordinator(parse_zookeeper_url(url), state, history)
 
@@ -51,8 +49,7 @@ def open_offsets_elsewhere(url: str, heir: History) -> Offsets | None:
     check_coordination(url)
     if url == IN_STORE:
         return None
-    from cellfeed.bridge.coordination.zookeeper.offsets import ZooKeeperOffsets
-    from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
+    from cellfeed.bridge.coordination.zookeeper.offsets import ZooKeeperOffsets  # loads kazoo
 
     found = NO_HISTORY
     offsets = ZooKeeperOffsets(parse_zookeeper_url(url), _NoStorage(), lambda: found)

@@ -258,7 +258,7 @@ def run_gateway(
             raise superseded.result()
 
     try:
-        import uvloop
+        import uvloop  # CPython alone has it
     except ImportError:
         asyncio.run(serve())
     else:

@@ -12,6 +12,6 @@ def register_schemas(config: Config, directory: Path, datastore: Datastore) -> N
     """Registers them; files of schemas lie below ``directory``. Raises InvalidRequest, and
     IncompatibleSchema, which names field and rule: nothing is served then."""
     if config.datastore.schemas:
-        from cellfeed.bridge.typed.versions import register_declared
+        from cellfeed.bridge.typed.versions import register_declared  # loads fastavro
 
         register_declared(datastore.state, config.datastore.schemas, directory)

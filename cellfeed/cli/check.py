@@ -8,6 +8,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cellfeed.cli.checking import (
+    Backups,
+    cells_to_check,
+    check_indexes,
+    check_storage,
+    repair_storage,
+)
 from cellfeed.cli.instance import (
     DEFAULT_RUN_DIR,
     ConfigOption,
@@ -16,6 +23,9 @@ from cellfeed.cli.instance import (
     config_of,
 )
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
+from cellfeed.store.backups.encryption import identities_of
+from cellfeed.store.backups.places.open import place_at
+from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.errors import InvalidRequest
 
 
@@ -68,17 +78,6 @@ def check(
         raise InvalidRequest("--backups says where --repair takes copies from: give both, or none")
     if identity and backups is None:
         raise InvalidRequest("--identity decrypts the backups of --backups: give both, or none")
-
-    from cellfeed.cli.checking import (
-        Backups,
-        cells_to_check,
-        check_indexes,
-        check_storage,
-        repair_storage,
-    )
-    from cellfeed.store.backups.encryption import identities_of
-    from cellfeed.store.backups.places.open import place_at
-    from cellfeed.store.engines.contract.findings import Findings
 
     copies = (
         Backups(place_at(backups), identities_of(identity or ())) if backups is not None else None

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cellfeed.cli.output import console, progress_bar
+from cellfeed.demo.run import DEMO_DATASTORE, demo_config, run_demo
 from cellfeed.instance.addresses import gateway_address, worker_urls
 from cellfeed.instance.config_file import check_config, load_config
 from cellfeed.instance.supervisor import start_all, stop_all
@@ -38,8 +39,6 @@ def demo(
 ) -> None:
     """Load New York taxi trips, bill them, follow them with a Kafka consumer into Parquet, and
     prove that nothing was lost. Exits with 1 on a false proof."""
-    from cellfeed.demo.run import demo_config, run_demo
-
     directory = RunDir(run_dir)
     _empty(directory)
     began_s = time.monotonic()
@@ -90,8 +89,6 @@ def _is_demos(directory: RunDir) -> bool:
 
 
 def _what_next(directory: RunDir, *, running: bool) -> None:
-    from cellfeed.demo.run import DEMO_DATASTORE
-
     kafka, http = gateway_address(directory.path), worker_urls(directory.path)[0]
     here = Path.cwd()
     shown = (

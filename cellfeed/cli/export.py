@@ -59,6 +59,7 @@ def run(
     Any number of these run at once, on any number of hosts, and divide the shards between them. A
     topic that cannot be exported to is refused with a remedy (exit code 3).
     """
+    # Start-up: the other verbs of exports produce no records.
     from cellfeed.bridge.export.watching import Watching
     from cellfeed.bridge.export.worker import run_exporter
 

@@ -12,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cellfeed.assembly.datastore import Opened
+from cellfeed.bridge.export.forgetting import forget_export
+from cellfeed.bridge.export.kafka_errors import error_of, words
+from cellfeed.bridge.export.verify import verify_export
 from cellfeed.bridge.groups.control import EXPORTS, Control, when
 from cellfeed.bridge.groups.history import operator
 from cellfeed.bridge.triggers.operate.lag import LagReader
@@ -76,8 +79,6 @@ def forget(
     topic and its records stay. Stop its exporters first; take it out of the configuration first
     if its cluster is gone for good.
     """
-    from cellfeed.bridge.export.forgetting import forget_export
-
     by = operator(reason)
     with opened(run_dir, config) as instance:
         configured = next(
@@ -110,9 +111,6 @@ def verify(
 ) -> None:
     """Compare every record of the exported topic with its cell, and print a digest of each side,
     per shard. Exits with 1 where they differ."""
-    from cellfeed.bridge.export.kafka_errors import error_of, words
-    from cellfeed.bridge.export.verify import verify_export
-
     with opened(run_dir, config) as (checked, datastore, _):
         [export] = chosen(checked, name)
         if beyond := [each for each in shard or () if each >= datastore.shards]:

@@ -105,7 +105,7 @@ def config_of(run_dir: Path, file: Path | None) -> Config:
 def opened(run_dir: Path, file: Path | None = None) -> Iterator[Opened]:
     """Opens the instance of a run directory or of a configuration. Raises NotFound,
     StorageUnavailable."""
-    from cellfeed.assembly import datastore
+    from cellfeed.assembly import datastore  # start-up: most verbs open no store
 
     with datastore.opened(config_of(run_dir, file), RunDir(run_dir).path) as instance:
         yield instance

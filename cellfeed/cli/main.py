@@ -181,7 +181,7 @@ def _check_arguments() -> None:
 
 
 def _end(error: CellfeedError) -> NoReturn:
-    from cellfeed.cli.output import fail
+    from cellfeed.cli.output import fail  # start-up: loads rich
 
     sys.exit(fail(error, "--json" in sys.argv).exit_code)
 

@@ -8,6 +8,8 @@ import typer
 from confluent_kafka import KafkaException
 from rich.table import Table
 
+from cellfeed.bridge.export.kafka_errors import error_of, words
+from cellfeed.bridge.export.translate import to_gateway, to_kafka
 from cellfeed.bridge.groups.definition import belongs_to_cellfeed, definition_of
 from cellfeed.cli.export import chosen
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
@@ -40,9 +42,6 @@ def translate(
 ) -> None:
     """Set a consumer group's offsets on one side to where it is on the other: the next cell that it
     gets there is the next one here."""
-    from cellfeed.bridge.export.kafka_errors import error_of, words
-    from cellfeed.bridge.export.translate import to_gateway, to_kafka
-
     with opened(run_dir, config) as (checked, datastore, coordinator):
         [declared] = chosen(checked, export)
         if belongs_to_cellfeed(group) or definition_of(datastore.state, group) is not None:

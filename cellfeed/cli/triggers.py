@@ -17,6 +17,7 @@ from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, c
 from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config.model import Config, TriggersConfig
+from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
 from cellfeed.kinds.triggers import UNNAMED
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import InvalidRequest
@@ -105,8 +106,6 @@ def run(
     names their shared settings: the datastore and the coordination. A worker that dies is started
     again.
     """
-    from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
-
     checked = config_of(run_dir, config)
     chosen = _chosen(program, checked, _settings(settings or []), name)
     given = {"processes": processes, "threads": threads, "lease_s": lease_s}

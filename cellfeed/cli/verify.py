@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -19,10 +19,10 @@ from cellfeed.cli.instance import (
 )
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.store.cells.log_gaps import named
-
-if TYPE_CHECKING:
-    from cellfeed.verify.place import Place
-    from cellfeed.verify.report import ShardVerdict, VerifyReport
+from cellfeed.verify.place import Place
+from cellfeed.verify.report import ShardVerdict, VerifyReport
+from cellfeed.verify.report import verify as compare
+from cellfeed.verify.store_place import StorePlace
 
 
 def verify(
@@ -51,8 +51,7 @@ def verify(
     each is named. Ids have no gaps but those that a restore left out. `cellfeed check` looks at
     every file and every node instead, without comparing places.
     """
-    from cellfeed.verify.report import verify as compare
-    from cellfeed.verify.store_place import StorePlace
+    # Start-up: a place loads what reads it, Kafka's client or Parquet.
     from cellfeed.verify.topic_place import TopicPlace, check_reachable
     from cellfeed.verify.warehouse_place import WarehousePlace
 

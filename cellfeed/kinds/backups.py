@@ -7,6 +7,8 @@ from functools import partial
 
 from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.places.open import place_at
 
 
 def names(config: Config) -> list[str]:
@@ -15,11 +17,10 @@ def names(config: Config) -> list[str]:
 
 @process_kind("backups", 70, names)
 def run(process: Process) -> None:
+    # Start-up: a process loads what its own kind runs, not that of the others.
     from cellfeed.assembly.background import beside
     from cellfeed.assembly.backup_source import backup_source
     from cellfeed.assembly.binlog_archivers import RecoveryReport, binlog_archivers
-    from cellfeed.store.backups.folder import BackupFolder
-    from cellfeed.store.backups.places.open import place_at
     from cellfeed.store.backups.schedule import BackupSchedule
 
     directory, config, name, stop = process

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.config.model import Config, GatewayProcessConfig
 from cellfeed.kinds.registry import Process, process_kind
 from cellfeed.run_dir import RunDir
-
-if TYPE_CHECKING:
-    from cellfeed.bridge.gateway.config import GatewayConfig
 
 
 def names(config: Config) -> list[str]:
@@ -19,6 +16,7 @@ def names(config: Config) -> list[str]:
 
 @process_kind("gateway", 20, names)
 def run(process: Process) -> None:
+    # Start-up: a process loads what its own kind runs, not that of the others.
     from cellfeed.assembly.column_schemas import register_schemas
     from cellfeed.assembly.datastore import opened
     from cellfeed.bridge.gateway.server import run_gateway
@@ -38,8 +36,6 @@ def run(process: Process) -> None:
 
 
 def _settings(directory: RunDir, config: Config, gateway: GatewayProcessConfig) -> GatewayConfig:
-    from cellfeed.bridge.gateway.config import GatewayConfig
-
     return GatewayConfig(
         host=gateway.host,
         port=gateway.port

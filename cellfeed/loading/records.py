@@ -83,7 +83,7 @@ def header_of(path: Path, file_format: FileFormat) -> list[str] | None:
         return csv_file.csv_header(path)
     if file_format is FileFormat.NDJSON:
         return None
-    from cellfeed.loading import parquet_file
+    from cellfeed.loading import parquet_file  # a large library: loaded for Parquet only
 
     return parquet_file.parquet_header(path)
 

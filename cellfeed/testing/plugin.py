@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def cellfeed_kit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
     """An embedded store with the trigger runtime and its faults. At the end, a fault that was
     injected and never happened fails the test."""
-    from cellfeed.testing.kit import Kit
+    from cellfeed.testing.kit import Kit  # start-up: pytest loads this module in every run
 
     marker = request.node.get_closest_marker("cellfeed_kit")
     kit = Kit(tmp_path / "cellfeed-kit", **(marker.kwargs if marker else {}))

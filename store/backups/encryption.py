@@ -30,6 +30,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pyrage
+
 from cellfeed.store.errors import DataDamaged, InvalidRequest, StorageUnavailable
 
 _SECRET_BEGINS: Final = "AGE-SECRET-KEY-"  # noqa: S105 - no secret, but what one begins with
@@ -53,8 +55,6 @@ class Recipients:
 
     def encrypt(self, content: bytes) -> bytes:
         """An age message."""
-        import pyrage
-
         message: bytes = pyrage.encrypt(content, self._recipients)
         return message
 
@@ -79,8 +79,6 @@ class Identities:
 
     def decrypt(self, message: bytes, what: str) -> bytes:
         """The content of an age message whose recipients fit. Raises DataDamaged."""
-        import pyrage
-
         try:
             content: bytes = pyrage.decrypt(message, self._identities)
         except pyrage.DecryptError as error:
@@ -111,8 +109,6 @@ def identities_of(files: Sequence[Path]) -> Identities | None:
 
 
 def _recipient(text: str) -> Any:
-    import pyrage
-
     if text.upper().startswith(_SECRET_BEGINS):
         raise InvalidRequest(
             "a secret key stands where a recipient should be: give its public half (age1…), which"
@@ -127,8 +123,6 @@ def _recipient(text: str) -> Any:
 
 
 def _identity(text: str) -> Any:
-    import pyrage
-
     try:
         return pyrage.x25519.Identity.from_str(text)
     except pyrage.IdentityError:

@@ -22,6 +22,9 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.event import HeartbeatLogEvent, MariadbGtidEvent, QueryEvent, XidEvent
+from pymysqlreplication.row_event import UpdateRowsEvent, WriteRowsEvent
 
 from cellfeed.store.backups.binlogs.position import Position, position_of, text_of
 from cellfeed.store.backups.binlogs.transactions import AddedCell, EpochBegin, Transaction
@@ -97,15 +100,6 @@ class BinlogStream:
 
     def __init__(self, server: MySqlServer, layout: Layout, position: Position) -> None:
         """Connects with the first transaction that is asked for."""
-        from pymysqlreplication import BinLogStreamReader
-        from pymysqlreplication.event import (
-            HeartbeatLogEvent,
-            MariadbGtidEvent,
-            QueryEvent,
-            XidEvent,
-        )
-        from pymysqlreplication.row_event import UpdateRowsEvent, WriteRowsEvent
-
         self._kinds = (MariadbGtidEvent, XidEvent, QueryEvent, WriteRowsEvent, UpdateRowsEvent)
         self._server = server
         self._shards = {layout.database(shard): shard for shard in range(layout.shards)}

@@ -13,7 +13,7 @@ def place_at(name: str, inside: Callable[[str], Path] = Path) -> Place:
     """The place of `s3://bucket/prefix`, or of a folder: `inside` says where a relative one lies.
     Raises InvalidRequest, StorageUnavailable."""
     if name.startswith("s3:"):
-        from cellfeed.store.backups.places.s3 import open_s3
+        from cellfeed.store.backups.places.s3 import open_s3  # an extra of its own
 
         return open_s3(name)
     return LocalPlace(inside(name))

@@ -171,12 +171,12 @@ def open_s3(url: str) -> S3Place:
     if not url.startswith(SCHEME) or not bucket or "//" in prefix:
         raise InvalidRequest(f"{url!r} is not of the form s3://bucket or s3://bucket/prefix")
     try:
-        import boto3
+        import boto3  # an extra of its own
     except ModuleNotFoundError:
         raise InvalidRequest(
             f"{url}: backups in an object store need boto3: pip install 'cellfeed[s3]'"
         ) from None
-    from botocore.config import Config
+    from botocore.config import Config  # comes with boto3
     from botocore.exceptions import BotoCoreError
 
     settings = Config(

@@ -29,7 +29,7 @@ class Bucket:
     def call(self, operation: str, key: str, **arguments: Any) -> Any:
         """An operation of the client. Raises FileNotFoundError, FileExistsError where a condition
         does not hold, StorageUnavailable."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError, ClientError  # an extra of its own
 
         try:
             return getattr(self.client, operation)(Bucket=self.name, **arguments)
@@ -69,7 +69,7 @@ class Bucket:
 
     def get(self, key: str, **arguments: Any) -> tuple[bytes, Any]:
         """The content of an object, and the store's answer about it."""
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError  # an extra of its own
 
         attempts = READ_ATTEMPTS
         while True:

@@ -25,7 +25,7 @@ from uuid import UUID
 import msgspec
 
 from cellfeed.bridge.typed.typed_column import TypedColumns
-from cellfeed.bridge.typed.typed_format import Unfit
+from cellfeed.bridge.typed.typed_format import Rejected
 from cellfeed.store.cells.body_codec import decode_body, is_erased
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import row_key_text
@@ -53,7 +53,7 @@ class _Noted(msgspec.Struct, frozen=True):
     at_us: int
 
 
-class UnfitCell(NamedTuple):
+class RejectedCell(NamedTuple):
     """A cell that is left out. ``at_us``: when it was found, microseconds since 1970."""
 
     column: str
@@ -72,26 +72,26 @@ class LeftOutOfTopic(NamedTuple):
     column: str
     cells: int
     or_more: bool
-    first: UnfitCell
+    first: RejectedCell
 
 
 class TriedAgain(NamedTuple):
     """``fits``: those that are shown now, and off the list; ``trimmed``: those that are gone from
     the log."""
 
-    fits: list[UnfitCell]
-    trimmed: list[UnfitCell]
-    still_unfit: list[UnfitCell]
+    fits: list[RejectedCell]
+    trimmed: list[RejectedCell]
+    still_rejected: list[RejectedCell]
 
 
 _decode: Final = msgspec.json.Decoder(dict[str, _Noted]).decode
 
 
-def note_unfit(state: StateTable, column: str, shard: int, unfit: Sequence[Unfit]) -> None:
+def note_rejected(state: StateTable, column: str, shard: int, rejected: Sequence[Rejected]) -> None:
     """Lists cells of one shard; those that are listed already stay as they are. Raises
     Unavailable."""
-    buckets: dict[int, list[Unfit]] = {}
-    for each in unfit:
+    buckets: dict[int, list[Rejected]] = {}
+    for each in rejected:
         buckets.setdefault(each[0].added_id // BUCKET_CELLS, []).append(each)
     for bucket, cells in buckets.items():
         _change(
@@ -104,13 +104,13 @@ def note_unfit(state: StateTable, column: str, shard: int, unfit: Sequence[Unfit
         for prefix in (PREFIX, DONE)
         for key in (entry.key for entry in state.list(prefix))
     }
-    for row_key in erased & {row_key_text(cell.row_key).decode() for cell, _ in unfit}:
+    for row_key in erased & {row_key_text(cell.row_key).decode() for cell, _ in rejected}:
         # it was erased after the gateway had read the body; the erasure looked before this list had
         # it
         forget_row(state, UUID(row_key))
 
 
-def unfit_cells(state: StateTable, column: str | None = None) -> Iterator[UnfitCell]:
+def rejected_cells(state: StateTable, column: str | None = None) -> Iterator[RejectedCell]:
     """Those that are listed, of one column or all, by column, shard and added_id."""
     for entry in state.list(_PREFIX if column is None else f"{_PREFIX}{quote(column, safe='')}/"):
         yield from _cells_of(entry)
@@ -120,7 +120,7 @@ def left_out(state: StateTable, column: str, shards: int) -> LeftOutOfTopic | No
     """The listed cells of a column in a datastore of so many shards; None when there is none. It
     reads ``COUNTED_ENTRIES`` entries and a shard more at most, however many there are."""
     entries, cells = 0, 0
-    first: UnfitCell | None = None
+    first: RejectedCell | None = None
     for shard in range(shards):
         found = state.list(f"{_PREFIX}{quote(column, safe='')}/{shard:05d}/")
         for entry in found:
@@ -146,7 +146,7 @@ def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) 
         done: set[str] = set()
         for cell in _cells_of(entry):
             if cell.added_id >= starts[cell.shard] and not _fits(engine, columns, cell):
-                tried.still_unfit.append(cell)
+                tried.still_rejected.append(cell)
                 continue
             (tried.fits if cell.added_id >= starts[cell.shard] else tried.trimmed).append(cell)
             done.add(str(cell.added_id))
@@ -164,7 +164,7 @@ def forget_row(state: StateTable, row_key: UUID) -> None:
             _change(state, entry.key, partial(_without, gone))
 
 
-def _fits(engine: Engine, columns: TypedColumns, cell: UnfitCell) -> bool:
+def _fits(engine: Engine, columns: TypedColumns, cell: RejectedCell) -> bool:
     typed = columns.named(cell.column)
     found: list[StoredCell] = engine.scan(cell.shard, cell.added_id, 1)
     # A cell that is missing or erased blocks nothing: nothing is left out for it.
@@ -174,7 +174,7 @@ def _fits(engine: Engine, columns: TypedColumns, cell: UnfitCell) -> bool:
     )
 
 
-def _with(cells: Sequence[Unfit], now_us: int, noted: Mapping[str, _Noted]) -> dict[str, _Noted]:
+def _with(cells: Sequence[Rejected], now_us: int, noted: Mapping[str, _Noted]) -> dict[str, _Noted]:
     new = {
         str(cell.added_id): _Noted(
             row_key_text(cell.row_key).decode(),
@@ -208,17 +208,17 @@ def _change(
             is not None
         ):
             return
-    raise Unavailable("the list of unfit cells could not be written: others are faster")
+    raise Unavailable("the list of rejected cells could not be written: others are faster")
 
 
-def _cells_of(entry: StateEntry) -> list[UnfitCell]:
+def _cells_of(entry: StateEntry) -> list[RejectedCell]:
     _, column, shard, _ = entry.key.split("/")
     found = sorted(
         ((int(added_id), noted) for added_id, noted in _decode(entry.value).items()),
         key=lambda each: each[0],
     )
     return [
-        UnfitCell(
+        RejectedCell(
             unquote(column),
             int(shard),
             added_id,

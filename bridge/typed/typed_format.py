@@ -26,7 +26,7 @@ from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.versions import Version
 from cellfeed.store.cells.cell import StoredCell
 
-Unfit = tuple[StoredCell, str]
+Rejected = tuple[StoredCell, str]
 """A cell whose body fits no version, and why."""
 
 _TYPED: Final = varint(0)
@@ -50,7 +50,7 @@ class TypedFormat:
         self,
         column: TypedColumn,
         schema_id_of: Callable[[Version], int] = lambda version: version.schema_id,
-        park: Callable[[int, Sequence[Unfit]], None] = lambda shard, unfit: None,
+        park: Callable[[int, Sequence[Rejected]], None] = lambda shard, rejected: None,
         layout: Layout = Layout(),  # noqa: B008 (it cannot change)
     ) -> None:
         self.column = column
@@ -90,7 +90,7 @@ class TypedFormat:
         heads = self._all_heads()
         parks, skip = self.unfit == "park", WIRE_HEAD.size
         values: list[bytes] = []
-        unfit: list[Unfit] = []
+        rejected: list[Rejected] = []
         for fields, cell, body_json, (version, data, mismatch) in zip(
             self._fields.encode_many(shard, cells, keys, [b""] * len(cells)),
             cells,
@@ -101,7 +101,7 @@ class TypedFormat:
             if not mismatch:
                 values.append(heads[version] + fields[skip:] + data)
             elif parks:
-                unfit.append((cell, mismatch))
+                rejected.append((cell, mismatch))
                 values.append(LeftOut(mismatch))
             else:
                 values.append(
@@ -109,8 +109,8 @@ class TypedFormat:
                         (heads[version], fields[skip:-1], _JSON, varint(len(body_json)), body_json)
                     )
                 )
-        if unfit:
-            self._park(shard, unfit)
+        if rejected:
+            self._park(shard, rejected)
         return values
 
     def is_as_json(

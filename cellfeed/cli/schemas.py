@@ -17,7 +17,7 @@ from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility
 from cellfeed.bridge.typed.mismatch import SchemaMismatch
-from cellfeed.bridge.typed.rejected_cells import TriedAgain, UnfitCell, try_again, unfit_cells
+from cellfeed.bridge.typed.rejected_cells import RejectedCell, TriedAgain, rejected_cells, try_again
 from cellfeed.bridge.typed.schema_files import load_schema
 from cellfeed.bridge.typed.typed_column import TypedColumns
 from cellfeed.bridge.typed.versions import (
@@ -116,7 +116,7 @@ def check(
             check_version(
                 column, read, stored, _rule(configuration.datastore.schemas, column, stored)
             )
-        tried, unfit, misfits = _try_cells(datastore, column, read, stored, cells)
+        tried, rejected, mismatches = _try_cells(datastore, column, read, stored, cells)
     standing = (
         f"is version {known.number}" if known else f"can be version {len(stored.versions) + 1}"
     )
@@ -126,18 +126,18 @@ def check(
                 "column": column,
                 "registered": known is not None,
                 "tried": tried,
-                "unfit": unfit,
-                "examples": misfits,
+                "unfit": rejected,
+                "examples": mismatches,
             }
         )
     else:
         console.print(
-            f"{schema} {standing} of column {column}; of {tried} cells {unfit} fit no version",
+            f"{schema} {standing} of column {column}; of {tried} cells {rejected} fit no version",
             highlight=False,
         )
-        for each in misfits:
+        for each in mismatches:
             console.print(each, highlight=False)
-    if unfit:
+    if rejected:
         raise typer.Exit(CellfeedError.exit_code)
 
 
@@ -166,7 +166,7 @@ def unfit(
     """
     with opened(run_dir, config) as (_, datastore, coordinator):
         if not retry:
-            found = list(unfit_cells(datastore.state, column))
+            found = list(rejected_cells(datastore.state, column))
             for cell in found if as_json else found[:_SHOWN_MAX]:
                 _tell(cell, as_json)
             if not as_json:
@@ -182,7 +182,7 @@ def unfit(
         fields = {
             "fit": len(done.fits),
             "trimmed": len(done.trimmed),
-            "still_unfit": len(done.still_unfit),
+            "still_unfit": len(done.still_rejected),
         }
         print_json(
             {
@@ -196,7 +196,7 @@ def unfit(
         return
     console.print(
         f"{len(done.fits)} fit a version now, {len(done.trimmed)} are trimmed,"
-        f" {len(done.still_unfit)} still fit none",
+        f" {len(done.still_rejected)} still fit none",
         highlight=False,
     )
     for group, shard, added_id in behind:
@@ -223,19 +223,19 @@ def _try_cells(
         BodyEncoder(each.root)
         for each in (*(body_schema(version.body) for version in stored.versions), schema)
     ]
-    tried = unfit = 0
-    misfits: list[str] = []
+    tried = rejected = 0
+    mismatches: list[str] = []
     for shard, cell in islice(_cells_of(datastore, column), cells):
         tried += 1
-        reason = _misfit(encoders, cell)
+        reason = _mismatch(encoders, cell)
         if reason is not None:
-            unfit += 1
-            if len(misfits) < _SHOWN_MAX:
-                misfits.append(f"{shard}/{cell.added_id}: {reason}")
-    return tried, unfit, misfits
+            rejected += 1
+            if len(mismatches) < _SHOWN_MAX:
+                mismatches.append(f"{shard}/{cell.added_id}: {reason}")
+    return tried, rejected, mismatches
 
 
-def _misfit(encoders: list[BodyEncoder], cell: StoredCell) -> str | None:
+def _mismatch(encoders: list[BodyEncoder], cell: StoredCell) -> str | None:
     body, reason = decoded(decode_body(cell.body)), ""
     for encoder in encoders:
         try:
@@ -305,7 +305,7 @@ def _read_on(
     return [(group, shard, added_id) for (group, shard), added_id in sorted(first.items())]
 
 
-def _shows(datastore: str, topic: str, cell: UnfitCell) -> bool:
+def _shows(datastore: str, topic: str, cell: RejectedCell) -> bool:
     """Whether the topic may have left the cell out. Topics of other columns have no such cell; the
     topic of all cells has it whether it fits or not. For a view it is unknown, so True."""
     return topic != datastore and (
@@ -314,7 +314,7 @@ def _shows(datastore: str, topic: str, cell: UnfitCell) -> bool:
     )
 
 
-def _tell(cell: UnfitCell, as_json: bool) -> None:
+def _tell(cell: RejectedCell, as_json: bool) -> None:
     if as_json:
         print_json(cell._asdict())
     else:

@@ -51,7 +51,7 @@ def verify(
     each is named. Ids have no gaps but those that a restore left out. `cellfeed check` looks at
     every file and every node instead, without comparing places.
     """
-    # Start-up: a place loads what reads it, Kafka's client or Parquet.
+    # Start-up: these places load Kafka's client and Parquet.
     from cellfeed.verify.topic_place import TopicPlace, check_reachable
     from cellfeed.verify.warehouse_place import WarehousePlace
 

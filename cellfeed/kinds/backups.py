@@ -17,7 +17,7 @@ def names(config: Config) -> list[str]:
 
 @process_kind("backups", 70, names)
 def run(process: Process) -> None:
-    # Start-up: a process loads what its own kind runs, not that of the others.
+    # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.background import beside
     from cellfeed.assembly.backup_source import backup_source
     from cellfeed.assembly.binlog_archivers import RecoveryReport, binlog_archivers

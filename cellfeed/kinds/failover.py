@@ -14,7 +14,7 @@ def names(config: Config) -> list[str]:
 
 @process_kind("failover", 80, names)
 def run(process: Process) -> None:
-    # Start-up: a process loads what its own kind runs, not that of the others.
+    # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.background import beside, moves_healed
     from cellfeed.assembly.clusters import cluster_servers
     from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor

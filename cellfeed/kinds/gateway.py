@@ -16,7 +16,7 @@ def names(config: Config) -> list[str]:
 
 @process_kind("gateway", 20, names)
 def run(process: Process) -> None:
-    # Start-up: a process loads what its own kind runs, not that of the others.
+    # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.column_schemas import register_schemas
     from cellfeed.assembly.datastore import opened
     from cellfeed.bridge.gateway.server import run_gateway

@@ -12,7 +12,7 @@ def names(config: Config) -> list[str]:
 
 @process_kind("index", 40, names)
 def run(process: Process) -> None:
-    # Start-up: a process loads what its own kind runs, not that of the others.
+    # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.datastore import opened
     from cellfeed.bridge.indexes.worker import IndexWorker
 

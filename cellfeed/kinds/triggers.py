@@ -37,7 +37,7 @@ def run_triggers(
 ) -> None:
     """Runs one trigger worker until ``stop`` is set, and drains it. ``ready`` is called when its
     program is loaded, its datastore is open, and its groups are no other trigger's."""
-    # Start-up: a process loads what its own kind runs, not that of the others.
+    # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.datastore import opened
     from cellfeed.bridge.triggers.program import load_program
     from cellfeed.bridge.triggers.worker import check_groups, run_trigger_worker

@@ -23,7 +23,7 @@ def names(config: Config) -> list[str]:
 
 @process_kind("warehouse", 60, names)
 def run(process: Process) -> None:
-    # Start-up: a process loads what its own kind runs, not that of the others.
+    # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.consumers.warehouse.loader import run_warehouse_loader
     from cellfeed.consumers.warehouse.loader_progress import FlushPolicy
 

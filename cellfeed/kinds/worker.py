@@ -15,7 +15,7 @@ def names(config: Config) -> list[str]:
 
 @process_kind("worker", 10, names)
 def run(process: Process) -> None:
-    # Start-up: a process loads what its own kind runs, not that of the others.
+    # Start-up: a process loads the modules of its own kind alone.
     from prometheus_client.registry import Collector
 
     from cellfeed.assembly.background import beside, erasures_ended, moves_healed

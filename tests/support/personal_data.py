@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
-from cellfeed.bridge.typed.rejected_cells import note_unfit
+from cellfeed.bridge.typed.rejected_cells import note_rejected
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from cellfeed.store.indexes.definition_file import parse_definition
@@ -104,7 +104,7 @@ def _skipped(datastore: Datastore, row: UUID, secret: str) -> None:
 def _left_out(datastore: Datastore, row: UUID, secret: str) -> None:
     _body(datastore, row, secret)
     [cell, *_] = datastore.engine.row_cells(row.bytes)
-    note_unfit(
+    note_rejected(
         datastore.state,
         "BASE",
         datastore.shard_of(row),

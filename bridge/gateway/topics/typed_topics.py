@@ -18,7 +18,7 @@ from cellfeed.bridge.events.registry import COMPATIBILITY, RegisteredSchema
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.topics.topics import Topics
 from cellfeed.bridge.typed.declaration import check_layout
-from cellfeed.bridge.typed.rejected_cells import note_unfit
+from cellfeed.bridge.typed.rejected_cells import note_rejected
 from cellfeed.bridge.typed.typed_column import TypedColumn, TypedColumns
 from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.bridge.typed.versions import id_in, schema_of_id
@@ -98,7 +98,7 @@ class TypedTopics:
             made = self._formats[column.column, layout] = TypedFormat(
                 column,
                 lambda version: id_in(self._state, column.column, version, layout),
-                partial(note_unfit, self._state, column.column),
+                partial(note_rejected, self._state, column.column),
                 layout,
             )
         return made

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.typed.rejected_cells import note_unfit
+from cellfeed.bridge.typed.rejected_cells import note_rejected
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.cli import schemas as verbs
@@ -162,7 +162,7 @@ def read_all(datastore: Datastore) -> None:
     cells = [cell for cell in datastore.engine.scan(0, 0, 10) if cell.column_name == "BASE"]
     typed = TypedFormat(
         TypedColumn(datastore.state, "BASE"),
-        park=lambda shard, unfit: note_unfit(datastore.state, "BASE", shard, unfit),
+        park=lambda shard, unfit: note_rejected(datastore.state, "BASE", shard, unfit),
     )
     typed.encode_many(
         0,

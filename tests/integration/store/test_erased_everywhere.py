@@ -12,7 +12,7 @@ import pytest
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.retry import RetryPolicy
-from cellfeed.bridge.typed.rejected_cells import note_unfit, unfit_cells
+from cellfeed.bridge.typed.rejected_cells import note_rejected, rejected_cells
 from cellfeed.store.cells.cell import ERASED_COLUMN, Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.scrub import scrub_files
@@ -188,10 +188,10 @@ def test_a_reason_that_a_gateway_notes_after_the_erasure_is_not_kept(tmp_path: P
     with filled(tmp_path) as datastore:
         [cell, *_] = datastore.engine.row_cells(ROW.bytes)
         datastore.erase_row(ROW)
-        note_unfit(
+        note_rejected(
             datastore.state,
             "BASE",
             datastore.shard_of(ROW),
             [(cell, f"secret is {FIRST!r}, not an integer")],
         )
-        assert list(unfit_cells(datastore.state)) == []
+        assert list(rejected_cells(datastore.state)) == []

@@ -30,7 +30,7 @@ from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.topics.topics import Topic
 from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
-from cellfeed.bridge.typed.rejected_cells import unfit_cells
+from cellfeed.bridge.typed.rejected_cells import rejected_cells
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.bridge.typed.versions import Settings, id_in, register, stored_columns
@@ -203,7 +203,7 @@ def test_a_body_that_does_not_fit_is_parked_where_it_has_no_place_whatever_is_se
     register(datastore.state, "BASE", schema(), Settings("envelope"))
     gateway.typed.look()
     assert not gateway.value(alone, cell_at(3, UNFIT), UNFIT)
-    assert [cell.added_id for cell in unfit_cells(datastore.state)] == [3]
+    assert [cell.added_id for cell in rejected_cells(datastore.state)] == [3]
     assert read_by_id(gateway.registry, gateway.value(both, cell_at(3, UNFIT), UNFIT))["body"] == (
         UNFIT.decode()
     )

@@ -81,8 +81,6 @@ def _empty(directory: RunDir) -> None:
 
 
 def _is_demos(directory: RunDir) -> bool:
-    from cellfeed.demo.run import DEMO_DATASTORE
-
     return (
         directory.config.exists() and load_config(directory.config).datastore.name == DEMO_DATASTORE
     )

@@ -43,7 +43,7 @@ from cellfeed.bridge.groups.control import (
     Control,
     Pause,
     group_prefix,
-    tell_workers,
+    notify_workers,
 )
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
@@ -129,7 +129,7 @@ def forget_export(
         with suppress(CellfeedError):
             membership.leave()
         keeper.close()
-        tell_workers(state, group)
+        notify_workers(state, group)
 
 
 def _write_pause(datastore: Datastore, coordinator: Coordinator, group: str, pause: Pause) -> None:

@@ -98,7 +98,7 @@ class Control:
             is None
         ):
             raise Refused(f"trigger {self.group!r} is {self.paused() or 'being resumed just now'}")
-        tell_workers(self._state, self.group)
+        notify_workers(self._state, self.group)
         return pause
 
     def resume(self, operator: Operator) -> Pause:
@@ -121,7 +121,7 @@ class Control:
             is None
         ):
             raise NotFound(f"trigger {self.group!r} is not paused")
-        tell_workers(self._state, self.group)
+        notify_workers(self._state, self.group)
         return msgspec.json.decode(found.value, type=Pause)
 
 
@@ -157,7 +157,7 @@ def poke_of(group: str) -> bytes:
     return poke_about(group_prefix(group))
 
 
-def tell_workers(state: StateTable, group: str) -> None:
+def notify_workers(state: StateTable, group: str) -> None:
     """Makes the workers of a group on this host look now. They would look by themselves within a
     second, or a fraction of a lease. A hint, as every poke."""
     poke_once(state, poke_of(group))

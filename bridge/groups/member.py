@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
-from cellfeed.bridge.groups.control import Control, Pause, poke_of, tell_workers
+from cellfeed.bridge.groups.control import Control, Pause, notify_workers, poke_of
 from cellfeed.bridge.groups.division import Division
 from cellfeed.bridge.groups.membership import Membership
-from cellfeed.bridge.groups.progress_records import Progress, ProgressTeller
+from cellfeed.bridge.groups.progress_records import Progress, ProgressReporter
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 
@@ -58,7 +58,7 @@ class GroupMember:
         self._division = Division(coordinator, self.membership, datastore.name)
         self._control = Control(datastore.state, group)
         self._poke = poke_of(group)
-        self._teller = ProgressTeller(datastore.state, group, name, column, function)
+        self._teller = ProgressReporter(datastore.state, group, name, column, function)
         self._pause: Pause | None = None
         self._control_at_s = 0.0
         self._look_at_s = 0.0
@@ -125,7 +125,7 @@ class GroupMember:
         if self._coordinator.lead(session):
             self._divide(partitions)
         elif not self._announced:
-            tell_workers(self._state, self.group)
+            notify_workers(self._state, self.group)
         self._announced = True
         assignment = self._coordinator.assignment(session.group)
         if self._share is None or self._share[0] is not assignment:
@@ -137,7 +137,7 @@ class GroupMember:
         members = self._coordinator.members(self.group)
         try:
             if self._division.divide(partitions, members):
-                tell_workers(self._state, self.group)
+                notify_workers(self._state, self.group)
         except StaleWriter as error:  # the lead was lost since: the new leader divides
             self._log.info("another worker leads %s now: %s", self.group, error)
         self._teller.forget_the_long_dead(members)
@@ -154,7 +154,7 @@ class GroupMember:
         if self._to_give_back:
             self._coordinator.release(self._to_give_back)
             self._to_give_back.clear()
-            tell_workers(self._state, self.group)
+            notify_workers(self._state, self.group)
 
     # --- reporting and leaving --------------------------------------------------------------------
 
@@ -185,5 +185,5 @@ class GroupMember:
             )
         with suppress(Unavailable):
             self._teller.leave()
-        tell_workers(self._state, self.group)
+        notify_workers(self._state, self.group)
         return True

@@ -156,7 +156,7 @@ class _Piece:
         self.places[shard] = ShardRecord(progress.location, int(progress.last_progress_s), number)
 
 
-class ProgressTeller:
+class ProgressReporter:
     """One worker's record in one group. Used by one thread."""
 
     def __init__(

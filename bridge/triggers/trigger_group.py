@@ -349,7 +349,7 @@ class TriggerGroup:
                 self._forget(shard)
             elif isinstance(error, Trimmed):
                 self._backoff.failed(shard)
-                self._tell_trimmed(shard, error)
+                self._report_trimmed(shard, error)
             elif isinstance(error, CellfeedError):
                 self._backoff.failed(shard)
                 self._runs[shard].progress.because = f"waiting: {error}"
@@ -357,7 +357,7 @@ class TriggerGroup:
             else:
                 raise error
 
-    def _tell_trimmed(self, shard: int, error: Trimmed) -> None:
+    def _report_trimmed(self, shard: int, error: Trimmed) -> None:
         """Cells were trimmed that the group had not come to. Only somebody who knows the group's
         purpose can decide where it continues: nothing is skipped by itself."""
         because = (

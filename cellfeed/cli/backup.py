@@ -123,7 +123,7 @@ def create_backup(
             cells_per_s=cells_per_s,
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    _tell(made, as_json, f"{made.place}: {_described(made)}")
+    _report(made, as_json, f"{made.place}: {_described(made)}")
 
 
 @app.command("list")
@@ -187,7 +187,7 @@ def _described(backup: Backup) -> str:
     )
 
 
-def _tell(backup: Backup, as_json: bool, text: str) -> None:
+def _report(backup: Backup, as_json: bool, text: str) -> None:
     if as_json:
         print_json(_as_json(backup))
     else:

@@ -92,7 +92,7 @@ def train_column(
         f"{trained.dictionary.name} is in use for column {column}: a body of"
         f" {trained.bytes_before:.0f} bytes becomes {trained.bytes_after:.0f}"
     )
-    _tell(as_json, fields, text)
+    _report(as_json, fields, text)
 
 
 @app.command("list")
@@ -194,7 +194,7 @@ def export(
             target.writelines(lines)
     except OSError as error:
         raise InvalidRequest(f"{file}: {error.strerror}") from None
-    _tell(
+    _report(
         as_json,
         {"file": str(file), "dictionaries": len(lines)},
         f"{file}: {len(lines)} dictionaries",
@@ -232,13 +232,13 @@ def recover(
     with _places(config, run_dir) as places:
         done = recover_lost(places, exported, from_cluster)
     for each in done:
-        _tell(
+        _report(
             as_json,
             asdict(each),
             f"{each.place}: {each.name} of column {each.column_name} is back, from {each.source}",
         )
     if not done:
-        _tell(as_json, {"recovered": 0}, "nothing is lost")
+        _report(as_json, {"recovered": 0}, "nothing is lost")
 
 
 @app.command("retire")
@@ -279,7 +279,7 @@ def retire(
         if done.replacement
         else "are stored without a dictionary"
     )
-    _tell(
+    _report(
         as_json,
         asdict(done),
         f"{name} of column {done.column_name} is gone; {done.rewritten} bodies {stored}",
@@ -385,7 +385,7 @@ def _bad(fields: dict[str, Any]) -> str:
     return ", ".join(f"{node}: {condition}" for node, condition in fields["not_whole_on"].items())
 
 
-def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:
+def _report(as_json: bool, value: dict[str, Any], text: str) -> None:
     if as_json:
         print_json(value)
     else:

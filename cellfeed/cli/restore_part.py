@@ -51,7 +51,7 @@ def put_part(
         )
     if part.row_key is not None and not report.cells and not report.not_reached:
         raise NotFound(f"backup {chain[-1].name} has no cell of row {_shown(part)}")
-    _tell(chain[-1], part, report, dry_run, as_json)
+    _report(chain[-1], part, report, dry_run, as_json)
     if not report.complete:
         raise typer.Exit(1)
 
@@ -69,7 +69,7 @@ def _shown(part: Part) -> str | None:
     return None if part.row_key is None else str(UUID(bytes=part.row_key))
 
 
-def _tell(backup: Backup, part: Part, report: Report, dry_run: bool, as_json: bool) -> None:
+def _report(backup: Backup, part: Part, report: Report, dry_run: bool, as_json: bool) -> None:
     counts = report.counts()
     if as_json:
         problems = [

@@ -168,7 +168,7 @@ def unfit(
         if not retry:
             found = list(rejected_cells(datastore.state, column))
             for cell in found if as_json else found[:_SHOWN_MAX]:
-                _tell(cell, as_json)
+                _report(cell, as_json)
             if not as_json:
                 console.print(
                     f"{len(found)} cells fit no version" if found else "no cell is left out",
@@ -314,7 +314,7 @@ def _shows(datastore: str, topic: str, cell: RejectedCell) -> bool:
     )
 
 
-def _tell(cell: RejectedCell, as_json: bool) -> None:
+def _report(cell: RejectedCell, as_json: bool) -> None:
     if as_json:
         print_json(cell._asdict())
     else:

@@ -101,7 +101,7 @@ class FailingMaster:
                 return self._minion.put(cells)
             kept = [cell for cell in cells if cell.triple not in doomed]
             results = iter(self._minion.put(kept) if kept else ())
-            self._hold(doomed)
+            self._keep_on_master(doomed)
             self._to_lose -= len(doomed)
             answers = [
                 self._unknown(cell) if cell.triple in doomed else next(results) for cell in cells
@@ -141,7 +141,7 @@ class FailingMaster:
         ]
         return new[-self._to_lose :]
 
-    def _hold(self, doomed: Sequence[Triple]) -> None:
+    def _keep_on_master(self, doomed: Sequence[Triple]) -> None:
         heads = self._heads()
         for triple in doomed:
             shard = shard_of(triple.row_key, self.shards)

@@ -271,7 +271,7 @@ def _restore_batch(
     erased = rows.among({cell.row_key for cell, _ in cells})
     wanted = list[NewCell]()
     for cell, body_json in cells:
-        if cell.column_name == ERASED_COLUMN or _tells_of_a_restore(cell, body_json):
+        if cell.column_name == ERASED_COLUMN or _reports_a_restore(cell, body_json):
             report.log_own += 1
         elif cell.row_key in erased or is_erased(cell.body):
             report.erased += 1
@@ -345,7 +345,7 @@ def _read(engine: Engine, triples: Sequence[Triple]) -> list[LocatedCell | None]
     return found
 
 
-def _tells_of_a_restore(cell: StoredCell, body_json: bytes) -> bool:
+def _reports_a_restore(cell: StoredCell, body_json: bytes) -> bool:
     """Whether a restore wrote the cell: anybody may put a column of that name."""
     if cell.column_name != RESTORED_COLUMN or is_erased(cell.body):
         return False

@@ -32,7 +32,7 @@ from urllib.parse import quote
 import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
-from cellfeed.bridge.groups.control import OPERATOR, Pause, group_prefix, tell_workers
+from cellfeed.bridge.groups.control import OPERATOR, Pause, group_prefix, notify_workers
 from cellfeed.bridge.groups.definition import (
     belongs_to_cellfeed,
     definition_key,
@@ -221,7 +221,7 @@ def rename(
         with suppress(CellfeedError):
             membership.leave()
         keeper.close()
-        tell_workers(state, new)
+        notify_workers(state, new)
 
 
 def renamed(state: StateTable, old: str) -> Renamed | None:

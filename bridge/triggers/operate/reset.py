@@ -37,7 +37,7 @@ from typing import Final
 import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator
-from cellfeed.bridge.groups.control import OPERATOR, Control, Pause, tell_workers
+from cellfeed.bridge.groups.control import OPERATOR, Control, Pause, notify_workers
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
@@ -129,7 +129,7 @@ class Reset:
                 f"trigger {self._group!r} is reset by somebody else just now: look at its history,"
                 " and try again"
             )
-        tell_workers(state, self._group)
+        notify_workers(state, self._group)
 
     def _claim(
         self, membership: Membership, shards: Sequence[int], claims: dict[int, Claim], wait_s: float
@@ -237,4 +237,4 @@ class Reset:
             self._coordinator.release(list(claims.values()))
         with suppress(CellfeedError):
             membership.leave()
-        tell_workers(state, self._group)
+        notify_workers(state, self._group)

@@ -84,7 +84,7 @@ def coordination(datastore: Datastore) -> Coordination:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The groups whose workers were told to look."""
     groups: list[str] = []
-    monkeypatch.setattr(module, "tell_workers", lambda _state, group: groups.append(group))
+    monkeypatch.setattr(module, "notify_workers", lambda _state, group: groups.append(group))
     return groups
 
 

@@ -184,7 +184,7 @@ def test_pausing_and_resuming_tell_the_workers(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "cellfeed.bridge.groups.control.tell_workers", lambda _state, group: told.append(group)
+        "cellfeed.bridge.groups.control.notify_workers", lambda _state, group: told.append(group)
     )
     control = Control(datastore.state, GROUP)
     control.pause(BY)

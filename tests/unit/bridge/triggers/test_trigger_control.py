@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.groups.control import OPERATOR, Control, Pause, forget, poke_of, tell_workers
+from cellfeed.bridge.groups.control import OPERATOR, Control, Pause, forget, notify_workers, poke_of
 from cellfeed.bridge.groups.history import (
     REASON_CHARACTERS_MAX,
     Deed,
@@ -168,7 +168,7 @@ def test_a_poke_tells_of_which_group_something_was_asked_and_a_commit_tells_noth
         poke_once(datastore.state)
         assert listener.wait(30)
         assert listener.pokes == set()
-        tell_workers(datastore.state, GROUP)
+        notify_workers(datastore.state, GROUP)
         assert listener.wait(30)
         assert listener.pokes == {poke_of(GROUP)} != {poke_of("another")}
     finally:

@@ -19,7 +19,7 @@ from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import (
     RECORD_SHARDS,
     Progress,
-    ProgressTeller,
+    ProgressReporter,
     worker_record,
     worker_records,
 )
@@ -158,7 +158,7 @@ def test_a_shard_that_no_worker_has_says_so_and_since_when(
     TakeOver(
         recorder.trigger, datastore, coordinator, ParkedCells(datastore.state), membership
     ).take(membership.session, range(3))
-    teller = ProgressTeller(datastore.state, GROUP, "dead", "BASE", "record")
+    teller = ProgressReporter(datastore.state, GROUP, "dead", "BASE", "record")
     teller.tell(None, {0: Progress(location=3, because="came to 2")})
     wait_until(lambda: coordinator.members(GROUP) == [], "its lease runs out")
     lag = read(datastore, coordinator)
@@ -297,7 +297,7 @@ def test_a_live_worker_that_says_nothing_is_a_reason(
         Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
     ).take(membership.session, range(4))
     assert reasons(read(datastore, coordinator)) == {"mute has it and has not reported it yet"}
-    ProgressTeller(datastore.state, GROUP, "mute", "BASE", "record").tell(
+    ProgressReporter(datastore.state, GROUP, "mute", "BASE", "record").tell(
         None, {shard: Progress(3, because="came to 2") for shard in range(4)}
     )
     assert reasons(read(datastore, coordinator)) == {"came to 2"}
@@ -329,7 +329,7 @@ def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(
 ) -> None:
     now_s = 1000.0
     monkeypatch.setattr("cellfeed.bridge.groups.progress_records.time.monotonic", lambda: now_s)
-    teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")
+    teller = ProgressReporter(datastore.state, GROUP, "w", "BASE", "record")
     key = f"triggers/{GROUP}/workers/w"
 
     def version() -> int:
@@ -382,7 +382,7 @@ def test_of_thousands_of_shards_with_a_reason_each_the_records_fit_and_are_read_
         for shard in range(2 * RECORD_SHARDS + 10)
     }
     shards[5] = Progress(7, because="came to 6")
-    first = ProgressTeller(datastore.state, GROUP, "w/1", "BASE", "record")
+    first = ProgressReporter(datastore.state, GROUP, "w/1", "BASE", "record")
     first.tell(None, shards, "the assignment cannot be read")
     assert len(group_entries(datastore)) == 4, "three records and what the trigger is"
     [(member, record)] = worker_records(group_entries(datastore)).items()
@@ -395,7 +395,7 @@ def test_of_thousands_of_shards_with_a_reason_each_the_records_fit_and_are_read_
     assert record.reason(RECORD_SHARDS - 1) == (
         "one of more than 500 different reasons: the worker's log has it"
     )
-    again = ProgressTeller(datastore.state, GROUP, "w/1", "BASE", "record")
+    again = ProgressReporter(datastore.state, GROUP, "w/1", "BASE", "record")
     again.tell(None, {3: Progress(1)})
     [record] = worker_records(group_entries(datastore)).values()
     assert record.shards.keys() == {3}, "nothing is left of the process before"
@@ -431,7 +431,7 @@ def test_a_look_takes_the_same_few_reads_for_any_number_of_shards(
         runs = TakeOver(
             Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
         ).take(membership.session, range(shards))
-        teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")
+        teller = ProgressReporter(datastore.state, GROUP, "w", "BASE", "record")
         teller.tell(None, {shard: run.progress for shard, run in runs.items()})
         entry = datastore.state.get(f"triggers/{GROUP}/workers/w")
         assert entry is not None

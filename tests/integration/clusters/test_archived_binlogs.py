@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -20,7 +19,6 @@ from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.clusters.operating.promote import promote
-from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import DataDamaged, ProtectData
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
@@ -36,21 +34,10 @@ from tests.support.archived_binlogs import (
     target,
 )
 from tests.support.cli_commands import done, refused
-from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
+from tests.support.mariadb_cluster import DATASTORE, TestCluster, cells_of_shard
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> BackupFolder:
-    return BackupFolder(tmp_path / "backups")
-
-
-@pytest.fixture
-def store(cluster: TestCluster) -> Iterator[Datastore]:
-    with Datastore(ClusteredEngine(DATASTORE, SHARDS, {"c1": cluster.openers()})) as opened:
-        yield opened
 
 
 def test_acknowledged_cells_that_no_increment_holds_survive_the_loss_of_the_whole_cluster(

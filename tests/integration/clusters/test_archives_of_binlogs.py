@@ -4,7 +4,6 @@ restores."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -51,17 +50,6 @@ pytestmark = [
 ]
 
 SHARD = move_steps.SHARD
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> BackupFolder:
-    return BackupFolder(tmp_path / "backups")
-
-
-@pytest.fixture
-def store(cluster: TestCluster) -> Iterator[Datastore]:
-    with Datastore(ClusteredEngine(DATASTORE, SHARDS, {"c1": cluster.openers()})) as opened:
-        yield opened
 
 
 def test_cells_of_a_shard_that_moved_there_and_back_under_writes_come_back(

@@ -14,11 +14,12 @@ import pytest
 
 from cellfeed.bridge.coordination.contract import Session
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.era import ERA_KEY
 from cellfeed.bridge.coordination.zookeeper.paths import birth_of
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.engines.sqlite.state import SqliteState
-from cellfeed.store.errors import StaleWriter
+from cellfeed.store.errors import StaleWriter, Unavailable
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 
 TTL_S = 60.0
@@ -105,6 +106,29 @@ def test_a_lead_that_changes_hands_between_the_look_and_the_commit_assigns_nothi
     with pytest.raises(StaleWriter):
         paused.assign(session, {0: "a"})
     assert other.assignment("g") == {0: "b"}
+
+
+def test_a_process_that_another_era_was_declared_beside_claims_nothing_by_the_old_one(
+    coordinators: tuple[ZooKeeperCoordinator, ZooKeeperCoordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry of the era changes between the comparison and the mark of the claim."""
+    process, other = coordinators
+    session = process.join("g", "a", TTL_S)
+    state = process._history._state
+    entry = state.get(ERA_KEY)
+    assert entry is not None
+    announce = process._history._witness.announce
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.undo()
+        state.commit({ERA_KEY: entry.value})
+        announce(*arguments)
+
+    monkeypatch.setattr(process._history._witness, "announce", overtaken)
+    with pytest.raises(Unavailable, match="history changed meanwhile"):
+        process.claim(session, "trips", [0])
+    assert other.owners("g", "trips") == {}
+    assert set(process.claim(session, "trips", [0])) == {0}, "compared again, it is well"
 
 
 class Interrupted(SqliteState):

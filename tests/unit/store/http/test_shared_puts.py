@@ -340,11 +340,15 @@ def test_a_cancelled_caller_takes_nothing_from_the_others(
             client._client.put_cell(ROW, "BASE", 60, {}), client._loop
         )
         assert held.first.wait(10)
-        behind = callers.submit(client.put_cell, ROW, "BASE", 61, {})
+        behind = asyncio.run_coroutine_threadsafe(
+            client._client.put_cell(ROW, "BASE", 61, {}), client._loop
+        )
         wait_until(lambda: waiting(client) == 1, "one waits behind it")
         first.cancel()
-        assert behind.result(10).added_id == 61
-        held.released.set()
+        try:
+            assert behind.result(10).added_id == 61
+        finally:
+            held.released.set()
 
 
 # --- the queue by itself --------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from cellfeed.store.cells.sharding import shard_of
 
 def row_of_shard(shard: int, shards: int, number: int = 0) -> UUID:
     """The row key of this number among those of the shard."""
+    assert 0 <= shard < shards, "no row is of a shard that there is not"
     rows = (UUID(int=each) for each in count() if shard_of(UUID(int=each).bytes, shards) == shard)
     return next(islice(rows, number, None))
 

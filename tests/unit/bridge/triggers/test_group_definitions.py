@@ -38,10 +38,32 @@ from cellfeed.store.failpoints import (
     watch_failpoint,
 )
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from tests.support.trigger_workers import LEASE_S, open_coordination
+from tests.support.trigger_workers import COORDINATIONS, LEASE_S, open_coordination
 
 GROUP = "rides"
 BY = Operator("somebody@here", "the column has another name now")
+
+
+@pytest.fixture
+def datastore(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tree() -> ZooKeeperTree:
+    return ZooKeeperTree()
+
+
+@pytest.fixture(params=COORDINATIONS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def coordinator(kind: str, datastore: Datastore, tree: ZooKeeperTree) -> Iterator[Coordinator]:
+    with closing(open_coordination(kind, datastore, tree)) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ or in a new session; what operators ask once a second; and what it gives back.""
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -73,6 +75,12 @@ class Clock:
 
     def time_ns(self) -> int:
         return self.wall_s * 10**9
+
+
+@pytest.fixture
+def datastore(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -45,6 +46,12 @@ from tests.support.trigger_workers import (
 from tests.support.waiting import wait_until
 
 BY = Operator("somebody@here", "a look at the fares")
+
+
+@pytest.fixture
+def datastore(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
+        yield opened
 
 
 @pytest.fixture(params=COORDINATIONS)

@@ -4,7 +4,9 @@ can say."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -27,6 +29,12 @@ from tests.support.trigger_workers import (
     working,
 )
 from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def datastore(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
+        yield opened
 
 
 def scrape(metrics: TriggerMetrics) -> dict[str, float]:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,28 @@ from tests.support.trigger_workers import (
 from tests.support.waiting import wait_until
 
 BY = Operator("somebody@here", "a bug in the fares")
+
+
+@pytest.fixture
+def datastore(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tree() -> ZooKeeperTree:
+    return ZooKeeperTree()
+
+
+@pytest.fixture(params=COORDINATIONS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def coordinator(kind: str, datastore: Datastore, tree: ZooKeeperTree) -> Iterator[Coordinator]:
+    with closing(open_coordination(kind, datastore, tree)) as opened:
+        yield opened
 
 
 @pytest.fixture

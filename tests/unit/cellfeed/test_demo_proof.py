@@ -155,7 +155,7 @@ def test_the_command_exits_with_the_verdict_of_its_proof(
     for name, stand_in in (
         ("cellfeed.cli.demo.end_at_signals", list),
         ("cellfeed.cli.demo.start_all", lambda *_: None),
-        ("cellfeed.demo.run.run_demo", lambda *_: lines),
+        ("cellfeed.cli.demo.run_demo", lambda *_: lines),
         ("cellfeed.cli.demo._what_next", lambda *_, **__: None),
         ("cellfeed.cli.demo.stop_all", lambda *_: ended.append("all")),
     ):

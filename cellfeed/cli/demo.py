@@ -5,18 +5,22 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from cellfeed.cli.output import console, progress_bar
 from cellfeed.demo.run import DEMO_DATASTORE, demo_config, run_demo
 from cellfeed.instance.addresses import gateway_address, worker_urls
-from cellfeed.instance.config_file import check_config, load_config
+from cellfeed.instance.config_file import check_config
 from cellfeed.instance.supervisor import start_all, stop_all
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import end_at_signals
 from cellfeed.store.errors import InvalidRequest
+
+_MARKER: Final = "made-by-demo"
+"""The file by which the demo knows a directory as its own; a name in the configuration proves
+nothing. It is there before everything else."""
 
 
 def demo(
@@ -71,19 +75,18 @@ def _empty(directory: RunDir) -> None:
             f" {directory.path}"
         )
     if directory.path.exists():
-        if any(directory.path.iterdir()) and not _is_demos(directory):
+        if any(directory.path.iterdir()) and not (directory.path / _MARKER).is_file():
             raise InvalidRequest(
                 f"{directory.path} is not empty and is not a run directory of the demo: the demo"
                 " does not empty it"
             )
-        shutil.rmtree(directory.path)
+        for path in directory.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _MARKER:  # a killed demo's directory is still the demo's
+                path.unlink()
     directory.make()
-
-
-def _is_demos(directory: RunDir) -> bool:
-    return (
-        directory.config.exists() and load_config(directory.config).datastore.name == DEMO_DATASTORE
-    )
+    (directory.path / _MARKER).touch()
 
 
 def _what_next(directory: RunDir, *, running: bool) -> None:

@@ -18,7 +18,6 @@ from cellfeed.store.cells.cell import Cell
 from cellfeed.store.engines.contract.values import Head, Replica
 from cellfeed.store.indexes.request import WAIT_S, IndexPage, IndexRow
 from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
-from cellfeed.store.waiting import TIMEOUT_S, MissingPlace, Place, PlaceRange
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
@@ -279,32 +278,6 @@ class IndexQueryMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     read_from: ReadFromField = Replica.MASTER
     wait_for: list[tuple[int, int]] = []
     wait_s: float = WAIT_S
-
-
-class WaitMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A request to wait: for the places of ``token``, at one of ``trigger``, ``index``, ``group``
-    (a Kafka consumer group of the gateways) and ``export``, by its name. ``timeout_s``: how long;
-    the worker answers after its own longest wait, so ask again until your time is over."""
-
-    token: str
-    trigger: str | None = None
-    index: str | None = None
-    group: str | None = None
-    export: str | None = None
-    timeout_s: float = TIMEOUT_S
-
-
-class WaitedMessage(msgspec.Struct, kw_only=True):
-    """``passed``: whether the outlet has passed every place. Then ``parked`` are the cells that it
-    has set aside, and ``skipped`` the places that it never handles; it has handled the others.
-    Otherwise ``missing`` says how far it is, and ``because`` why that is not known."""
-
-    outlet: str
-    passed: bool
-    parked: list[Place] = []
-    skipped: list[PlaceRange] = []
-    missing: list[MissingPlace] = []
-    because: str = ""
 
 
 class IndexRowMessage(msgspec.Struct):

@@ -13,7 +13,7 @@ from cellfeed.store.errors import WrongAnswer
 from cellfeed.store.http.calls.fields import decoded
 from cellfeed.store.http.calls.requests import Requests
 from cellfeed.store.http.calls.steps import Steps
-from cellfeed.store.http.messages import WaitedMessage
+from cellfeed.store.http.wait_messages import WaitedMessage
 from cellfeed.store.waiting import (
     LONG_POLL_S_MAX,
     TIMEOUT_S,

@@ -35,11 +35,11 @@ from cellfeed.store.http.messages import (
     PutResultsMessage,
     PutsMessage,
     ScanShardsMessage,
-    WaitMessage,
 )
 from cellfeed.store.http.server.health import HealthMessage
 from cellfeed.store.http.server.reads import READ_ROUTES
 from cellfeed.store.http.server.wait import wait
+from cellfeed.store.http.wait_messages import WaitMessage
 
 _REF: Final = "#/components/schemas/{name}"
 _DESCRIPTION: Final = (

@@ -10,9 +10,9 @@ from litestar import Request, post
 
 from cellfeed.store.cells.token import Token
 from cellfeed.store.errors import StorageUnavailable
-from cellfeed.store.http.messages import WaitedMessage, WaitMessage
 from cellfeed.store.http.server.read_pool import ReadPool
 from cellfeed.store.http.server.reads import Name, ReadState, known_datastore, message_of
+from cellfeed.store.http.wait_messages import WaitedMessage, WaitMessage
 from cellfeed.store.waiting import (
     KINDS,
     LONG_POLL_S_MAX,

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from cellfeed.cli.output import progress_bar
-from cellfeed.demo.run import run_demo
+from cellfeed.demo.run import DEMO_DATASTORE, run_demo
 from cellfeed.loading.taxi import expected_figures, shipped_csv
 from cellfeed.run_dir import RunDir
 from cellfeed.store.datastore import Datastore
@@ -213,14 +213,16 @@ def test_a_directory_that_is_somebody_elses_is_not_emptied(tmp_path: Path) -> No
     assert precious.read_text() == "years of work"
 
 
-def test_the_run_directory_of_another_instance_is_not_emptied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["trips", DEMO_DATASTORE])
+def test_the_run_directory_of_another_instance_is_not_emptied(tmp_path: Path, name: str) -> None:
+    """Also where its datastore has the name of the demo's."""
     place = tmp_path / "demo-run"
-    with Datastore.open_embedded(place / "store", "trips", 1) as store:
+    with Datastore.open_embedded(place / "store", name, 1) as store:
         store.put_new_cells(rides(0, 3))
-    (place / "config.yaml").write_text("datastore: {name: trips, shards: 1}\n")
+    (place / "config.yaml").write_text(f"datastore: {{name: {name}, shards: 1}}\n")
     code, said = finish(start_demo(tmp_path))
     assert (code, "is not a run directory of the demo" in said) == (2, True), said
-    with Datastore.open_embedded(place / "store", "trips", 1) as store:
+    with Datastore.open_embedded(place / "store", name, 1) as store:
         assert store.heads()[0].next_added_id == 3
 
 

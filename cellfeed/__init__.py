@@ -12,8 +12,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from cellfeed.extras import missing_extra
-
 if TYPE_CHECKING:
     from cellfeed.bridge.triggers.program import trigger
     from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
@@ -69,6 +67,8 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
+            from cellfeed.extras import missing_extra  # start-up: most programs miss no extra
+
             if (sentence := missing_extra(error)) is None:
                 raise
             raise ImportError(f"cellfeed.{name}: {sentence}", name=error.name) from error

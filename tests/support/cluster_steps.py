@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from uuid import UUID, uuid5
 
 import pymysql
@@ -15,6 +15,9 @@ from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.shown_heads import Watermark
+from cellfeed.store.engines.mysql import replication
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import StorageUnavailable, Unavailable
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 
@@ -77,6 +80,23 @@ def put_until_stored(engine: ClusteredEngine, wanted: list[NewCell]) -> None:
 def without_replication(cluster: TestCluster, *minions: str) -> None:
     for name in minions:
         cluster.servers[name].sql("STOP SLAVE IO_THREAD")
+
+
+@contextmanager
+def applying_nothing(cluster: TestCluster, minion: str) -> Iterator[None]:
+    """The minion receives and acknowledges what its master sends, and can apply no cell: a reader
+    holds the rows of its counters, and no promotion ends that reader's connection."""
+    server = MySqlServer(cluster.servers[minion].url)
+    with closing(server), server.connection() as reader:
+        spared = (server.address, int(reader.thread_id()))  # type: ignore[no-untyped-call]
+        replication._LOCKING.add(spared)
+        try:
+            query(reader, "BEGIN")
+            query(reader, f"SELECT * FROM {DATASTORE}_meta.shard_counter FOR UPDATE")
+            yield
+            query(reader, "ROLLBACK")
+        finally:
+            replication._LOCKING.discard(spared)
 
 
 def renew_a_lease(cluster: TestCluster, node: str) -> None:

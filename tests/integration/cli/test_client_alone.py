@@ -154,7 +154,8 @@ def test_an_instance_runs_with_the_server_extra_alone(with_server: Path, tmp_pat
 
 def test_commands_that_need_no_other_extra_load_none(with_server: Path, tmp_path: Path) -> None:
     of_exports = {"export_control", "offsets_translate"}
-    names = sorted({path.stem for path in Path(cli.__file__).parent.glob("*.py")} - of_exports)
+    modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py")}
+    names = sorted(modules - of_exports - {"demo"})
     assert "restore" in names
     program = "\n".join(f"import cellfeed.cli.{name}" for name in names)
     done = _run(with_server / "bin" / "python", "-c", program, cwd=tmp_path)
@@ -177,3 +178,12 @@ def test_an_instance_that_needs_another_extra_names_it(
     assert up.returncode != 0
     assert f"pip install 'cellfeed[{extra}]'" in up.stderr, up.stdout + up.stderr
     assert "Traceback" not in up.stderr
+
+
+def test_a_demo_without_the_extras_that_it_shows_makes_nothing(
+    with_server: Path, tmp_path: Path
+) -> None:
+    demo = _run(with_server / "bin" / "cellfeed", "demo", cwd=tmp_path)
+    assert demo.returncode != 0
+    assert "pip install 'cellfeed[export]'" in demo.stderr, demo.stdout + demo.stderr
+    assert list(tmp_path.iterdir()) == []

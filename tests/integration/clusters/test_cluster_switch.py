@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,7 @@ from cellfeed.store.errors import CellfeedError, ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.support.cli_instance import cellfeed
 from tests.support.cluster_steps import (
+    applying_nothing,
     cells,
     eventually,
     open_engine,
@@ -78,25 +79,28 @@ def test_a_planned_switch_waits_until_the_minions_have_what_the_healthy_master_h
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         eventually(lambda: shown(engine) == 3, "replicated")
-        # Behind by a second, as minions are that have much to apply: the promotion comes at once.
-        for name in "bc":
-            made.servers[name].sql("STOP SLAVE", "CHANGE MASTER TO MASTER_DELAY = 1", "START SLAVE")
-        if not made.admin.semi_sync:
-            without_replication(made, "b", "c")
-        put_until_stored(engine, cells(range(3, 8)))
-        assert shown(engine) == 3, "no minion has the rest yet"
-        later = threading.Timer(
-            0.5, lambda: [made.servers[name].sql("START SLAVE") for name in "bc"]
-        )
-        later.start()
-        done = promote(made.admin)
-        later.join()
+        with ExitStack() as behind:
+            # Behind, as minions are that have much to apply.
+            for name in "bc":
+                behind.enter_context(applying_nothing(made, name))
+            if not made.admin.semi_sync:
+                without_replication(made, "b", "c")
+            put_until_stored(engine, cells(range(3, 8)))
+            assert shown(engine) == 3, "no minion has the rest yet"
+
+            def catch_up() -> None:
+                behind.close()
+                for name in "bc":
+                    made.servers[name].sql("START SLAVE")
+
+            later = threading.Timer(0.5, catch_up)
+            later.start()
+            done = promote(made.admin)
+            later.join()
         assert (done.fenced, done.master) == (True, "b")
         assert made.servers["b"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter") == [
             (8,)
         ]
-        for name in "c":
-            made.servers[name].sql("STOP SLAVE", "CHANGE MASTER TO MASTER_DELAY = 0", "START SLAVE")
         follow_again(made.admin, "a")
         put_until_stored(engine, cells(range(8, 10)))
         assert all(engine.get([cell.triple for cell in cells(range(10))]))

@@ -16,15 +16,13 @@ from cellfeed.store.engines.contract.values import (
 )
 from cellfeed.store.engines.mysql.cells import FOUND_KEY, found_by_key, stored_cell
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.put_lookups import sql_triple
+from cellfeed.store.engines.mysql.put_lookups import ENTRY_TRIPLE, entry_is_of
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.limits import READ_KEYS_MAX
 
 _LARGE_BODY_BYTES: Final = 4 << 10
 """Stored bodies up to which a read of many keys fetches all at once: 20 MB with ``READ_KEYS_MAX``
 of them. Larger ones are fetched one by one."""
-
-_TRIPLE: Final = "entry.row_key, entry.column_name, entry.ref_key"
 
 _COLUMNS_STEP: Final = 16
 """Columns of a row that are fetched at once: as many bodies at their limit as an answer holds. Rows
@@ -48,13 +46,13 @@ class MySqlKeyReads:
                 # Large bodies stay where they are until their turn has come.
                 columns = (
                     f"{FOUND_KEY}, IF(LENGTH(cell.body) > {_LARGE_BODY_BYTES}, NULL, cell.body),"
-                    f" cell.crc, {_TRIPLE}, LENGTH(cell.body)"
+                    f" cell.crc, {ENTRY_TRIPLE}, LENGTH(cell.body)"
                 )
                 for row in self._rows(
                     connection,
                     shard,
                     columns,
-                    f"({_TRIPLE}) IN ({','.join(map(sql_triple, wanted))})",
+                    entry_is_of(wanted),
                 ):
                     found[Triple(row[7], row[8].decode(), int(row[9]))] = (
                         None
@@ -66,11 +64,7 @@ class MySqlKeyReads:
             for triple in triples:
                 if triple in found and found[triple] is None:
                     shard = shard_of(triple.row_key, self._shards)
-                    cells = self._select(
-                        connection,
-                        shard,
-                        f"({_TRIPLE}) IN ({sql_triple(triple)})",
-                    )
+                    cells = self._select(connection, shard, entry_is_of([triple]))
                     found[triple] = (
                         LocatedCell(shard, cells[0]) if cells else None
                     )  # it was trimmed meanwhile

@@ -21,6 +21,9 @@ from cellfeed.store.errors import DataDamaged
 _LOOK_UP_MAX: Final = 500
 """Triples per look-up statement: keeps the optimiser on the unique key."""
 
+ENTRY_TRIPLE: Final = "entry.row_key, entry.column_name, entry.ref_key"
+"""The triple of an entry of :func:`found_by_key`."""
+
 
 def erased_rows(
     connection: Connection[Any],
@@ -68,13 +71,10 @@ def stored_before(
         by_shard.setdefault(shard, []).append(cell.triple)
     for shard, triples in by_shard.items():
         for start in range(0, len(triples), _LOOK_UP_MAX):
-            wanted = ",".join(
-                sql_triple(triple) for triple in triples[start : start + _LOOK_UP_MAX]
-            )
-            key = "entry.row_key, entry.column_name, entry.ref_key"
             sql = (
-                f"SELECT {FOUND_KEY}, cell.body, cell.crc, {key} FROM"
-                f" {found_by_key(f'{shard_database(shard)}.cell')} WHERE ({key}) IN ({wanted})"
+                f"SELECT {FOUND_KEY}, cell.body, cell.crc, {ENTRY_TRIPLE} FROM"
+                f" {found_by_key(f'{shard_database(shard)}.cell')} WHERE"
+                f" {entry_is_of(triples[start : start + _LOOK_UP_MAX])}"
             )
             for row in query(connection, sql):
                 triple = Triple(row[7], row[8].decode(), int(row[9]))
@@ -87,6 +87,18 @@ def stored_before(
         damaged.get(cell.triple, before)
         for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)
     ]
+
+
+def entry_is_of(triples: Sequence[Triple]) -> str:
+    """The condition that finds the entries of these triples, for :func:`found_by_key`. A single one
+    is compared by its parts: the server takes half the time to plan it (40 and 80 µs a read)."""
+    if len(triples) > 1:
+        return f"({ENTRY_TRIPLE}) IN ({','.join(map(sql_triple, triples))})"
+    [(row_key, column_name, ref_key)] = triples
+    return (
+        f"entry.row_key = X'{row_key.hex()}' AND entry.column_name ="
+        f" X'{column_name.encode().hex()}' AND entry.ref_key = {ref_key}"
+    )
 
 
 def sql_triple(triple: Triple) -> str:

@@ -117,14 +117,14 @@ class _Registry:
         with self.lock:
             if loop not in self.in_trouble:
                 self.in_trouble.append(loop)
-        self._tell()
+        self._report_changed()
 
     def forget(self, loop: _Loop) -> None:
         with self.lock:
             if loop not in self.in_trouble:
                 return
             self.in_trouble.remove(loop)
-        self._tell()
+        self._report_changed()
 
     def found(self) -> list[LoopTrouble]:
         now_s = time.monotonic()
@@ -135,7 +135,7 @@ class _Registry:
                 if loop.trouble is not None and not loop.trouble.is_over(now_s)
             ]
 
-    def _tell(self) -> None:
+    def _report_changed(self) -> None:
         if self.changed is not None:
             try:
                 with self.reporting:  # the last report is the newest

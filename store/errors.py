@@ -40,7 +40,7 @@
         ├── WrongServerSettings        a storage server is set up in a way that could lose or mix up
         │                              cells; the message says how to mend it
         ├── OtherHistory               a worker serves another store than the client has worked with
-        ├── HoldsMore                  a node has cells that its master has not
+        ├── NodeAhead                  a node has cells that its master has not
         ├── GroupTaken                 another trigger has the group; the message names both
         └── IncompatibleSchema         a schema breaks the declared rule to an earlier version
 
@@ -282,10 +282,10 @@ class OtherHistory(ProtectData):
     http_status = 421
 
 
-class HoldsMore(ProtectData):
+class NodeAhead(ProtectData):
     """A node has something that its master has not."""
 
-    code = "holds_more"
+    code = "node_ahead"
 
 
 class GroupTaken(ProtectData):

@@ -1,7 +1,7 @@
 """Which entries of the state table belong to a backup, and how those that are restored are changed.
 
 Kept: all that is known of groups' work and of the datastore's users. Offsets, parked cells, settled
-starts, entries of footholds and tries, pauses, histories, indexes, users and ACLs, node ids and
+starts, kept offsets, tries, pauses, histories, indexes, users and ACLs, node ids and
 generations of gateways; erasures that are not done yet, which a worker of the restored datastore
 ends; and the record of those that are done. An entry of a kind that is not known here is kept.
 

@@ -52,17 +52,17 @@ def balance(
         return kept
     divided = [partition for partition in range(partitions) if partition not in kept]
     floor, larger = divmod(len(divided), len(names))
-    held: dict[str, list[int]] = {name: [] for name in names}
+    owned: dict[str, list[int]] = {name: [] for name in names}
     for partition in divided:
-        if current.get(partition) in held:
-            held[current[partition]].append(partition)
+        if current.get(partition) in owned:
+            owned[current[partition]].append(partition)
     # The larger shares go to those that hold most: partitions that they keep do not move.
-    by_load = sorted(names, key=lambda name: (-len(held[name]), name))
+    by_load = sorted(names, key=lambda name: (-len(owned[name]), name))
     quota = {name: floor + (place < larger) for place, name in enumerate(by_load)}
-    result = kept | {partition: name for name in names for partition in held[name][: quota[name]]}
+    result = kept | {partition: name for name in names for partition in owned[name][: quota[name]]}
     free = [partition for partition in divided if partition not in result]
     for name in names:
-        room = quota[name] - min(len(held[name]), quota[name])
+        room = quota[name] - min(len(owned[name]), quota[name])
         result.update(dict.fromkeys(free[:room], name))
         free = free[room:]
     return dict(sorted(result.items()))

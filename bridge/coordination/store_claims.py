@@ -108,12 +108,12 @@ class StoreClaims:
     def owners(
         self, group: str, topic: str, partitions: Collection[int] | None = None
     ) -> dict[int, str]:
-        held = {
+        owners = {
             partition: owner_of(entry.value).member
             for partition, entry in self._claims(group, topic).items()
         }
         return (
-            held
+            owners
             if partitions is None
-            else {partition: held[partition] for partition in partitions if partition in held}
+            else {partition: owners[partition] for partition in partitions if partition in owners}
         )

@@ -112,7 +112,7 @@ class ViewReader:
                     kept_bodies.append(body_json)
                 continue
             body = _decode(body_json)
-            if all(holds(body) for holds in self._conditions):
+            if all(is_met(body) for is_met in self._conditions):
                 kept.append(cell)
                 kept_bodies.append(
                     canonical_of_decoded(project(body, self._fields)) if self._fields else body_json

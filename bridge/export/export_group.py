@@ -131,12 +131,12 @@ class ExportGroup:
         if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
             self._member.look_again(CLAIM_AGAIN_S)
 
-    def tell_heads(self, changed: Collection[int], look_s: float) -> None:
+    def note_heads(self, changed: Collection[int], look_s: float) -> None:
         """Wakes the units of shards whose heads changed. ``look_s``: the duration of the look."""
         for run in self._runs.values():
-            run.tell(changed, look_s)
+            run.note_heads(changed, look_s)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Reports to other processes how far the shards are and why. Raises Unavailable."""
         if self._member.report_is_due():
             self._member.report(self._waits if self.context is None else None, self.progress())

@@ -109,7 +109,7 @@ class UnitRun:
     def start(self) -> None:
         self._thread.start()
 
-    def tell(self, changed: Collection[int], look_s: float) -> None:
+    def note_heads(self, changed: Collection[int], look_s: float) -> None:
         """Takes the result of a look at the logs, and wakes the thread that waits for it.
         ``changed``: shards whose heads changed. ``look_s``: the seconds that the look took."""
         with self._news:

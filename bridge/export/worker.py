@@ -67,7 +67,7 @@ def run_exporter(
                 changed = followed.look()
                 look_s = time.monotonic() - began_s
                 for group in groups:  # all of them, before anything that can fail
-                    group.tell_heads(changed, look_s)
+                    group.note_heads(changed, look_s)
                 for group in groups:
                     group.hear(listener.pokes)
                     try:
@@ -80,7 +80,7 @@ def run_exporter(
                             "%s keeps the units that it has: %s", group.export.group, error
                         )
                     with suppress(Unavailable):  # a hint, repeated in a second
-                        group.tell()
+                        group.report()
                 listener.pokes.clear()
                 on_look(groups)
                 listener.wait(0.01 if followed.awaits_minions else POLL_INTERVAL_S)

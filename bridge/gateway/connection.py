@@ -34,8 +34,8 @@ from cellfeed.bridge.gateway.limits import (
     FRAME_TIMEOUT_S,
     IDLE_TIMEOUT_S,
     LARGE_FRAME_BYTES,
-    REFUSALS_TOLD_MAX,
-    REFUSALS_TOLD_S,
+    REFUSALS_LOGGED_MAX,
+    REFUSALS_LOGGED_S,
     SEND_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.security.authentication import Authentication
@@ -55,7 +55,7 @@ from cellfeed.bridge.gateway.wire.request_queue import RequestQueue
 
 _log = logging.getLogger("cellfeed.gateway")
 _refusals = LimitedWarnings(
-    _log, "connections closed for malformed frames", REFUSALS_TOLD_MAX, REFUSALS_TOLD_S
+    _log, "connections closed for malformed frames", REFUSALS_LOGGED_MAX, REFUSALS_LOGGED_S
 )
 _SMALLEST_FRAME: Final = 10
 _SASL_HANDSHAKE: Final = api_17_sasl_handshake.KEY

@@ -38,8 +38,8 @@ FRAME_TIMEOUT_S: Final = 30.0
 """From a frame's first byte to its last, the wait for room among it: a peer that stops half-way is
 let go."""
 
-REFUSALS_TOLD_MAX: Final = 20
-REFUSALS_TOLD_S: Final = 60.0
+REFUSALS_LOGGED_MAX: Final = 20
+REFUSALS_LOGGED_S: Final = 60.0
 """Warnings of malformed frames that are written in so many seconds, all peers together; the others
 are counted, and one line has their number. Two hundred bytes each: a peer that sends nothing else
 costs a disk 6 MB a day."""

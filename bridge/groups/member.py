@@ -58,7 +58,7 @@ class GroupMember:
         self._division = Division(coordinator, self.membership, datastore.name)
         self._control = Control(datastore.state, group)
         self._poke = poke_of(group)
-        self._teller = ProgressReporter(datastore.state, group, name, column, function)
+        self._reporter = ProgressReporter(datastore.state, group, name, column, function)
         self._pause: Pause | None = None
         self._control_at_s = 0.0
         self._look_at_s = 0.0
@@ -140,7 +140,7 @@ class GroupMember:
                 notify_workers(self._state, self.group)
         except StaleWriter as error:  # the lead was lost since: the new leader divides
             self._log.info("another worker leads %s now: %s", self.group, error)
-        self._teller.forget_the_long_dead(members)
+        self._reporter.forget_the_long_dead(members)
 
     # --- giving back ------------------------------------------------------------------------------
 
@@ -160,14 +160,14 @@ class GroupMember:
 
     def report_is_due(self) -> bool:
         """Whether :meth:`report` would write anything new."""
-        return self._teller.is_due()
+        return self._reporter.is_due()
 
     def report(self, because: str | None, progress: Mapping[int, Progress]) -> None:
         """Reports how far the shards are. ``because``: why all of it waits, unless operators have
         it wait. Raises Unavailable."""
-        if self._teller.is_due():
-            held = str(self._pause) if self._pause is not None else None
-            self._teller.tell(held or because, progress, self._takes_nothing)
+        if self._reporter.is_due():
+            paused = str(self._pause) if self._pause is not None else None
+            self._reporter.report(paused or because, progress, self._takes_nothing)
 
     def leave(self, is_idle: bool) -> bool:
         """Gives back the remaining claims and ends the membership. False, to be called again, when
@@ -184,6 +184,6 @@ class GroupMember:
                 error,
             )
         with suppress(Unavailable):
-            self._teller.leave()
+            self._reporter.leave()
         notify_workers(self._state, self.group)
         return True

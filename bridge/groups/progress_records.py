@@ -35,7 +35,7 @@ from cellfeed.bridge.groups.control import group_prefix, when
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 
-TELL_EVERY_S: Final = 1.0
+REPORT_EVERY_S: Final = 1.0
 """Shortest time between two records of a worker with few shards."""
 
 RECORD_SHARDS: Final = 4_096
@@ -44,14 +44,14 @@ RECORD_SHARDS: Final = 4_096
 REASONS_MAX: Final = 500
 """Different reasons in one entry. The log has them all."""
 
-TELL_PART: Final = 0.01
+REPORT_TIME_PART: Final = 0.01
 """The part of a worker's time that goes into putting its records together, at most."""
 
-TELL_BYTES_PER_S: Final = 64 << 10
+REPORT_BYTES_PER_S: Final = 64 << 10
 """A longer record waits longer: 4,096 shards of one worker are some 50 kB, so it reports once a
 second."""
 
-TELL_AGAIN_S: Final = 15.0
+REPORT_AGAIN_S: Final = 15.0
 """A worker with nothing new says so: while coordination is away, nothing else shows that it
 lives."""
 
@@ -180,7 +180,7 @@ class ProgressReporter:
     def is_due(self) -> bool:
         return time.monotonic() >= self._due_s
 
-    def tell(
+    def report(
         self, stands_still: str | None, shards: Mapping[int, Progress], takes_nothing: str = ""
     ) -> None:
         """Writes, in one commit, the records in which something changed, and the first when it is
@@ -220,12 +220,12 @@ class ProgressReporter:
             write[self._key_of(number)] = msgspec.msgpack.encode(record)
         if write:
             self._state.commit(write)
-            self._last, self._again_s = records, now_s + TELL_AGAIN_S
+            self._last, self._again_s = records, now_s + REPORT_AGAIN_S
         write_bytes = sum(len(value or b"") for value in write.values())
         self._due_s = now_s + max(
-            TELL_EVERY_S,
-            write_bytes / TELL_BYTES_PER_S,
-            (time.monotonic() - now_s) / TELL_PART,
+            REPORT_EVERY_S,
+            write_bytes / REPORT_BYTES_PER_S,
+            (time.monotonic() - now_s) / REPORT_TIME_PART,
         )
 
     def _key_of(self, number: int) -> str:

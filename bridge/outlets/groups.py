@@ -18,7 +18,11 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.history import history
 from cellfeed.bridge.groups.start import recorded_start
 from cellfeed.bridge.outlets.skipped import reached_again, skipped_places
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, lost_offsets, uses_footholds
+from cellfeed.bridge.triggers.offsets.kept_offsets import (
+    KeptOffsets,
+    lost_offsets,
+    needs_kept_offsets,
+)
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
@@ -45,9 +49,9 @@ class GroupOutlet:
             for (name, shard), each in self._coordinator.fetch_offsets(self.group).items()
             if name == topic
         }
-        if not uses_footholds(self._coordinator):
+        if not needs_kept_offsets(self._coordinator):
             return saved
-        return Footholds(self._datastore.state, self.group, topic).goes_on(saved)
+        return KeptOffsets(self._datastore.state, self.group, topic).continues_at(saved)
 
     def passed(self, places: Sequence[Places]) -> Passed | None:
         state, topic = self._datastore.state, self._datastore.name

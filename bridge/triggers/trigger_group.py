@@ -33,7 +33,7 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import (
     changed_lineage,
     choices,
     lost_offsets,
-    uses_footholds,
+    needs_kept_offsets,
 )
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
@@ -142,7 +142,7 @@ class TriggerGroup:
         """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
         self._member.hear(pokes)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Reports to other processes how far the shards are and why; does nothing when called more
         often than it needs to be. Raises Unavailable."""
         if not self._member.report_is_due():
@@ -220,7 +220,7 @@ class TriggerGroup:
         claim."""
         session, topic = self.membership.session, self._datastore.name
         if (
-            uses_footholds(self._coordinator)
+            needs_kept_offsets(self._coordinator)
             and (
                 reason := lost_offsets(
                     self._datastore.state,

@@ -107,7 +107,7 @@ def run_trigger_worker(
                         )
                     busy |= group.start_work(pool, sweeper, followed.heads)
                     with suppress(Unavailable):  # a hint, repeated in a second
-                        group.tell()
+                        group.report()
                 listener.pokes.clear()
                 if sweeping := [group.sweeping for group in groups if group.sweeping is not None]:
                     # Cells that come meanwhile are for the next sweep: one look at the heads is

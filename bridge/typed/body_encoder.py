@@ -62,7 +62,7 @@ class BodyEncoder:
         self._encode = _compiled(root, {})
 
     def encode(self, body: Mapping[str, Any]) -> bytes:
-        """A decoded body as Avro binary. Raises Misfit."""
+        """A decoded body as Avro binary. Raises SchemaMismatch."""
         return self._encode(body)
 
 

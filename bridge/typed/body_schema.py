@@ -264,7 +264,7 @@ class _Reader:
         made.logical = logical
         if logical == "decimal":
             made.precision, made.scale = raw.get("precision", 0), raw.get("scale", 0)
-            holds = (
+            digits_max = (
                 DECIMAL_DIGITS_MAX
                 if made.kind == "bytes"
                 else len(str((1 << (8 * made.size - 1)) - 1)) - 1
@@ -272,11 +272,11 @@ class _Reader:
             if not (
                 isinstance(made.precision, int)
                 and isinstance(made.scale, int)
-                and 0 < made.precision <= holds
+                and 0 < made.precision <= digits_max
                 and 0 <= made.scale <= made.precision
             ):
                 raise InvalidRequest(
-                    f"{path}: a decimal has a precision of 1 to {holds} digits and a scale from 0"
-                    " to its precision"
+                    f"{path}: a decimal has a precision of 1 to {digits_max} digits and a scale"
+                    " from 0 to its precision"
                 )
         return made

@@ -44,9 +44,9 @@ def cells_to_check(config: Config, run_dir: Path) -> int:
     """How many cells a check looks at, about, over all nodes."""
     if not config.datastore.clusters:
         return last_ids(directory_of(config, run_dir))
-    with ExitStack() as held:
+    with ExitStack() as opened:
         return sum(
-            cells_of(held.enter_context(closing(cluster_servers(config, each.name))))
+            cells_of(opened.enter_context(closing(cluster_servers(config, each.name))))
             for each in config.datastore.clusters
         )
 
@@ -120,21 +120,21 @@ class Backups(NamedTuple):
 def repair_storage(config: Config, run_dir: Path, backups: Backups | None, found: Findings) -> None:
     """Puts verified copies in the place of damaged and lost cells: of another node of the same
     cluster, or of a backup of the same history."""
-    with ExitStack() as held:
+    with ExitStack() as opened:
         if config.datastore.clusters:
-            _repair_clusters(config, backups, found, held)
+            _repair_clusters(config, backups, found, opened)
         else:
-            _repair_files(config, run_dir, backups, found, held)
+            _repair_files(config, run_dir, backups, found, opened)
 
 
 def _repair_files(
-    config: Config, run_dir: Path, backups: Backups | None, found: Findings, held: ExitStack
+    config: Config, run_dir: Path, backups: Backups | None, found: Findings, opened: ExitStack
 ) -> None:
     given, place = config.datastore, directory_of(config, run_dir)
-    held.enter_context(closing(SharedLock(place)))
+    opened.enter_context(closing(SharedLock(place)))
     if not (place / CELLS_FILE).exists():
         return
-    mender = held.enter_context(closing(SqliteMender(place)))
+    mender = opened.enter_context(closing(SqliteMender(place)))
     damaged = [
         index
         for index, each in enumerate(found.found)
@@ -153,13 +153,13 @@ def _repair_files(
 
 
 def _repair_clusters(
-    config: Config, backups: Backups | None, found: Findings, held: ExitStack
+    config: Config, backups: Backups | None, found: Findings, opened: ExitStack
 ) -> None:
     given, layout = config.datastore, Layout(config.datastore.name, config.datastore.shards)
     menders: dict[str, Mender] = {}
     sources: dict[str, list[Source]] = {}
     for each in given.clusters:
-        servers = held.enter_context(closing(cluster_servers(config, each.name)))
+        servers = opened.enter_context(closing(cluster_servers(config, each.name)))
         try:
             role, silent = cluster_role(servers)
         except CellfeedError:

@@ -62,7 +62,7 @@ def demo(
             if not left_running:
                 stop_all(directory, lambda _: None)
     console.print(f"\n{time.monotonic() - began_s:.1f} s", highlight=False)
-    if not all(line.holds for line in lines):
+    if not all(line.agrees for line in lines):
         raise typer.Exit(1)
 
 

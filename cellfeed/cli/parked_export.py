@@ -94,7 +94,7 @@ def _record(parked: ParkedCell, cell: Cell | None) -> dict[str, Any]:
         "ref_key": parked.ref_key,
         "attempts": parked.attempts,
         "ended": parked.ended,
-        "held": parked.held,
+        "held": parked.is_behind,
         "parked_at": moment(parked.parked_at_us).isoformat(),
         "last_tried_at": moment(parked.last_tried_at_us).isoformat(),
         "skipped_because": parked.skipped_because,

@@ -65,10 +65,10 @@ def list_shards(
         names = list(moving.clusters)
     table = Table("cluster", "shards", "which", box=None)
     for name in names:
-        held = [shard for shard, owner in owners.items() if owner == name]
+        owned = [shard for shard, owner in owners.items() if owner == name]
         if as_json:
-            print_json({"cluster": name, "shards": sorted(held)})
-        table.add_row(name, str(len(held)), ranges_text(held) or "none")
+            print_json({"cluster": name, "shards": sorted(owned)})
+        table.add_row(name, str(len(owned)), ranges_text(owned) or "none")
     if not as_json:
         console.print(table)
 

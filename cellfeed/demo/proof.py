@@ -18,7 +18,7 @@ class Line:
     figures: Mapping[str, str]
 
     @property
-    def holds(self) -> bool:
+    def agrees(self) -> bool:
         return len(set(self.figures.values())) == 1
 
 

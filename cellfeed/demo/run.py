@@ -192,7 +192,7 @@ def _print(lines: list[Line], console: Console) -> None:
         table.add_row(
             line.what,
             figures,
-            Text("holds", "green") if line.holds else Text("DOES NOT HOLD", "bold red"),
+            Text("holds", "green") if line.agrees else Text("DOES NOT HOLD", "bold red"),
         )
     console.print()
     console.print(table)

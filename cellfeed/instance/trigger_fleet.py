@@ -97,7 +97,7 @@ class TriggerFleet:
             if code is None:
                 return None
             self._forget(worker)
-            self._say(f"{worker.name} has ended with {_told(code)}")
+            self._say(f"{worker.name} has ended with {_described(code)}")
             if code in _WOULD_END_AGAIN:
                 return code
         if worker.restarts.is_due(time.monotonic()):
@@ -160,7 +160,9 @@ class TriggerFleet:
             assert worker.process is not None  # noqa: S101 (as before)
             try:
                 code = worker.process.wait(max(0.0, deadline_s - time.monotonic()))
-                self._say(f"{worker.name} has ended{'' if code == 0 else ' with ' + _told(code)}")
+                self._say(
+                    f"{worker.name} has ended{'' if code == 0 else ' with ' + _described(code)}"
+                )
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 code = worker.process.wait()
@@ -183,5 +185,5 @@ def worker_names(prefix: str, processes: int) -> list[str]:
     ]
 
 
-def _told(code: int) -> str:
+def _described(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -125,11 +125,11 @@ def check_ports_free(server: LocalServer) -> None:
     deadline_s = time.monotonic() + PORT_WAIT_S
     for port in server.ports.values():
         while (reason := _why_not_free(port)) is not None:
-            holder = _listener(port)
-            if holder is not None or time.monotonic() > deadline_s:
+            listener = _listener(port)
+            if listener is not None or time.monotonic() > deadline_s:
                 raise Unavailable(
                     f"{server.name}: port {port} cannot be"
-                    f" had{f', {holder} listens there' if holder else ''}: {reason}"
+                    f" had{f', {listener} listens there' if listener else ''}: {reason}"
                 )
             time.sleep(_PROBE_INTERVAL_S)
 

@@ -20,7 +20,7 @@ from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 Which = UUID | str | Callable[[Cell], bool]
 """A row key, as UUID or text, or a function of the cell."""
 
-_PASS_THE_HOLD_S = 0.01
+_PASS_THE_GATE_S = 0.01
 
 
 def as_predicate(which: Which) -> Callable[[Cell], bool]:
@@ -113,7 +113,7 @@ class Stall(CellFault):
         self._seen.add(key)
         self.stalled.add((group, cell.shard))
         try:
-            while not self._released.wait(_PASS_THE_HOLD_S):
+            while not self._released.wait(_PASS_THE_GATE_S):
                 gate.pass_through()  # a worker that is killed meanwhile does not wait for ever
         finally:
             self.stalled.discard((group, cell.shard))

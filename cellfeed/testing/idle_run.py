@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets, last_known
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.store.datastore import Datastore
@@ -297,7 +297,7 @@ class IdleRun:
             return True
         # A shard is claimed first and begun then: only a worker that has begun keeps running
         # without ZooKeeper.
-        begun = Footholds(self._engine.state, group, self._engine.datastore).tokens()
+        begun = KeptOffsets(self._engine.state, group, self._engine.datastore).tokens()
         return begun == {shard: token for shard, (_, token) in claims.items()}
 
     def _is_away(self) -> bool:

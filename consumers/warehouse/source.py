@@ -73,12 +73,16 @@ class TableSource:
         for shard, (offset, row) in sorted(last_rows().items()):
             found = record_at(shard, offset)
             if found is None or found[:-1] != row[:-1]:
-                what = "has no record there" if found is None else f"has cell {_told(found)} there"
+                what = (
+                    "has no record there"
+                    if found is None
+                    else f"has cell {_described(found)} there"
+                )
                 raise ProtectData(
                     f"the table in {self._directory} holds the log of"
                     f" {' and '.join(known) or 'a cluster of before'}, not of {cluster_id}: its"
-                    f" last row of shard {shard} is {_told(row)}, and the cluster {what}. Load this"
-                    " log into a directory of its own, or name the cluster that the table"
+                    f" last row of shard {shard} is {_described(row)}, and the cluster {what}. Load"
+                    " this log into a directory of its own, or name the cluster that the table"
                     " belongs to"
                 )
         make_folders(self._folder)
@@ -92,5 +96,5 @@ class TableSource:
         return cluster_id
 
 
-def _told(row: WarehouseRow) -> str:
+def _described(row: WarehouseRow) -> str:
     return f"{row.row_key.hex()}/{row.column_name}/{row.ref_key} (added_id {row.added_id})"

@@ -217,9 +217,9 @@ class BackupFolder:
     def locked(self) -> Iterator[None]:
         """Held by the process that makes or removes backups here. Raises InvalidRequest when
         another one does."""
-        with ExitStack() as held:
+        with ExitStack() as locks:
             try:
-                held.enter_context(self.place.locked())
+                locks.enter_context(self.place.locked())
             except OSError as error:
                 raise StorageUnavailable(f"{error.filename}: {error.strerror}") from error
             yield

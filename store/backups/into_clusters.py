@@ -70,13 +70,13 @@ class ClusterTarget:
         self._marks: dict[str, Mark] = {}
         self._restores: dict[str, MySqlRestore] = {}
         self._loaded: dict[int, int] = {}
-        self._held = ExitStack()
+        self._locks = ExitStack()
 
     def __enter__(self) -> ClusterTarget:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._held.close()
+        self._locks.close()
         for cluster in self._clusters.values():
             cluster.close()
 
@@ -96,7 +96,7 @@ class ClusterTarget:
     def begin(self, plan: Plan) -> None:
         for cluster in self._clusters.values():
             first = next(iter(cluster.servers.values()))
-            self._held.enter_context(promotion_lock([first], cluster.name))
+            self._locks.enter_context(promotion_lock([first], cluster.name))
         found = {name: self._mark_and_role(cluster) for name, cluster in self._clusters.items()}
         # A run that continues another one restores into the same history.
         begun = [

@@ -45,17 +45,17 @@ class SqliteTarget:
         self._place = place
         self._staged = staged_restore(place)
         self._datastore, self._shards = datastore, shards
-        self._held = ExitStack()
+        self._locks = ExitStack()
         self._file: SqliteFile | None = None
 
     def __enter__(self) -> SqliteTarget:
-        self._held.enter_context(exclusive_lock(self._place, "a restore"))
+        self._locks.enter_context(exclusive_lock(self._place, "a restore"))
         return self
 
     def __exit__(self, *_exc: object) -> None:
         if self._file is not None:
             self._file.close()
-        self._held.close()
+        self._locks.close()
 
     def begun_epoch(self, backup: Backup) -> None:
         del backup  # a restore that was killed starts over

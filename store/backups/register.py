@@ -97,10 +97,10 @@ class Register:
         the name of a backup the register as its manifest records it. Raises DataDamaged when no
         copy is good, or when it is not the one that these backups have recorded."""
         content = self._content(self._copies())
-        for backup, told in recorded:
+        for backup, recorded_as in recorded:
             if (
-                told is not None
-                and sha256((content or b"")[: told.bytes]).hexdigest() != told.sha256
+                recorded_as is not None
+                and sha256((content or b"")[: recorded_as.bytes]).hexdigest() != recorded_as.sha256
             ):
                 state = (
                     "is missing"
@@ -109,8 +109,8 @@ class Register:
                 )
                 raise DataDamaged(
                     f"the register of erasures {self._named(FILES[0])} {state} (backup {backup}"
-                    f" records {told.bytes} bytes): rows that were erased would come back. Bring"
-                    f" {' and '.join(FILES)} back from a copy of the folder"
+                    f" records {recorded_as.bytes} bytes): rows that were erased would come back."
+                    f" Bring {' and '.join(FILES)} back from a copy of the folder"
                 )
         return content
 

@@ -117,7 +117,7 @@ class PutAnswer:
         except RuntimeError:
             pass  # it is open: somebody else was faster
 
-    def tell(self) -> None:
+    def call_then(self) -> None:
         """Calls ``then``, once."""
         then, self._then = self._then, None
         if then is not None:
@@ -156,7 +156,7 @@ def answer_all(
     row.extend(answers)
     wake_next(row)
     for answer in answers:
-        answer.tell()
+        answer.call_then()
 
 
 def answer_rest(answers: Sequence[PutAnswer], error: BaseException) -> None:
@@ -167,7 +167,7 @@ def answer_rest(answers: Sequence[PutAnswer], error: BaseException) -> None:
             answer.settle((), error, deque())
         answer.open_gate()
     for answer in answers:
-        answer.tell()
+        answer.call_then()
 
 
 def wake_next(row: deque[PutAnswer]) -> None:

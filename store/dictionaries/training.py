@@ -80,7 +80,7 @@ def train(column_name: str, samples: Sequence[Sample]) -> Trained:
     # Which row keys share a value is looked at in all samples, the dictionary is trained on every
     # other one.
     copies = blanked(samples)[::2]
-    held_back = [sample.body_json for sample in samples[1::2]]
+    unseen = [sample.body_json for sample in samples[1::2]]
     try:
         content = zstandard.train_dictionary(
             DICTIONARY_BYTES, list[bytes | bytearray | memoryview](copies), level=_LEVEL
@@ -88,15 +88,15 @@ def train(column_name: str, samples: Sequence[Sample]) -> Trained:
     except zstandard.ZstdError as error:
         raise NotWorthIt(f"zstd makes no dictionary of {len(copies)} bodies: {error}") from None
     dictionary = Dictionary(column_name, content, time.time_ns() // 1000, len(copies))
-    with_it = encode_with(KnownDictionary(dictionary), held_back)
-    before = sum(map(len, encode_bodies(held_back))) / len(held_back)
-    after = sum(map(len, with_it)) / len(held_back)
+    with_it = encode_with(KnownDictionary(dictionary), unseen)
+    before = sum(map(len, encode_bodies(unseen))) / len(unseen)
+    after = sum(map(len, with_it)) / len(unseen)
     if after > (1 - SAVED_PART_MIN) * before:
         raise NotWorthIt(
             f"bodies of {before:.0f} bytes would become {after:.0f}: less than {SAVED_PART_MIN:.0%}"
             " saved"
         )
     know(dictionary)
-    if [decode_body(body) for body in with_it] != held_back:
+    if [decode_body(body) for body in with_it] != unseen:
         raise NotWorthIt("bodies do not come back as they were; nothing is stored with it")
     return Trained(dictionary, before, after)

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.coordination.zookeeper.paths import version_of
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
@@ -211,4 +211,4 @@ def is_back(coordinator: Coordinator) -> bool:
 
 def all_begun(store: Datastore) -> bool:
     """Whether all shards are being worked on: the worker has said so in the store."""
-    return len(Footholds(store.state, GROUP, "trips").kept()) == SHARDS
+    return len(KeptOffsets(store.state, GROUP, "trips").kept()) == SHARDS

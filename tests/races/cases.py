@@ -22,7 +22,7 @@ from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordina
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.bridge.gateway.apis import api_08_offset_commit
 from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
-from cellfeed.bridge.gateway.groups.slot_claims import HeldSlot, SlotClaims
+from cellfeed.bridge.gateway.groups.slot_claims import ClaimedSlot, SlotClaims
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
@@ -223,7 +223,7 @@ def a_gateway_loses_its_slots(kind: str) -> Case:
     return Case([lambda: old.step({}).slots, take_all], check, place.close)
 
 
-def _slots_taken(gateway: SlotClaims) -> Mapping[int, HeldSlot]:
+def _slots_taken(gateway: SlotClaims) -> Mapping[int, ClaimedSlot]:
     return gateway.step({}).slots
 
 

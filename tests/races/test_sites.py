@@ -15,7 +15,7 @@ PACKAGES: Final = ("store", "bridge", "consumers", "cellfeed")
 MARKED: Final = {
     "store/engines/sqlite/state.py:SqliteState.commit": "cas.state",
     "store/engines/mysql/state.py:MySqlState.commit": "cas.state",
-    "store/engines/mysql/guard.py:Guard.until_it_holds": "cas.guard",
+    "store/engines/mysql/guard.py:Guard.until_it_passes": "cas.guard",
     "store/clusters/moves/locked_shard.py:LockedShard._commit": "cas.shard",
     "bridge/coordination/zookeeper/connection.py:Connection.commit": "cas.zookeeper",
     "cellfeed/testing/zookeeper_tree.py:TreeClient.commit": "cas.zookeeper",
@@ -33,7 +33,7 @@ it."""
 
 THROUGH: Final = {
     "store/clusters/serving/state.py:ClusterState.commit": "commit",
-    "store/engines/mysql/guard.py:Guard.commit": "until_it_holds",
+    "store/engines/mysql/guard.py:Guard.commit": "until_it_passes",
     "bridge/coordination/zookeeper/history.py:ZooKeeperHistory.commit": "commit",
     "cellfeed/testing/checked_state.py:CheckedState.commit": "commit",
 }

@@ -58,7 +58,7 @@ class Terms(NamedTuple):
     security: object
     version: int
 
-    def hold(self, others: Terms | None) -> bool:
+    def are_as(self, others: Terms | None) -> bool:
         return (
             others is not None
             and self.security is others.security
@@ -120,7 +120,7 @@ class Partitions:
         """Those that may have something to say, first those that have waited longest."""
         for shard in self._watch.take():
             self._due.update(dict.fromkeys(self._by_shard.get(shard, ())))
-        if not terms.hold(self._terms):
+        if not terms.are_as(self._terms):
             self._terms = terms
             self._due.update(dict.fromkeys(self._asked.values()))
         due, self._due = list(self._due), {}
@@ -133,7 +133,7 @@ class Partitions:
     def has_changed(self, terms: Terms) -> bool:
         """Whether something has become due since the last :meth:`take_due`, besides partitions that
         were put back."""
-        return bool(self._watch.changed) or not terms.hold(self._terms)
+        return bool(self._watch.changed) or not terms.are_as(self._terms)
 
     async def wait(self, timeout_s: float) -> None:
         """Returns when there may be more to read since the last :meth:`take_due`."""

@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
-from cellfeed.bridge.gateway.groups.slot_claims import HeldSlot, Look, SlotClaims
+from cellfeed.bridge.gateway.groups.slot_claims import ClaimedSlot, Look, SlotClaims
 from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of, spread
 from cellfeed.bridge.gateway.limits import COORDINATION_LOOK_S
 from cellfeed.bridge.gateway.nodes import Address, Node
@@ -75,7 +75,7 @@ class GatewayCluster:
         self._by_id: dict[int, Node] = {node.node_id: node}
         self._leaders: tuple[int, ...] = ()
         self._coordinators: tuple[int, ...] = ()
-        self._slots: dict[int, HeldSlot] = {}
+        self._slots: dict[int, ClaimedSlot] = {}
         self._triggers: frozenset[str] = frozenset()
         self._is_member = False
         self._is_away = False
@@ -145,8 +145,8 @@ class GatewayCluster:
     def group_error(self, group_id: str) -> ErrorCode:
         """``none`` when this gateway may change the group or report its state; otherwise the error
         that the client gets, after which it tries again."""
-        held = self._slots.get(slot_of(group_id))
-        if held is None:
+        claimed = self._slots.get(slot_of(group_id))
+        if claimed is None:
             return (
                 ErrorCode.coordinator_not_available
                 if self.coordinator(group_id) is None
@@ -158,7 +158,7 @@ class GatewayCluster:
         # coordination answers.
         return (
             ErrorCode.none
-            if self._groups.generation(group_id) < held.end - 1
+            if self._groups.generation(group_id) < claimed.end - 1
             else ErrorCode.coordinator_not_available
         )
 
@@ -187,8 +187,8 @@ class GatewayCluster:
     def tenure(self, group_id: str) -> int:
         """Tells one stretch of time in which this gateway coordinates the group from every other;
         -1 while it does not."""
-        held = self._slots.get(slot_of(group_id))
-        return held.first if held is not None else -1
+        claimed = self._slots.get(slot_of(group_id))
+        return claimed.first if claimed is not None else -1
 
     def coordinates(self, group_id: str) -> bool:
         return slot_of(group_id) in self._slots
@@ -255,11 +255,11 @@ class GatewayCluster:
         self._leaders = spread("partition", self._shards, nodes)
         self._coordinators = spread("slot", SLOTS, nodes)
 
-    def _take_over(self, slots: Mapping[int, HeldSlot]) -> None:
+    def _take_over(self, slots: Mapping[int, ClaimedSlot]) -> None:
         before, self._slots = self._slots, dict(slots)
         for slot in before:
             if slot not in slots:
                 self._groups.drop_slot(slot)
-        for slot, held in slots.items():
-            if slot not in before or before[slot].first != held.first:
-                self._groups.take_slot(slot, held.first, held.active)
+        for slot, claimed in slots.items():
+            if slot not in before or before[slot].first != claimed.first:
+                self._groups.take_slot(slot, claimed.first, claimed.active)

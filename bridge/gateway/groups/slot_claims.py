@@ -74,7 +74,7 @@ class ActiveGroup(msgspec.Struct, frozen=True):
 _decode_active = msgspec.json.Decoder(ActiveGroup)
 
 
-class HeldSlot(NamedTuple):
+class ClaimedSlot(NamedTuple):
     """A slot of this gateway. Generations above ``first`` and below ``end`` are its own; ``first``
     distinguishes tenures. ``epoch``: of the session. ``active``: groups that had members when the
     slot was taken over, and their longest session time-out in seconds."""
@@ -91,7 +91,7 @@ class Look(NamedTuple):
     triggers, which no consumer may join."""
 
     nodes: Mapping[str, Node]
-    slots: Mapping[int, HeldSlot]
+    slots: Mapping[int, ClaimedSlot]
     triggers: frozenset[str]
 
 
@@ -115,7 +115,7 @@ class SlotClaims:
         self._clock = clock
         self._session: Session | None = None
         self._renew_at_s = 0.0
-        self._slots: dict[int, HeldSlot] = {}
+        self._slots: dict[int, ClaimedSlot] = {}
         self.confirmed_until_s = 0.0
         """By ``clock``: until then nobody can have taken a slot over."""
 
@@ -147,13 +147,15 @@ class SlotClaims:
         self._reserve_more(generations)
         return Look(nodes, dict(self._slots), defined_groups(self._state))
 
-    def step_without_coordination(self) -> dict[int, HeldSlot]:
+    def step_without_coordination(self) -> dict[int, ClaimedSlot]:
         """The remaining slots when :meth:`step` failed: those that nobody has coordinated
         meanwhile, by the state table. Raises Unavailable."""
         if self._slots:
             ends = self._ends()
             self._slots = {
-                slot: held for slot, held in self._slots.items() if ends.get(slot) == held.end
+                slot: claimed
+                for slot, claimed in self._slots.items()
+                if ends.get(slot) == claimed.end
             }
         return dict(self._slots)
 
@@ -182,8 +184,8 @@ class SlotClaims:
         self.confirmed_until_s = now_s + session.ttl_s
         self._renew_at_s = now_s + session.ttl_s / 3
 
-    def _is_of_this_session(self, held: HeldSlot) -> bool:
-        return self._session is not None and held.epoch == self._session.epoch
+    def _is_of_this_session(self, claimed: ClaimedSlot) -> bool:
+        return self._session is not None and claimed.epoch == self._session.epoch
 
     def _give_back(self, slots: list[int]) -> None:
         given_back = [self._slots.pop(slot).claim for slot in slots]
@@ -218,7 +220,7 @@ class SlotClaims:
         active = self._active() if fresh else {}
         for slot, claim in fresh.items():
             first = ends.get(slot, 0)
-            self._slots[slot] = HeldSlot(
+            self._slots[slot] = ClaimedSlot(
                 claim,
                 first,
                 first + GENERATIONS_RESERVED,
@@ -228,18 +230,18 @@ class SlotClaims:
 
     def _reserve_more(self, generations: Mapping[int, int]) -> None:
         short = {
-            slot: held
-            for slot, held in self._slots.items()
-            if held.end - generations.get(slot, held.first) < GENERATIONS_RESERVED // 2
+            slot: claimed
+            for slot, claimed in self._slots.items()
+            if claimed.end - generations.get(slot, claimed.first) < GENERATIONS_RESERVED // 2
         }
         if not short:
             return
         self._reserve(
-            {slot: held.claim for slot, held in short.items()},
-            {slot: held.end for slot, held in short.items()},
+            {slot: claimed.claim for slot, claimed in short.items()},
+            {slot: claimed.end for slot, claimed in short.items()},
         )
-        for slot, held in short.items():
-            self._slots[slot] = held._replace(end=held.end + GENERATIONS_RESERVED)
+        for slot, claimed in short.items():
+            self._slots[slot] = claimed._replace(end=claimed.end + GENERATIONS_RESERVED)
 
     def _reserve(self, claims: Mapping[int, Claim], ends: Mapping[int, int]) -> None:
         if claims:

@@ -30,8 +30,8 @@ class LargeFrames:
         try:
             yield room
         finally:
-            if room.held:
-                self._left += room.held
+            if room.taken:
+                self._left += room.taken
                 async with self._freed:
                     self._freed.notify_all()
 
@@ -47,13 +47,13 @@ class Room:
 
     def __init__(self, frames: LargeFrames) -> None:
         self._frames = frames
-        self.held = 0
+        self.taken = 0
 
     async def grow(self, size: int) -> None:
         """Waits until the frame may have ``size`` bytes. Small frames take no room."""
         if size > LARGE_FRAME_BYTES:
-            await self._frames.take(size - self.held)
-            self.held = size
+            await self._frames.take(size - self.taken)
+            self.taken = size
 
 
 async def read_frame(reader: asyncio.StreamReader, size: int, room: Room) -> bytes:

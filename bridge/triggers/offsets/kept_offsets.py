@@ -3,7 +3,7 @@ for when that is away or has lost its memory.
 
 **Away.** Work on assigned shards continues. A worker cannot distinguish a ZooKeeper that is down
 from one that only it cannot reach. In the second case its session ends, and others take its shards
-over. So a worker that begins on a shard says so here first (:meth:`Footholds.take`). A worker
+over. So a worker that begins on a shard says so here first (:meth:`KeptOffsets.take`). A worker
 without coordination looks here before each cell: it continues as long as nobody else has begun. The
 offset that it reaches is kept here too, in one commit with the cells that it parked. It is saved in
 ZooKeeper when that is back. Nothing of it is only in memory, so there is no limit to how long this
@@ -52,7 +52,7 @@ _TRIES_MAX: Final = 50
 """Compare-and-set tries while others write the same shards: only during a take-over."""
 
 
-class _KeptOffset(msgspec.Struct, frozen=True):
+class _Kept(msgspec.Struct, frozen=True):
     """``saved``: the offsets that the coordination may have, as far as the owner knows.
     ``location``: how far it has come without having saved that."""
 
@@ -61,12 +61,10 @@ class _KeptOffset(msgspec.Struct, frozen=True):
     location: int | None = None
 
 
-class Foothold:
+class KeptOffset:
     """One owner's stay on one shard. Used by one thread at a time."""
 
-    def __init__(
-        self, state: StateTable, key: str, kept: _KeptOffset, version: int, start: int
-    ) -> None:
+    def __init__(self, state: StateTable, key: str, kept: _Kept, version: int, start: int) -> None:
         self._state = state
         self.key = key
         self.kept = kept
@@ -92,17 +90,17 @@ class Foothold:
         saved = self.kept.saved
         if isinstance(failed, OutcomeUnknown) and location not in saved:
             saved = [*saved, location][-_DOUBTFUL_SAVES_MAX:]
-        self._write(_KeptOffset(self.kept.token, saved, location), entries or {})
+        self._write(_Kept(self.kept.token, saved, location), entries or {})
 
     def saved(self, location: int) -> None:
         """Notes that the coordination has the offset."""
-        settled = _KeptOffset(self.kept.token, [location])
+        settled = _Kept(self.kept.token, [location])
         if self.kept.location is None:
             self.kept = settled  # nothing of it is needed in the store until something is kept
         else:
             self._write(settled, {})
 
-    def _write(self, kept: _KeptOffset, entries: Mapping[str, bytes | None]) -> None:
+    def _write(self, kept: _Kept, entries: Mapping[str, bytes | None]) -> None:
         version = self._state.commit(
             {**entries, self.key: msgspec.json.encode(kept)}, expect={self.key: self.version}
         )
@@ -114,89 +112,90 @@ class Foothold:
         return StaleWriter(f"another worker has begun on {self.key.partition('/')[2]}")
 
 
-class Footholds:
+class KeptOffsets:
     """All of a trigger's."""
 
     def __init__(self, state: StateTable, group: str, topic: str) -> None:
         self._state = state
         self._prefix = f"{_prefix(group)}shards/{quote(topic, safe='')}/"
 
-    def take(self, claims: Mapping[int, Claim], saved: Mapping[int, int]) -> dict[int, Foothold]:
+    def take(self, claims: Mapping[int, Claim], saved: Mapping[int, int]) -> dict[int, KeptOffset]:
         """Begins on the shards that were claimed; ``saved`` are their offsets as read after the
         claim. Those overtaken already are left out."""
         for _ in range(_TRIES_MAX):
             entries = {entry.key: entry for entry in self._state.list(self._prefix)}
             write: dict[str, bytes | None] = {}
             expect: dict[str, int | None] = {}
-            taken: dict[int, tuple[_KeptOffset, int]] = {}
+            taken: dict[int, tuple[_Kept, int]] = {}
             for shard, claim in claims.items():
                 key, offset = f"{self._prefix}{shard}", saved.get(shard, NONE_SAVED)
                 entry = entries.get(key)
-                before = _decode(entry.value) if entry else _KeptOffset(NONE_SAVED, [NONE_SAVED])
+                before = _decode(entry.value) if entry else _Kept(NONE_SAVED, [NONE_SAVED])
                 if before.token > claim.token:
                     continue
-                kept = _KeptOffset(claim.token, [offset])
+                kept = _Kept(claim.token, [offset])
                 if before.location is not None and offset in before.saved:
-                    kept = _KeptOffset(claim.token, before.saved, before.location)
+                    kept = _Kept(claim.token, before.saved, before.location)
                 taken[shard] = kept, max(0, offset if kept.location is None else kept.location)
                 write[key] = msgspec.json.encode(kept)
                 expect[key] = entry.version if entry else None
             version = self._state.commit(write, expect=expect) if write else 0
             if version is not None:
                 return {
-                    shard: Foothold(self._state, f"{self._prefix}{shard}", kept, version, start)
+                    shard: KeptOffset(self._state, f"{self._prefix}{shard}", kept, version, start)
                     for shard, (kept, start) in taken.items()
                 }
         raise Unavailable(f"shards of {self._prefix} could not be taken: others are faster")
 
     def move(
         self,
-        footholds: Mapping[int, Foothold],
+        kept_offsets: Mapping[int, KeptOffset],
         locations: Mapping[int, int],
         entries: Mapping[str, bytes | None],
     ) -> None:
         """Lets shards continue at other locations, even where the coordination still has old ones,
         and writes ``entries``: in one commit. Raises StaleWriter."""
         self._write(
-            footholds,
+            kept_offsets,
             {
-                shard: _KeptOffset(each.kept.token, each.kept.saved, locations[shard])
-                for shard, each in footholds.items()
+                shard: _Kept(each.kept.token, each.kept.saved, locations[shard])
+                for shard, each in kept_offsets.items()
             },
             entries,
         )
 
-    def moved(self, footholds: Mapping[int, Foothold], locations: Mapping[int, int]) -> None:
+    def moved(self, kept_offsets: Mapping[int, KeptOffset], locations: Mapping[int, int]) -> None:
         """Notes that the coordination knows of a move. Raises StaleWriter."""
         self._write(
-            footholds,
+            kept_offsets,
             {
-                shard: _KeptOffset(each.kept.token, [locations[shard]])
-                for shard, each in footholds.items()
+                shard: _Kept(each.kept.token, [locations[shard]])
+                for shard, each in kept_offsets.items()
             },
             {},
         )
 
     def _write(
         self,
-        footholds: Mapping[int, Foothold],
-        kept_by_shard: Mapping[int, _KeptOffset],
+        kept_offsets: Mapping[int, KeptOffset],
+        kept_by_shard: Mapping[int, _Kept],
         entries: Mapping[str, bytes | None],
     ) -> None:
         write = {
-            each.key: msgspec.json.encode(kept_by_shard[shard]) for shard, each in footholds.items()
+            each.key: msgspec.json.encode(kept_by_shard[shard])
+            for shard, each in kept_offsets.items()
         }
         version = self._state.commit(
-            {**entries, **write}, expect={each.key: each.version for each in footholds.values()}
+            {**entries, **write}, expect={each.key: each.version for each in kept_offsets.values()}
         )
         if version is None:
             raise StaleWriter(
-                f"another worker has begun on one of {len(footholds)} shards of {self._prefix}"
+                f"another worker has begun on one of {len(kept_offsets)} shards of {self._prefix}"
             )
-        for shard, each in footholds.items():
+        for shard, each in kept_offsets.items():
             each.kept, each.version = kept_by_shard[shard], version
 
-    def goes_on(self, saved: Mapping[int, int]) -> dict[int, int]:
+    def continues_at(self, saved: Mapping[int, int]) -> dict[int, int]:
         """Where the next owner of each shard continues, ``saved`` being the offsets in the
         coordination; unknown shards are left out."""
         found = dict(saved)
@@ -277,7 +276,7 @@ def lost_offsets(
     if reason is None and not offsets.keeps_in_store:
         begun = [
             shard
-            for shard in Footholds(state, group, topic).begun()
+            for shard in KeptOffsets(state, group, topic).begun()
             if shards is None or shard in shards
         ]
         if found is None and begun:
@@ -299,7 +298,7 @@ def acceptance(
     if not offsets.keeps_in_store or state.get(key) is not None:
         write[key] = offsets.lineage(group).encode()
     if offsets.keeps_in_store:
-        write |= dict.fromkeys(Footholds(state, group, topic).keys())
+        write |= dict.fromkeys(KeptOffsets(state, group, topic).keys())
     return write
 
 
@@ -308,7 +307,7 @@ def accept(state: StateTable, offsets: Offsets, group: str, topic: str) -> None:
     copy."""
     state.commit(
         {
-            **dict.fromkeys(Footholds(state, group, topic).keys()),
+            **dict.fromkeys(KeptOffsets(state, group, topic).keys()),
             **acceptance(state, offsets, group, topic),
         }
     )
@@ -322,7 +321,7 @@ def last_known(state: StateTable, group: str, topic: str, shards: Sequence[int])
         for (name, shard), offset in StoreCoordinator(state).fetch_offsets(group).items()
         if name == topic
     }
-    known = earlier | Footholds(state, group, topic).kept()
+    known = earlier | KeptOffsets(state, group, topic).kept()
     return {shard: known[shard] for shard in shards if shard in known}
 
 
@@ -333,7 +332,7 @@ def choices(group: str) -> str:
     )
 
 
-def uses_footholds(coordinator: Coordinator) -> bool:
+def needs_kept_offsets(coordinator: Coordinator) -> bool:
     """Coordination in the store is away only together with the cells, and is its own fence."""
     return not coordinator.keeps_in_store
 
@@ -349,7 +348,7 @@ def _lineage_before_any_was_remembered(
     )
 
 
-def foothold_prefix(group: str) -> str:
+def kept_prefix(group: str) -> str:
     """Of all that is kept of a group here."""
     return _prefix(group)
 
@@ -359,14 +358,14 @@ def lineage_key(group: str) -> str:
     return f"{_prefix(group)}lineage"
 
 
-def carried_footholds(
+def carried_offsets(
     group: str, topic: str, locations: Mapping[int, int], starts: Sequence[int]
 ) -> dict[str, bytes | None]:
     """Entries that let a group without offsets continue at these locations, by shard. ``starts``:
     where it begins on each shard, which the coordination gets first."""
     return {
         f"{_prefix(group)}shards/{quote(topic, safe='')}/{shard}": msgspec.json.encode(
-            _KeptOffset(NONE_SAVED, [NONE_SAVED, starts[shard]], location)
+            _Kept(NONE_SAVED, [NONE_SAVED, starts[shard]], location)
         )
         for shard, location in locations.items()
     }
@@ -376,5 +375,5 @@ def _prefix(group: str) -> str:
     return f"foothold/{quote(group, safe='')}/"
 
 
-def _decode(value: bytes) -> _KeptOffset:
-    return msgspec.json.decode(value, type=_KeptOffset)
+def _decode(value: bytes) -> _Kept:
+    return msgspec.json.decode(value, type=_Kept)

@@ -25,13 +25,13 @@ import msgspec
 from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.groups.control import EXPORTS, PREFIX, Pause, by_group, group_prefix
 from cellfeed.bridge.groups.progress_records import (
-    TELL_AGAIN_S,
+    REPORT_AGAIN_S,
     About,
     Left,
     worker_records,
 )
 from cellfeed.bridge.groups.start import recorded_start
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets, last_known, lost_offsets
 from cellfeed.bridge.triggers.operate.reasons import (
     NOBODY,
     GroupSnapshot,
@@ -50,7 +50,7 @@ from cellfeed.store.errors import Trimmed, Unavailable
 _CELLS_IN_A_READ: Final = 64
 """Each comes with its body."""
 
-_SILENT_S: Final = 3 * TELL_AGAIN_S
+_SILENT_S: Final = 3 * REPORT_AGAIN_S
 """A worker that has reported nothing for so long is not believed to live when the coordination
 cannot be asked."""
 
@@ -209,7 +209,7 @@ class LagReader:
         }
         offsets = {shard: each.offset for shard, each in saved.items()}
         if not coordinator.keeps_in_store:
-            offsets = Footholds(state, group, topic).goes_on(offsets)
+            offsets = KeptOffsets(state, group, topic).continues_at(offsets)
         # An export continues behind its partitions' records: its offsets can be lost and nothing
         # with them.
         lost = (

@@ -12,7 +12,7 @@ from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.groups.control import Pause, when
 from cellfeed.bridge.groups.progress_records import (
     NOT_STARTED,
-    TELL_AGAIN_S,
+    REPORT_AGAIN_S,
     Left,
     WorkerRecord,
 )
@@ -21,7 +21,7 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import choices
 
 NOBODY: Final = ""
 
-_SILENT_S: Final = 4 * TELL_AGAIN_S
+_SILENT_S: Final = 4 * REPORT_AGAIN_S
 """A live worker reports more often than that; one that does not hangs."""
 
 

@@ -9,7 +9,7 @@ it was read. It leaves two notes: ``renamed/<old>``, and a pause of the old grou
 earlier version that starts late waits instead of beginning again.
 
 With coordination in the store the offsets are among the entries. With ZooKeeper the entries have
-footholds: they say where the next owner of each shard continues, and it saves that under the new
+kept offsets: they say where the next owner of each shard continues, and it saves that under the new
 name. Crash points:
 
     before the commit       nothing was renamed; the claims are free once the session has run out
@@ -43,12 +43,12 @@ from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.groups.progress_records import About
 from cellfeed.bridge.groups.start import EARLIEST, carried_start
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
-    Footholds,
-    carried_footholds,
-    foothold_prefix,
+    KeptOffsets,
+    carried_offsets,
+    kept_prefix,
     lineage_key,
     lost_offsets,
-    uses_footholds,
+    needs_kept_offsets,
 )
 from cellfeed.bridge.triggers.parked.cells import ParkedCell
 from cellfeed.bridge.triggers.program import Trigger
@@ -87,7 +87,7 @@ _BEGUN: Final = (
 """The text before and behind the group's name in entries that only a group has which has worked."""
 
 _MOVED: Final = ("starts/", "offsets/", "tries/", "parked/", "skipped/", "trigger-history/")
-"""Begin the entries that go along, key by key. Footholds are made again, see the module."""
+"""Begin the entries that go along, key by key. Kept offsets are made again, see the module."""
 
 _BY_ITSELF: Final = Operator("cellfeed", "groups have the names that people wrote")
 
@@ -268,10 +268,10 @@ class _Decision:
             )
         starts, entry_of_start = carried_start(datastore, self._old, self._new)
         self._add(entry_of_start)
-        if uses_footholds(coordinator):
+        if needs_kept_offsets(coordinator):
             found = coordinator.fetch_offsets(self._old, [(topic, shard) for shard in claims])
             saved = {shard: each.offset for (_, shard), each in found.items()}
-            taken = Footholds(state, self._old, topic).take(claims, saved)
+            taken = KeptOffsets(state, self._old, topic).take(claims, saved)
             if len(taken) < len(claims):
                 raise Refused(f"group {self._old!r} is at work: end its workers first")
             begun = {
@@ -279,13 +279,13 @@ class _Decision:
                 for shard, each in taken.items()
                 if shard in saved or each.kept.location is not None
             }
-            self._add(carried_footholds(self._new, topic, begun, starts))
+            self._add(carried_offsets(self._new, topic, begun, starts))
             # A process that looked at the group before has remembered its lineage.
             key = lineage_key(self._new)
             remembered = state.get(key)
             self.write[key] = coordinator.lineage(self._new).encode()
             self.expect[key] = remembered.version if remembered is not None else None
-        for each in state.list(foothold_prefix(self._old)):
+        for each in state.list(kept_prefix(self._old)):
             self._take_away(each)
 
     def note(self, operator: Operator) -> None:

@@ -4,14 +4,14 @@
 the workers to wait (``control.py``), and claims the shards that are to move. Workers give theirs
 back after the cell under way. The claims of one that is dead or paused fall to the reset when its
 session has ended. From then on every claim from before is void: a worker's late save is refused
-wherever it comes from (C4, C5; where coordination is away from that worker, by its foothold,
+wherever it comes from (C4, C5; where coordination is away from that worker, by its kept offset,
 ``kept_offsets.py``). So an offset falls only in a reset, and no reset is undone by a save that was
 on its way (I20).
 
 **Decided in one commit**: the new offsets, the entry in the history, and the end of the workers'
 wait. It also takes those parked cells off the queue that the group reaches again: otherwise they
 would be both parked and still to be run. With coordination in the store it is the commit of the
-offsets; with ZooKeeper it is a commit of the footholds. They say where the next owner continues
+offsets; with ZooKeeper it is a commit of the kept offsets. They say where the next owner continues
 until ZooKeeper has it. Crash points:
 
     before the commit           nothing was reset. The workers resume once the session of the reset
@@ -41,11 +41,11 @@ from cellfeed.bridge.groups.control import OPERATOR, Control, Pause, notify_work
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
-    Footholds,
+    KeptOffsets,
     acceptance,
     last_known,
     lost_offsets,
-    uses_footholds,
+    needs_kept_offsets,
 )
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
@@ -166,7 +166,7 @@ class Reset:
         before = (
             last_known(state, group, topic, list(locations))
             if lost
-            else Footholds(state, group, topic).goes_on(saved)
+            else KeptOffsets(state, group, topic).continues_at(saved)
         )
         deed = Deed(
             group=group,
@@ -185,25 +185,25 @@ class Reset:
             self._control.reset_key: None,
             **acceptance(state, self._coordinator, group, topic),
         }
-        if not uses_footholds(self._coordinator):
+        if not needs_kept_offsets(self._coordinator):
             self._commit(locations, claims, entries)
             failpoint("reset.after_decision")
             return deed
-        footholds = Footholds(state, group, topic)
-        taken = footholds.take(claims, saved)
+        kept_offsets = KeptOffsets(state, group, topic)
+        taken = kept_offsets.take(claims, saved)
         if len(taken) < len(claims):
             raise Refused(
                 f"trigger {group!r} was not reset: another worker has begun on"
                 f" {len(claims) - len(taken)} of its shards; try again"
             )
-        footholds.move(taken, locations, entries)
+        kept_offsets.move(taken, locations, entries)
         failpoint("reset.after_decision")
         try:
             for first in range(0, len(locations), _OFFSETS_IN_A_COMMIT):
                 self._commit(
                     dict(list(locations.items())[first : first + _OFFSETS_IN_A_COMMIT]), claims, {}
                 )
-            footholds.moved(taken, locations)
+            kept_offsets.moved(taken, locations)
         except CellfeedError as error:
             _log.warning(
                 "the reset is decided; the offsets are saved in ZooKeeper by the next worker of"

@@ -42,8 +42,8 @@ class ParkedCell(msgspec.Struct, frozen=True, kw_only=True):
     it tried at once.
 
     ``ended``: how many of its ``attempts`` ended the process, by a time-out or otherwise.
-    ``in_order``: it was parked by a trigger that keeps the order by row key; ``held``: it has not
-    been run, because an earlier cell of its row key was parked.
+    ``in_order``: it was parked by a trigger that keeps the order by row key; ``is_behind``: it has
+    not been run, because an earlier cell of its row key was parked.
     """
 
     group: str
@@ -61,7 +61,7 @@ class ParkedCell(msgspec.Struct, frozen=True, kw_only=True):
     skipped_because: str = ""
     ended: int = 0
     in_order: bool = False
-    held: bool = False
+    is_behind: bool = msgspec.field(default=False, name="held")
 
     @property
     def cell_id(self) -> str:
@@ -104,7 +104,7 @@ class ParkedCells:
 
     def count_failed(self, group: str) -> int:
         """Those of a group that are not held: they were tried."""
-        return sum(not cell.held for cell in self.all(group))
+        return sum(not cell.is_behind for cell in self.all(group))
 
     def groups(self) -> set[str]:
         """Those that have parked or skipped cells, or are stopped."""
@@ -206,7 +206,7 @@ class ParkedCells:
                     last_tried_at_us=self._state.now_us(),
                     retry_asked=False,
                     ended=before.ended + ended,
-                    held=False,
+                    is_behind=False,
                 )
                 write[key] = msgspec.json.encode(again)
             if (
@@ -317,7 +317,7 @@ def due(cells: Iterable[ParkedCell], all_due: bool) -> dict[int, bool]:
     return {
         cell.partition: all_due
         for cell in fronts(cells)
-        if all_due or cell.retry_asked or cell.held
+        if all_due or cell.retry_asked or cell.is_behind
     }
 
 

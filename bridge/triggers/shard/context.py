@@ -13,7 +13,7 @@ from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.triggers.circuit import Circuit
 from cellfeed.bridge.triggers.failure_log import FailureLog
 from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
-from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardAttempts
@@ -45,7 +45,7 @@ class ShardContext:
     """Of the session in which the shard was claimed."""
     saved: int
     """The shard's offset as read under the claim."""
-    foothold: Foothold | None
+    kept_offset: KeptOffset | None
     """For coordination elsewhere."""
     recorded: ShardAttempts
     """The tries that earlier owners left on record."""

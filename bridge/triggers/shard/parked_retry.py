@@ -118,7 +118,7 @@ class ParkedRetry:
 
     def _is_due(self, cell: ParkedCell, only_asked: bool) -> bool:
         """A held cell that reaches the front is due at once."""
-        if cell.held or cell.retry_asked:
+        if cell.is_behind or cell.retry_asked:
             return True
         return not only_asked and cell.ended < self._trigger.policy_for(ProcessEnded).attempts
 
@@ -134,7 +134,7 @@ class ParkedRetry:
             [stored],
             on_record=True,
             suspect=cell.ended > 0,
-            attempts_max=None if cell.held else _ONE_TRY,
+            attempts_max=None if cell.is_behind else _ONE_TRY,
             is_parked=True,
         )
 

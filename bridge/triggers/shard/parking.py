@@ -23,12 +23,13 @@ from cellfeed.store.failpoints import declare, failpoint
 
 declare("trigger.before_park", "trigger.after_park")
 
-_HELD_PER_PARKED_MAX: Final = 100
-"""A trigger that keeps order stops when so many times ``parked_max`` cells are parked or held: a
+_PARKED_PER_FAILED_MAX: Final = 100
+"""A trigger that keeps order stops when so many times ``parked_max`` cells are parked: a
 row key that never ends must not fill the state table."""
 
-_COUNT_HELD_EVERY: Final = 50
-"""Held cells between two countings, each of which reads all parked cells of the group."""
+_COUNT_PARKED_EVERY: Final = 50
+"""Cells parked behind others between two counts. Each count reads all parked cells of the
+group."""
 
 
 class Parking:
@@ -43,7 +44,7 @@ class Parking:
         self._position = position
         self._retry = retry
         self._rows_parked: set[bytes] | None = None
-        self._held_since_counted = 0
+        self._parked_since_counted = 0
         self.stopped_trigger = False
         """Whether too many cells are parked: the trigger stops."""
 
@@ -52,7 +53,7 @@ class Parking:
         if self._trigger.order_by_row_key and self._rows_parked != set():
             self._rows_parked = {UUID(cell.row_key).bytes for cell in self._retry.parked()}
 
-    def first_held(self, cells: Sequence[StoredCell]) -> int | None:
+    def first_behind(self, cells: Sequence[StoredCell]) -> int | None:
         """The index of the first cell whose row key has a parked cell; None when there is none."""
         rows = self._rows_parked
         if not rows:
@@ -61,7 +62,7 @@ class Parking:
 
     def park(self, cell: StoredCell, failed: Failed) -> None:
         """Parks a cell whose tries are used up. Raises StaleWriter, Unavailable."""
-        self._park(cell, failed, held=False)
+        self._park(cell, failed, is_behind=False)
         if self._rows_parked is not None:
             self._rows_parked.add(cell.row_key)
         count = self._parked.count_failed(self._trigger.group)
@@ -75,17 +76,19 @@ class Parking:
         """Parks a cell unrun, behind the parked cell of its row key. Raises StaleWriter,
         Unavailable."""
         self._position.make_sure()
-        self._park(cell, Failed("held: an earlier cell of its row key is parked", 0), held=True)
-        self._held_since_counted += 1
-        if self._held_since_counted >= _COUNT_HELD_EVERY:
-            self._held_since_counted = 0
-            limit = _HELD_PER_PARKED_MAX * self._trigger.parked_max
+        self._park(
+            cell, Failed("held: an earlier cell of its row key is parked", 0), is_behind=True
+        )
+        self._parked_since_counted += 1
+        if self._parked_since_counted >= _COUNT_PARKED_EVERY:
+            self._parked_since_counted = 0
+            limit = _PARKED_PER_FAILED_MAX * self._trigger.parked_max
             if (count := self._parked.count(self._trigger.group)) >= limit:
                 self._stop_trigger(
                     f"{count} cells are parked or held behind parked ones, the limit is {limit}"
                 )
 
-    def _park(self, cell: StoredCell, failed: Failed, *, held: bool) -> None:
+    def _park(self, cell: StoredCell, failed: Failed, *, is_behind: bool) -> None:
         now_us = time.time_ns() // 1000
         parked = ParkedCell(
             group=self._trigger.group,
@@ -101,7 +104,7 @@ class Parking:
             last_tried_at_us=now_us,
             ended=failed.ended,
             in_order=self._trigger.order_by_row_key,
-            held=held,
+            is_behind=is_behind,
         )
         failpoint("trigger.before_park")
         self._position.save_with(

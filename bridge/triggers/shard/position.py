@@ -51,7 +51,7 @@ class Position:
         self._membership = context.of_trigger.membership
         self._epoch = context.epoch
         self._saved = context.saved
-        self._foothold = context.foothold
+        self._kept_offset = context.kept_offset
         self._progress = context.progress
         self._failed = False
         self._saved_at_s = time.monotonic()
@@ -61,7 +61,9 @@ class Position:
         self.parking_is_unanswered = False
         """Whether entries may be on their way that were kept here already. Over when the shard is
         claimed again."""
-        self._progress.location = self._foothold.start if self._foothold else max(0, self._saved)
+        self._progress.location = (
+            self._kept_offset.start if self._kept_offset else max(0, self._saved)
+        )
 
     @property
     def is_saved(self) -> bool:
@@ -92,14 +94,14 @@ class Position:
             self._keep_unless_overtaken()
             raise
         except Unavailable as error:
-            if self._foothold is None:
+            if self._kept_offset is None:
                 raise
             if isinstance(error, OutcomeUnknown) and moved:
                 # It may still be saved, later: the next owner must know that such an offset is
                 # older than the one kept here.
-                self._foothold.keep(location, failed=error)
+                self._kept_offset.keep(location, failed=error)
             else:
-                self._foothold.check()
+                self._kept_offset.check()
         else:
             self._note_saved(location)
 
@@ -155,9 +157,9 @@ class Position:
         """Keeps it in the datastore instead; raises the error where there is nothing to keep it
         for, and the next chunk tries to save first."""
         self.is_away = self._failed = True
-        if self._foothold is None:
+        if self._kept_offset is None:
             raise error
-        self._foothold.keep(location, entries, failed=error)
+        self._kept_offset.keep(location, entries, failed=error)
         self.parking_is_unanswered |= bool(entries) and isinstance(error, OutcomeUnknown)
         self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
         self._progress.because = (
@@ -169,9 +171,9 @@ class Position:
     def keep(self) -> None:
         """Writes this run's location to the datastore, whether the coordination has it or not,
         unless another worker has begun on the shard."""
-        if self._foothold is not None:
+        if self._kept_offset is not None:
             with suppress(StaleWriter):
-                self._foothold.keep(self._progress.location)
+                self._kept_offset.keep(self._progress.location)
 
     @property
     def _key(self) -> tuple[str, int]:
@@ -180,8 +182,8 @@ class Position:
     def _note_saved(self, location: int) -> None:
         if location != self._saved:
             self._saved = location
-            if self._foothold is not None:
-                self._foothold.saved(location)
+            if self._kept_offset is not None:
+                self._kept_offset.saved(location)
 
     def _keep_unless_overtaken(self) -> None:
         """A claim may be void before its new owner has begun. Then that one need not run these

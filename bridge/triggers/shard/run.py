@@ -192,11 +192,11 @@ class ShardRun:
         parts = [(cells, True)]
         while parts:
             part, whole = parts.pop()
-            held = self._parking.first_held(part)
-            if held:
-                parts.append((part[held:], whole))
-                part = part[:held]
-            elif held == 0:
+            ahead = self._parking.first_behind(part)
+            if ahead:
+                parts.append((part[ahead:], whole))
+                part = part[:ahead]
+            elif ahead == 0:
                 self._parking.park_behind(part[0])
                 self._move_past(part[0])
                 parts.extend([(part[1:], whole)] if part[1:] else [])

@@ -9,8 +9,8 @@ In this order, each step after the one before is done for all shards together:
 3. the shards are claimed, and their offsets read under the claims;
 4. a shard without an offset gets one: it is saved before its first cell is run, so that everybody
    sees where it is;
-5. footholds are taken, where the coordination is not in the store (``kept_offsets.py``); tries that
-   earlier owners left on record are read.
+5. kept offsets are taken, where the coordination is not in the store (``kept_offsets.py``); tries
+   that earlier owners left on record are read.
 
 Crash points: after 3 the claims are an owner's that has run nothing; the next owner is careful for
 nothing. After 4 the offset stands at the start. An owner that gave its shard back between 2 and 3
@@ -31,7 +31,7 @@ from cellfeed.bridge.triggers.offsets.gathered_saves import (
     OFFSETS_IN_A_COMMIT_MAX,
     GatheredSaves,
 )
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, uses_footholds
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets, needs_kept_offsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.process_death.recorded_attempts import GroupAttempts
@@ -74,9 +74,9 @@ class TakeOver:
         )
         self._start = StartOfGroup(datastore, coordinator, trigger.group, trigger.start)
         self._recorded = GroupAttempts(datastore.state, trigger.group, datastore.name)
-        self._footholds = (
-            Footholds(datastore.state, trigger.group, datastore.name)
-            if uses_footholds(coordinator)
+        self._kept_offsets = (
+            KeptOffsets(datastore.state, trigger.group, datastore.name)
+            if needs_kept_offsets(coordinator)
             else None
         )
 
@@ -85,7 +85,7 @@ class TakeOver:
         when the group is to start at places that are not there."""
         topic = self._datastore.name
         starts = self._start.locations()
-        held = self._coordinator.owners(session.group, topic, shards)
+        owners = self._coordinator.owners(session.group, topic, shards)
         claims = self._coordinator.claim(session, topic, shards)
         if not claims:
             return {}
@@ -95,13 +95,15 @@ class TakeOver:
             {shard: starts[shard] for shard in claims if shard not in saved}, claims
         )
         claims = {shard: claim for shard, claim in claims.items() if shard in saved}
-        footholds = self._footholds.take(claims, saved) if self._footholds is not None else {}
+        kept_offsets = (
+            self._kept_offsets.take(claims, saved) if self._kept_offsets is not None else {}
+        )
         recorded = self._recorded.of_shards(claims)
-        overtaken = [shard for shard in claims if shard in held]
+        overtaken = [shard for shard in claims if shard in owners]
         heads = self._datastore.engine.heads(overtaken) if overtaken else {}
         runs = {}
         for shard, claim in claims.items():
-            if self._footholds is not None and shard not in footholds:
+            if self._kept_offsets is not None and shard not in kept_offsets:
                 continue  # overtaken since the claim
             runs[shard] = ShardRun(
                 ShardContext(
@@ -109,7 +111,7 @@ class TakeOver:
                     claim,
                     session.epoch,
                     saved[shard],
-                    footholds.get(shard),
+                    kept_offsets.get(shard),
                     recorded[shard],
                     careful_before=heads[shard].watermark if shard in heads else 0,
                 )

@@ -117,7 +117,7 @@ class BinlogArchiver:
         while not stop.is_set():
             begun_s = time.monotonic()
             try:
-                self._hold(stop)
+                self._archive_in_turn(stop)
             except (CellfeedError, OSError) as error:
                 if stop.is_set():
                     return
@@ -133,7 +133,7 @@ class BinlogArchiver:
                 stop.wait(retry_s)
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
 
-    def _hold(self, stop: threading.Event) -> None:
+    def _archive_in_turn(self, stop: threading.Event) -> None:
         """Archives from one master after the other, under the archive's lock."""
         servers, history = self._servers, self._cluster.history
         name = archive_name(servers.datastore, history.history_id, servers.name)

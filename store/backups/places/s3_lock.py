@@ -42,7 +42,7 @@ class S3Lock:
         self._bucket = bucket
         self._key = key
         self._place = place
-        self._holder = secrets.token_hex(16)
+        self._owner = secrets.token_hex(16)
         self._count = 0
         self._etag = ""
         self._renewed_s = 0.0
@@ -109,7 +109,7 @@ class S3Lock:
     def _refuse_without_conditions(self) -> None:
         for wrong in (None, _NO_ETAG):
             try:
-                self._bucket.put(self._key, f"{self._holder} probe {wrong}".encode(), wrong)
+                self._bucket.put(self._key, f"{self._owner} probe {wrong}".encode(), wrong)
             except FileExistsError:
                 continue
             raise ProtectData(
@@ -132,7 +132,7 @@ class S3Lock:
 
     def _put(self, etag: str | None) -> str:
         self._count += 1
-        return self._bucket.put(self._key, f"{self._holder} {self._count}".encode(), etag)
+        return self._bucket.put(self._key, f"{self._owner} {self._count}".encode(), etag)
 
 
 def _age_s(found: Any) -> float:

@@ -64,7 +64,7 @@ class ShardCopy:
         self._end_erasures()
         best, deadline_s = -1, 0.0
         while True:
-            copied = self.rest(source.held_by_all(), hidden=False)
+            copied = self.rest(source.replicated_to_all(), hidden=False)
             differ = copy_entries(source.server, target, source.database)
             _, end = served_ids(source.notes())
             arrived = min(copied_below(each) for each in target.on_members().values())

@@ -58,7 +58,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from cellfeed.store.clusters.model.shard_notes import Clusters, notes_of_master
-from cellfeed.store.clusters.moves.mover_lock import cut_off, lock_holder
+from cellfeed.store.clusters.moves.mover_lock import cut_off, lock_owner
 from cellfeed.store.clusters.moves.steps import Move, opened_side
 from cellfeed.store.clusters.moves.take_back import bar_switch, give_back, take_back
 from cellfeed.store.clusters.moves.underway import Underway, owners, underway
@@ -169,20 +169,20 @@ def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | No
 def _end_silent(clusters: Clusters, shard: int, names: Set[str], silent_max_s: float) -> None:
     """Cuts a mover off that holds locks and has said nothing for so long on any of its
     connections."""
-    held = []
+    locks = []
     for name in names & clusters.keys():
         role, _ = cluster_role(clusters[name])
-        if (holder := lock_holder(clusters[name], role, shard)) is not None:
-            held.append((name, role, holder))
-    if held and all(holder.silent_s >= silent_max_s for *_, holder in held):
-        for name, role, holder in held:
+        if (owner := lock_owner(clusters[name], role, shard)) is not None:
+            locks.append((name, role, owner))
+    if locks and all(owner.silent_s >= silent_max_s for *_, owner in locks):
+        for name, role, owner in locks:
             _log.warning(
                 "the mover of shard %d has said nothing to %s for %.0f s and is cut off",
                 shard,
                 name,
-                holder.silent_s,
+                owner.silent_s,
             )
-            cut_off(clusters[name], role, holder)
+            cut_off(clusters[name], role, owner)
         failpoint("heal.after_cut_off")
 
 
@@ -233,7 +233,7 @@ class MoveHealer:
                 if self._concerns(each)
             }
         except CellfeedError as error:
-            self._tell("moves", str(error))
+            self._log_once("moves", str(error))
             return
         now_s = self._clock_s()
         self._since_s = {each: self._since_s.get(each, now_s) for each in stuck}
@@ -251,7 +251,7 @@ class MoveHealer:
         try:
             done = heal(clusters, found)
         except CellfeedError as error:
-            self._tell(
+            self._log_once(
                 f"shard {found.shard}",
                 f"shard {found.shard} is {found.stage} on its way from {found.source} to"
                 f" {found.target}, and could not be healed yet: {error}",
@@ -278,7 +278,7 @@ class MoveHealer:
                         )
                     }
             except CellfeedError as error:
-                self._tell(
+                self._log_once(
                     name,
                     f"cluster {name} cannot be asked for shards that are on their way: {error}",
                 )
@@ -286,7 +286,7 @@ class MoveHealer:
                 answering[name] = cluster
         return kept, answering
 
-    def _tell(self, about: str, text: str) -> None:
+    def _log_once(self, about: str, text: str) -> None:
         if self._reported.get(about) != text:
             self._reported[about] = text
             _log.error("%s", text)

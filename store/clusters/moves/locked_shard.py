@@ -92,12 +92,12 @@ class LockedShard:
     def _notes_on(self, name: str) -> ShardNotes:
         if name == self.role.master:
             # on the connection with the lock: a mover that waits is heard there meanwhile
-            # (``lock_holder``)
+            # (``lock_owner``)
             return self.notes()
         with self.cluster.server(name).connection() as connection:
             return shard_notes(connection, self.layout, self.shard)
 
-    def held_by_all(self) -> int:
+    def replicated_to_all(self) -> int:
         """The first id of the log that a node may lack. Raises StorageUnavailable."""
         return min((each.serves[1] if each.serves else 0) for each in self.on_members().values())
 

@@ -18,7 +18,7 @@ def lock_name(cluster: ClusterServers, shard: int) -> str:
     return f"cellfeed-move-{cluster.datastore}-{shard}"
 
 
-class LockHolder(NamedTuple):
+class LockOwner(NamedTuple):
     """The connection that holds a shard's lock on a master, by the server's number for it.
     ``silent_s``: for how long it has said nothing; 0 while a statement of it runs."""
 
@@ -26,7 +26,7 @@ class LockHolder(NamedTuple):
     silent_s: float
 
 
-def lock_holder(cluster: ClusterServers, role: Role, shard: int) -> LockHolder | None:
+def lock_owner(cluster: ClusterServers, role: Role, shard: int) -> LockOwner | None:
     """The holder of the shard's lock on the master of that role; None when nobody does. Raises
     StorageUnavailable."""
     sql = (
@@ -35,15 +35,15 @@ def lock_holder(cluster: ClusterServers, role: Role, shard: int) -> LockHolder |
     )
     with cluster.server(role.master).connection() as connection:
         rows = query(connection, sql)
-    return LockHolder(int(rows[0][0]), float(rows[0][1])) if rows else None
+    return LockOwner(int(rows[0][0]), float(rows[0][1])) if rows else None
 
 
-def cut_off(cluster: ClusterServers, role: Role, holder: LockHolder) -> None:
+def cut_off(cluster: ClusterServers, role: Role, owner: LockOwner) -> None:
     """Ends the connection that holds a lock, and its open transaction: its mover can do nothing
     more with it. Raises StorageUnavailable."""
     with cluster.server(role.master).connection() as connection:
         try:
-            query(connection, f"KILL CONNECTION {holder.connection}")
+            query(connection, f"KILL CONNECTION {owner.connection}")
         except pymysql.err.MySQLError as error:
             if error_code(error) != ER.NO_SUCH_THREAD:  # it has ended by itself
                 raise

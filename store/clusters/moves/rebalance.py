@@ -35,15 +35,15 @@ def plan_moves(
     kept = [name for name in clusters if name not in drained]
     if not kept:
         raise InvalidRequest("every cluster would be drained: one must be left to take the shards")
-    held = {
+    owned = {
         name: sorted(shard for shard, owner in owners.items() if owner == name) for name in clusters
     }
     # The remainder goes to the clusters that have most already.
     least, more = divmod(len(owners), len(kept))
-    ranked = sorted(kept, key=lambda name: (-len(held[name]), clusters.index(name)))
+    ranked = sorted(kept, key=lambda name: (-len(owned[name]), clusters.index(name)))
     share = {name: least + (rank < more) for rank, name in enumerate(ranked)}
-    surplus = [(shard, name) for name in clusters for shard in held[name][share.get(name, 0) :]]
-    wanting = [name for name in kept for _ in range(share[name] - len(held[name]))]
+    surplus = [(shard, name) for name in clusters for shard in owned[name][share.get(name, 0) :]]
+    wanting = [name for name in kept for _ in range(share[name] - len(owned[name]))]
     return [
         PlannedMove(shard, source, target)
         for (shard, source), target in zip(sorted(surplus), wanting, strict=True)

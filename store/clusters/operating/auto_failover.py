@@ -88,7 +88,7 @@ class FailoverSupervisor:
             try:
                 self.look()
             except CellfeedError as error:
-                self._tell("cluster", str(error))
+                self._log_once("cluster", str(error))
         self.close()
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class FailoverSupervisor:
             return True
         answering = [name for name in self._watched.servers if name not in silent]
         if 2 * len(answering) <= len(self._watched.servers):
-            self._tell(
+            self._log_once(
                 "cluster",
                 f"master {role.master} is out of reach, but only"
                 f" {', '.join(answering) or 'no node'} answers: no majority, nobody is promoted",
@@ -142,7 +142,7 @@ class FailoverSupervisor:
         for name in answering:
             status = minion_status(self._watched.server(name))
             if status is not None and status.io_running == "Yes":
-                self._tell(
+                self._log_once(
                     "cluster",
                     f"master {role.master} is out of reach from here, but {name} still hears it:"
                     " nobody is promoted",
@@ -183,7 +183,7 @@ class FailoverSupervisor:
                 self._wait(name)
                 self._take_in(role, name)
         except CellfeedError as error:
-            self._tell(name, f"{name}: {error}")
+            self._log_once(name, f"{name}: {error}")
 
     def _keep_going(self, role: Role, name: str, status: MinionStatus) -> None:
         if not status.is_stopped:
@@ -192,7 +192,7 @@ class FailoverSupervisor:
                 _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
         elif self._is_due(name):
             self._wait(name)
-            self._tell(
+            self._log_once(
                 name,
                 f"{name} had stopped following {role.master}, and is started again:"
                 f" {status.error or 'without an error'}",
@@ -204,7 +204,7 @@ class FailoverSupervisor:
             if is_half_copied(self._watched, name):
                 self._copy_to(name, "a copy to it was cut off", cut_off=True)
             else:
-                self._tell(
+                self._log_once(
                     name,
                     f"{name} holds nothing of the datastore: cellfeed cluster rejoin"
                     f" {self._cluster.name} {name} --copy",
@@ -219,7 +219,7 @@ class FailoverSupervisor:
                 name, "it holds transactions that were never replicated, without any cell", extra
             )
         else:
-            self._tell(
+            self._log_once(
                 name,
                 f"{name} holds {extra} that were never replicated: cellfeed cluster rejoin"
                 f" {self._cluster.name} {name} --put-again",
@@ -273,7 +273,7 @@ class FailoverSupervisor:
     def _wait(self, what: str) -> None:
         self._not_before_s[what] = self._clock_s() + AGAIN_S
 
-    def _tell(self, about: str, text: str) -> None:
+    def _log_once(self, about: str, text: str) -> None:
         if self._reported.get(about) != text:
             self._reported[about] = text
             _log.error("cluster %s: %s", self._cluster.name, text)

@@ -174,7 +174,7 @@ def prepare_cluster(cluster: ClusterServers, shard_map: ShardMap) -> MySqlState:
         MySqlServer(master.address),
         cluster.datastore,
         cluster.shards,
-        held=shard_map.shards_of(cluster.name),
+        owned=shard_map.shards_of(cluster.name),
         create=True,
     ).close()
     failpoint("cluster.init.after_schema")

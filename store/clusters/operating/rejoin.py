@@ -40,7 +40,7 @@ from cellfeed.store.engines.mysql.replication import (
     start_receiving,
 )
 from cellfeed.store.engines.mysql.state import MySqlState
-from cellfeed.store.errors import HoldsMore, ProtectData, StorageUnavailable, Unavailable
+from cellfeed.store.errors import NodeAhead, ProtectData, StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import refuse_other_history
 
@@ -81,14 +81,14 @@ def come_back(cluster: ClusterServers, node: str) -> NeverReplicated | None:
     returns that, to be put again before :func:`clone`. Raises as :func:`follow_again`."""
     try:
         follow_again(cluster, node)
-    except HoldsMore:
+    except NodeAhead:
         role, _ = cluster_role(cluster)
         return never_replicated(cluster, node, role)
     return None
 
 
 def follow_again(cluster: ClusterServers, node: str) -> None:
-    """Fences the node and makes it a minion of the present master. Raises HoldsMore, having fenced
+    """Fences the node and makes it a minion of the present master. Raises NodeAhead, having fenced
     it, when it has something that the master has not. Raises ProtectData for the master itself.
     Raises StorageUnavailable while a promotion is under way, or where the node holds nothing to
     resume from."""
@@ -120,7 +120,7 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
                 " --copy`"
             )
         at = role.promotion_after(heard)
-        raise HoldsMore(
+        raise NodeAhead(
             f"{node} is at {position(server).text}, and the first master that it has not heard of"
             f" was at {at or 'a position not known any more'}: {node} holds cells that were"
             " never replicated; list it, have it put again and the node cloned with"

@@ -115,13 +115,13 @@ class ShownHeads(KnownRole):
                 for view in following.values():
                     newest_head = _later(newest_head, view.heads.get(shard, newest_head))
                 self._last[shard] = newest_head
-                held = [
+                ends = [
                     view.heads[shard].next_added_id
                     for view in (minions if by_minions else [master] if master else minions)
                     if shard in view.heads
                 ]
                 self._shown[shard] = watermark = (
-                    max(self._shown[shard], *held) if held else self._shown[shard]
+                    max(self._shown[shard], *ends) if ends else self._shown[shard]
                 )
                 # A read may go to any of them: where one has trimmed, cells may be missing. As the
                 # watermark it never falls in a process.

@@ -68,14 +68,14 @@ class MySqlEngine:
         shards: int,
         *,
         create: bool = False,
-        held: Sequence[int] | None = None,
+        owned: Sequence[int] | None = None,
         codec: int = DEFAULT_CODEC,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._datastore = datastore
         self._shards = check_shard_count(shards)
         self._codec = codec
-        layout = Layout(datastore, shards, held)
+        layout = Layout(datastore, shards, owned)
         self._meta, self._database = layout.meta, layout.database
         self._server = server
         try:

@@ -211,11 +211,11 @@ class Guard:
         """Returns when a write under these terms is allowed, for a caller that begins a long
         one. Raises as :meth:`explain`."""
         for _ in range(ATTEMPTS_MAX):
-            [(holds,)] = query(connection, f"SELECT IF({self.condition(terms)}, 1, 0)")
-            if int(holds):
+            [(passes,)] = query(connection, f"SELECT IF({self.condition(terms)}, 1, 0)")
+            if int(passes):
                 return
             self.explain(connection, terms)
-        raise self._never_held()
+        raise self._never_passed()
 
     def commit(
         self,
@@ -250,7 +250,7 @@ class Guard:
             written.append(True)
             return True
 
-        self.until_it_holds(write)
+        self.until_it_passes(write)
         return bool(written)
 
     @marked("cas.alter")
@@ -271,10 +271,10 @@ class Guard:
         for _ in range(ATTEMPTS_MAX):
             if run(connection):
                 return
-        raise self._never_held()
+        raise self._never_passed()
 
     @marked("cas.guard")
-    def until_it_holds(self, write: Callable[[Connection[Any]], bool]) -> None:
+    def until_it_passes(self, write: Callable[[Connection[Any]], bool]) -> None:
         """Calls ``write`` until it says that the guard held, and again where it gave way to another
         transaction. Errors of ``write`` pass through."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -286,9 +286,9 @@ class Guard:
                 if attempt == ATTEMPTS_MAX or not worth_another_try(error):
                     raise
                 time.sleep(uniform(0, PAUSE_S * attempt))
-        raise self._never_held()
+        raise self._never_passed()
 
-    def _never_held(self) -> StorageUnavailable:
+    def _never_passed(self) -> StorageUnavailable:
         return StorageUnavailable(
             f"{self._server}: nothing written: its role or its settings change all the time; try"
             " again"

@@ -13,7 +13,7 @@ class Layout:
 
     datastore: str
     shards: int
-    held: Sequence[int] | None = None
+    owned: Sequence[int] | None = None
 
     @property
     def meta(self) -> str:
@@ -25,5 +25,5 @@ class Layout:
         return f"{self.datastore}_{shard:04d}"
 
     @property
-    def held_shards(self) -> Sequence[int]:
-        return range(self.shards) if self.held is None else self.held
+    def owned_shards(self) -> Sequence[int]:
+        return range(self.shards) if self.owned is None else self.owned

@@ -142,7 +142,7 @@ def migrate(
             # until it is made.
             layout = replace(
                 layout,
-                held=[
+                owned=[
                     int(shard)
                     for (shard,) in query(
                         connection, f"SELECT shard FROM {layout.meta}.shard_counter ORDER BY shard"
@@ -204,10 +204,10 @@ def _only_runner(
     lock = f"'cellfeed-migrate-{layout.datastore}'"
     [(got,)] = query(connection, f"SELECT GET_LOCK({lock}, {LOCK_TIMEOUT_S})")
     if got is None or int(got) != 1:
-        [(holder,)] = query(connection, f"SELECT IS_USED_LOCK({lock})")
+        [(owner,)] = query(connection, f"SELECT IS_USED_LOCK({lock})")
         raise StorageUnavailable(
             f"{server}: the schema of {layout.datastore!r} is being changed by connection"
-            f" {holder and int(holder)}; try again when it is done"
+            f" {owner and int(owner)}; try again when it is done"
         )
     yield
     # A runner that fails loses its connection, and the lock with it.

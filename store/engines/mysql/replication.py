@@ -315,9 +315,9 @@ def _has(connection: Connection[Any], settings: Mapping[str, object]) -> bool:
 def copy_lock(master: MySqlServer, node: str) -> Iterator[None]:
     """A user lock on the master: one copy to a node at a time. Raises StorageUnavailable when it is
     taken; ends with its connection."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         _lock(
-            held,
+            locks,
             master,
             f"cellfeed-copy-{node}",
             f"{node} is being made a copy of {master} already",
@@ -332,10 +332,10 @@ def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
 
     It ends with its connections, so a promotion that is killed leaves none behind.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for server in servers:
             _lock(
-                held,
+                locks,
                 server,
                 f"cellfeed-promotion-{name}",
                 f"a promotion of {name}, or the return of one of its nodes, is under way elsewhere"
@@ -344,12 +344,12 @@ def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
         yield
 
 
-def _lock(held: ExitStack, server: MySqlServer, name: str, taken: str) -> None:
+def _lock(locks: ExitStack, server: MySqlServer, name: str, taken: str) -> None:
     connection = server.open_connection()
-    held.callback(free_locks, connection)
+    locks.callback(free_locks, connection)
     kept = (server.address, int(connection.thread_id()))  # type: ignore[no-untyped-call]
     _LOCKING.add(kept)
-    held.callback(_LOCKING.discard, kept)
+    locks.callback(_LOCKING.discard, kept)
     try:
         got = take_lock(connection, name)
     except (pymysql.err.MySQLError, OSError) as error:

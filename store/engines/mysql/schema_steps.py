@@ -38,13 +38,13 @@ def _create_tables(connection: Connection[Any], layout: Layout, run: RunStatemen
     for statement in meta_statements:
         run(statement.format(meta=layout.meta))
     failpoint("mysql.migrate.inside_step")
-    for shard in layout.held_shards:
+    for shard in layout.owned_shards:
         for statement in shard_statements:
             run(statement.format(shard=layout.database(shard)))
         failpoint("mysql.migrate.inside_step")
     run(f"INSERT IGNORE INTO {layout.meta}.state_revision VALUES (1, 0)")
-    for start in range(0, len(layout.held_shards), _INSERT_ROWS_MAX):
-        numbers = layout.held_shards[start : start + _INSERT_ROWS_MAX]
+    for start in range(0, len(layout.owned_shards), _INSERT_ROWS_MAX):
+        numbers = layout.owned_shards[start : start + _INSERT_ROWS_MAX]
         run(
             f"INSERT IGNORE INTO {layout.meta}.shard_counter (shard) VALUES"
             f" {','.join(f'({number})' for number in numbers)}"

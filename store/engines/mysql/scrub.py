@@ -318,9 +318,9 @@ class ServerScrub:
 def scrubbing(server: MySqlServer, scratch: str) -> Iterator[ServerScrub]:
     """A scrub of a server, on a connection of its own. Raises StorageUnavailable while another is
     under way there."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         connection = MySqlServer(server.address, ANSWER_TIMEOUT_S).open_connection()
-        held.callback(free_locks, connection)
+        locks.callback(free_locks, connection)
         try:
             if not take_lock(connection, f"cellfeed-{scratch}"):
                 raise StorageUnavailable(

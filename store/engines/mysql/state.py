@@ -76,15 +76,15 @@ class MySqlState:
         revisions: list[int] = []
 
         def once(connection: Connection[Any]) -> bool:
-            revision, held = self._begin(connection, expect or {}, terms)
-            if held is None:
+            revision, expected = self._begin(connection, expect or {}, terms)
+            if expected is None:
                 return False
-            if held:
+            if expected:
                 self._write(connection, write, revision, terms)
                 revisions.append(revision)
             return True
 
-        self._guard.until_it_holds(once)
+        self._guard.until_it_passes(once)
         return revisions[0] if revisions else None
 
     def _begin(
@@ -112,10 +112,10 @@ class MySqlState:
             self._guard.explain(connection, terms)
             return 0, None
         versions = {key.decode(): int(version) for key, version in rows}
-        held = all(versions.get(key) == version for key, version in expect.items())
-        if not held:
+        expected = all(versions.get(key) == version for key, version in expect.items())
+        if not expected:
             query(connection, "ROLLBACK")
-        return int(revision), held
+        return int(revision), expected
 
     def _write(
         self,

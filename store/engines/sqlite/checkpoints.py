@@ -35,7 +35,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cellfeed.store.engines.sqlite.wal import Wal, holders
+from cellfeed.store.engines.sqlite.wal import Wal, readers
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("sqlite.checkpoint.beside", "sqlite.checkpoint.inside")
@@ -93,7 +93,7 @@ class Checkpoints:
         """Moves the frames that are due. The caller has the writer to itself, between two
         transactions. Raises nothing: the caller's transaction is committed."""
         try:
-            if self._wal.holds(max(CHECKPOINT_FRAMES, self._next_try)):
+            if self._wal.has_frames(max(CHECKPOINT_FRAMES, self._next_try)):
                 self._move(writer)
             elif self._next_try and self._idle.is_set() and self._wal.round() != self._round:
                 self._begin_round()
@@ -118,7 +118,7 @@ class Checkpoints:
                 self._begin_round()
             if not self._is_small():
                 self._start()
-        if self._idle.wait(WAIT_S if self._wal.holds(FULL_FRAMES) else 0) and self._is_small():
+        if self._idle.wait(WAIT_S if self._wal.has_frames(FULL_FRAMES) else 0) and self._is_small():
             self._move_between(writer)
 
     def _is_small(self) -> bool:
@@ -208,7 +208,7 @@ def _checkpoint(connection: sqlite3.Connection) -> _Moved:
 
 def stopped(path: Path, wal_bytes: int) -> str:
     """Why a WAL of so many bytes is not emptied."""
-    others = ", ".join(str(pid) for pid in holders(path) if pid != os.getpid())
+    others = ", ".join(str(pid) for pid in readers(path) if pid != os.getpid())
     who = f"process {others}" if others else "a thread of this process"
     return (
         f"{path}-wal holds {wal_bytes >> 20} MiB and grows: {who} reads an old snapshot of the"

@@ -43,7 +43,7 @@ class Wal:
         """Another value each time that the WAL has started again; empty before its first frame."""
         return self._header()[_SALTS]
 
-    def holds(self, frames: int) -> bool:
+    def has_frames(self, frames: int) -> bool:
         """Whether the WAL has at least so many frames."""
         return frames <= 0 or self._is_current(frames, self._header())
 
@@ -82,7 +82,7 @@ def _frame_bytes(header: bytes) -> int:
     return _FRAME_HEADER_BYTES + int.from_bytes(header[_PAGE_SIZE], "big")
 
 
-def holders(path: Path) -> list[int]:
+def readers(path: Path) -> list[int]:
     """The processes that read a snapshot in the WAL of ``path`` just now, by pid; empty where the
     system has no ``/proc/locks``."""
     try:

@@ -53,11 +53,11 @@ class LoopCommits:
         answer, never before this returns. Errors of ``put_soon`` pass through, and nothing is
         called then."""
         waiting = _Waiting(committed)
-        answer = self._datastore.put_soon(cells, lambda _: self._tell(waiting))
+        answer = self._datastore.put_soon(cells, lambda _: self._answer(waiting))
         waiting.answer = answer
         waiting.time_over = self._loop.call_later(PUT_TIMEOUT_S, waiting.out_of_time)
 
-    def _tell(self, waiting: _Waiting) -> None:
+    def _answer(self, waiting: _Waiting) -> None:
         """On the writer's thread. An answer in the box before the loop is woken, or before it
         empties the box, is found there."""
         self._answered.append(waiting)

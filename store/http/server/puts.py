@@ -76,12 +76,12 @@ class PutRoutes:
                     raise answer
                 [result] = answer.result(0)
                 self._metrics.put((result,), time.perf_counter() - started)
-                told: bytes | CellfeedError = encoded(result.or_raise(), msgpack=False)
+                answered: bytes | CellfeedError = encoded(result.or_raise(), msgpack=False)
             except Exception as problem:
                 if not isinstance(problem, CellfeedError):
                     _log.exception("a put_one request failed")
-                told = as_put_error(problem)
-            respond(told)
+                answered = as_put_error(problem)
+            respond(answered)
 
         try:
             self.commits().put_then([put_from(content, JSON)], committed)

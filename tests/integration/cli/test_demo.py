@@ -149,7 +149,7 @@ def test_a_demo_that_is_kept_serves_until_down_and_its_proof_can_be_made_again(
     # The same steps over the same trips change nothing and prove the same; one data file less, and
     # the proof is refused.
     directory, silent = RunDir(run_dir), Console(quiet=True)
-    assert all(line.holds for line in run_demo(directory, silent, progress_bar, few_trips))
+    assert all(line.agrees for line in run_demo(directory, silent, progress_bar, few_trips))
     next(iter((run_dir / "warehouse").rglob("shard-*/*.parquet"))).unlink()
     with pytest.raises(DataDamaged):
         run_demo(directory, silent, progress_bar, few_trips)

@@ -331,7 +331,7 @@ print(len([each for each in bodies if each["fare_cents"] > 0]), "typed")
     def until_its_end(piece: Piece) -> str:
         return guide.terminal.run(guide.text(piece).split(" # ")[0] + " -e")
 
-    def misfits(piece: Piece) -> str:
+    def rejected_bodies(piece: Piece) -> str:
         """One cell would fit no version: the exit code says so."""
         return guide.terminal.run(guide.text(piece), code=1, sees="1 fit no version")
 
@@ -342,7 +342,7 @@ print(len([each for each in bodies if each["fare_cents"] > 0]), "typed")
             "headers = dict": forgets,
             "from confluent_kafka": typed,
             "kcat -b 127.0.0.1:9092 -C -t trips@latest": until_its_end,
-            "cellfeed schemas check": misfits,
+            "cellfeed schemas check": rejected_bodies,
         },
     )
     assert "fare_cents is text" in saying(said, "cellfeed schemas unfit --run-dir")

@@ -40,7 +40,7 @@ LAYOUT = Layout("trips", 4)
 
 
 def _note_on_cells(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:
-    for shard in layout.held_shards:
+    for shard in layout.owned_shards:
         add_column(
             connection,
             run,
@@ -85,7 +85,7 @@ def test_nothing_is_made_where_it_was_not_asked_for(
 
 
 def test_only_the_shards_that_the_cluster_holds_are_made(server: MySqlServer) -> None:
-    migrate(server, Layout("trips", 4, held=[1, 3]), create=True)
+    migrate(server, Layout("trips", 4, owned=[1, 3]), create=True)
     assert databases(server) == {"trips_meta", "trips_0001", "trips_0003"}
     assert [
         int(shard)

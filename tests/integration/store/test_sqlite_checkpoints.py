@@ -17,7 +17,7 @@ import pytest
 
 from cellfeed.store.engines.sqlite import checkpoints
 from cellfeed.store.engines.sqlite.files import SqliteFile, connect
-from cellfeed.store.engines.sqlite.wal import Wal, holders
+from cellfeed.store.engines.sqlite.wal import Wal, readers
 from cellfeed.store.failpoints import passes, set_failpoint, unwatch_failpoint, watch_failpoint
 from tests.support.waiting import wait_until
 
@@ -222,14 +222,14 @@ def test_a_reader_that_stops_checkpoints_is_named_and_the_wal_shrinks_when_it_en
     ) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == "reads\n"
-        assert holders(file.path) == [reader.pid]
+        assert readers(file.path) == [reader.pid]
         with caplog.at_level(logging.WARNING):
             fill(file, 200)
             wait_until(file._checkpoints._idle.is_set, "the checkpoint ends")
         told = [each for each in caplog.messages if f"process {reader.pid} reads" in each]
         assert 1 <= len(told) <= 4, caplog.messages
         reader.communicate("end\n")
-    assert holders(file.path) == []
+    assert readers(file.path) == []
     before = file._checkpoints._wal.round()
     written = 201
     while file._checkpoints._wal.round() == before:
@@ -241,13 +241,13 @@ def test_a_reader_that_stops_checkpoints_is_named_and_the_wal_shrinks_when_it_en
 
 def test_the_frames_of_a_wal_are_those_that_sqlite_counts(path: Path) -> None:
     with closing(connect(path)) as connection, closing(Wal(path)) as wal:
-        assert (wal.frames(), wal.holds(1), wal.round()) == (0, False, b"")
+        assert (wal.frames(), wal.has_frames(1), wal.round()) == (0, False, b"")
         for commits in (1, 7, 300, 2, 40):
             for _ in range(commits):
                 connection.execute("INSERT INTO row VALUES (?)", (b"x" * 10_000,))
             [(_, frames, _)] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             assert (wal.frames(), wal.used_bytes()) == (frames, frames * (PAGE + 24))
-            assert (wal.holds(frames), wal.holds(frames + 1)) == (True, False)
+            assert (wal.has_frames(frames), wal.has_frames(frames + 1)) == (True, False)
 
 
 def test_a_file_that_is_closed_twice_closes_no_descriptor_of_others(path: Path) -> None:

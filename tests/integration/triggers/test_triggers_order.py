@@ -97,8 +97,8 @@ def test_each_row_key_keeps_its_order_over_parking_kills_and_retries(
     put(store, range(CELLS // 2))
     wait_until(lambda: caught_up(store, coordinator), "all cells are run, parked or held")
     assert (
-        sum(cell.held for cell in parked.all(GROUP))
-        > sum(not cell.held for cell in parked.all(GROUP))
+        sum(cell.is_behind for cell in parked.all(GROUP))
+        > sum(not cell.is_behind for cell in parked.all(GROUP))
         >= ROWS
     )
     assert {pid for _, _, pid in runs(tmp_path)} == {process.pid for process in workers.values()}

@@ -57,9 +57,9 @@ class Exporter:
         found = self.datastore.engine.heads()
         changed = [shard for shard, head in found.items() if head != self.heads[shard]]
         self.heads.update(found)
-        self.group.tell_heads(changed, 0.001)
+        self.group.note_heads(changed, 0.001)
         self.group.keep_place(self.heads)
-        self.group.tell()
+        self.group.report()
 
     def units(self) -> set[int]:
         return set(self.group._runs)

@@ -58,7 +58,7 @@ class Unit:
         found = self.context.datastore.engine.heads()
         changed = [shard for shard, head in found.items() if head != self.heads[shard]]
         self.heads.update(found)
-        self.run.tell(changed, 0.001)
+        self.run.note_heads(changed, 0.001)
 
     def has_all(self, topic: MemoryTopic) -> bool:
         self.look()
@@ -123,7 +123,7 @@ def test_a_unit_that_has_read_all_waits_until_its_own_shards_change(
         wait_until(lambda: unit.run._awaits_change, "it waits")
         wanted = unit.context.heads_wanted
         wanted.clear()
-        unit.run.tell([1], 0.001)  # a shard of the other unit
+        unit.run.note_heads([1], 0.001)  # a shard of the other unit
         assert wanted.is_set(), "the next look is wanted, too"
         assert unit.run._changes == 0 or unit.run._awaits_change
 

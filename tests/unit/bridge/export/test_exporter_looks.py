@@ -42,7 +42,7 @@ class FakeGroup:
         self.heads: dict[int, Head] = {}
         FakeGroup.made = self
 
-    def tell_heads(self, changed: Mapping[int, Head], look_s: float) -> None:
+    def note_heads(self, changed: Mapping[int, Head], look_s: float) -> None:
         assert look_s > 0
         self.heads |= changed
         self.told.append(sum(head.watermark for head in self.heads.values()))
@@ -51,7 +51,7 @@ class FakeGroup:
 
     def keep_place(self, heads: Mapping[int, Head]) -> None: ...
 
-    def tell(self) -> None: ...
+    def report(self) -> None: ...
 
     def drain(self) -> bool:
         return True

@@ -26,8 +26,8 @@ from cellfeed.bridge.groups.member import (
 from cellfeed.bridge.groups.progress_records import (
     FORGOTTEN_AFTER_S,
     NOT_STARTED,
-    TELL_AGAIN_S,
-    TELL_EVERY_S,
+    REPORT_AGAIN_S,
+    REPORT_EVERY_S,
     Progress,
     WorkerRecord,
     worker_record,
@@ -281,14 +281,14 @@ def test_a_report_is_written_when_something_changed_or_it_is_old(
     assert not member.report_is_due()
     member.report("not due", progress)
     assert record(datastore).stands_still == ""
-    clock.now_s += TELL_EVERY_S
+    clock.now_s += REPORT_EVERY_S
     assert member.report_is_due()
     member.report(None, progress)
     assert versions() == first
-    clock.now_s += TELL_AGAIN_S
+    clock.now_s += REPORT_AGAIN_S
     member.report(None, progress)
     assert versions() > first
-    clock.now_s += TELL_EVERY_S
+    clock.now_s += REPORT_EVERY_S
     progress[0] = Progress(location=6, because="came to 5")
     member.report("the store is away", progress)
     found = record(datastore)
@@ -301,9 +301,9 @@ def test_a_long_report_is_written_more_seldom(
     datastore: Datastore, member: GroupMember, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del datastore
-    monkeypatch.setattr(progress_records, "TELL_BYTES_PER_S", 100)
+    monkeypatch.setattr(progress_records, "REPORT_BYTES_PER_S", 100)
     member.report(None, {shard: Progress(because=f"reason {shard}") for shard in range(50)})
-    clock.now_s += 5 * TELL_EVERY_S
+    clock.now_s += 5 * REPORT_EVERY_S
     assert not member.report_is_due()
 
 
@@ -320,7 +320,7 @@ def test_a_cell_that_runs_since_the_last_report_is_named_until_it_ends(
     datastore: Datastore, member: GroupMember, clock: Clock
 ) -> None:
     def reasons(running: int | None, because: str = "came to 4") -> str:
-        clock.now_s += TELL_AGAIN_S + TELL_EVERY_S
+        clock.now_s += REPORT_AGAIN_S + REPORT_EVERY_S
         clock.wall_s += 100
         member.report(None, {0: Progress(location=5, because=because, running=running)})
         return record(datastore).reason(0)

@@ -89,10 +89,10 @@ def test_a_cell_that_ran_leaves_the_queue_and_one_that_was_skipped_meanwhile_is_
 
 
 def test_another_try_that_failed_is_counted_and_asked_for_no_more(parked: ParkedCells) -> None:
-    park(parked, cell(1, held=True, retry_asked=True))
+    park(parked, cell(1, is_behind=True, retry_asked=True))
     parked.failed_again(cell(1), "x" * 10_000, attempts=2, ended=1, also={"also": b"1"})
     [found] = parked.all(GROUP)
-    assert (found.attempts, found.ended, found.held, found.retry_asked) == (7, 1, False, False)
+    assert (found.attempts, found.ended, found.is_behind, found.retry_asked) == (7, 1, False, False)
     assert 0 < len(found.error) < 10_000
     assert found.last_tried_at_us > 1
     parked.skip(GROUP, "3/1", "not ours")
@@ -216,12 +216,12 @@ def test_the_first_of_each_row_in_order_may_be_tried_and_who_is_due_is_looked_at
     assert due([first, elsewhere], all_due=True) == {3: True, 4: True}
     assert due([first, elsewhere], all_due=False) == {}
     asked = cell(3, 4, retry_asked=True)
-    held = cell(6, 5, held=True)
+    held = cell(6, 5, is_behind=True)
     assert due([first, asked, held], all_due=False) == {4: False, 5: False}
 
 
 def test_held_cells_are_not_counted_as_failed(parked: ParkedCells) -> None:
-    park(parked, cell(1), cell(2, held=True), cell(3, group="another"))
+    park(parked, cell(1), cell(2, is_behind=True), cell(3, group="another"))
     assert (parked.count(GROUP), parked.count_failed(GROUP)) == (2, 1)
 
 

@@ -24,7 +24,7 @@ from cellfeed.bridge.groups.progress_records import (
     worker_record,
     worker_records,
 )
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard.take_over import TakeOver
@@ -180,7 +180,7 @@ def test_a_shard_that_no_worker_has_says_so_and_since_when(
         recorder.trigger, datastore, coordinator, ParkedCells(datastore.state), membership
     ).take(membership.session, range(3))
     teller = ProgressReporter(datastore.state, GROUP, "dead", "BASE", "record")
-    teller.tell(None, {0: Progress(location=3, because="came to 2")})
+    teller.report(None, {0: Progress(location=3, because="came to 2")})
     wait_until(lambda: coordinator.members(GROUP) == [], "its lease runs out")
     lag = read(datastore, coordinator)
     assert all(
@@ -263,7 +263,7 @@ def test_what_is_kept_while_zookeeper_is_away_counts_as_soon_as_it_is_back(
     ):
         with working(datastore, theirs, recorder):
             wait_until(
-                lambda: len(Footholds(datastore.state, GROUP, "trips").kept()) == 4,
+                lambda: len(KeptOffsets(datastore.state, GROUP, "trips").kept()) == 4,
                 "it has begun on the shards",
             )
             tree.go_away()
@@ -318,7 +318,7 @@ def test_a_live_worker_that_says_nothing_is_a_reason(
         Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
     ).take(membership.session, range(4))
     assert reasons(read(datastore, coordinator)) == {"mute has it and has not reported it yet"}
-    ProgressReporter(datastore.state, GROUP, "mute", "BASE", "record").tell(
+    ProgressReporter(datastore.state, GROUP, "mute", "BASE", "record").report(
         None, {shard: Progress(3, because="came to 2") for shard in range(4)}
     )
     assert reasons(read(datastore, coordinator)) == {"came to 2"}
@@ -363,15 +363,15 @@ def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(
         1: Progress(7, because="cell 7 failed 2 times"),
         2: Progress(1, because="came to 0"),
     }
-    teller.tell(None, shards)
+    teller.report(None, shards)
     first = version()
     assert not teller.is_due()
     now_s += 1.0
     assert teller.is_due()
-    teller.tell(None, shards)
+    teller.report(None, shards)
     assert version() == first, "nothing had changed"
     shards[0].location, shards[0].because = 6, "came to 5"
-    teller.tell(None, shards)
+    teller.report(None, shards)
     assert version() > first
     entry = datastore.state.get(key)
     assert entry is not None
@@ -384,7 +384,7 @@ def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(
     assert len(record.reasons) == 1, "what follows from the location is not written"
     second = version()
     now_s += 15.0
-    teller.tell(None, shards)
+    teller.report(None, shards)
     assert version() > second, "one that has nothing new says so now and then"
     teller.leave()
     assert datastore.state.get(key) is None
@@ -404,7 +404,7 @@ def test_of_thousands_of_shards_with_a_reason_each_the_records_fit_and_are_read_
     }
     shards[5] = Progress(7, because="came to 6")
     first = ProgressReporter(datastore.state, GROUP, "w/1", "BASE", "record")
-    first.tell(None, shards, "the assignment cannot be read")
+    first.report(None, shards, "the assignment cannot be read")
     assert len(group_entries(datastore)) == 4, "three records and what the trigger is"
     [(member, record)] = worker_records(group_entries(datastore)).items()
     assert member == "w/1"
@@ -417,7 +417,7 @@ def test_of_thousands_of_shards_with_a_reason_each_the_records_fit_and_are_read_
         "one of more than 500 different reasons: the worker's log has it"
     )
     again = ProgressReporter(datastore.state, GROUP, "w/1", "BASE", "record")
-    again.tell(None, {3: Progress(1)})
+    again.report(None, {3: Progress(1)})
     [record] = worker_records(group_entries(datastore)).values()
     assert record.shards.keys() == {3}, "nothing is left of the process before"
     first.leave()
@@ -453,7 +453,7 @@ def test_a_look_takes_the_same_few_reads_for_any_number_of_shards(
             Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), membership
         ).take(membership.session, range(shards))
         teller = ProgressReporter(datastore.state, GROUP, "w", "BASE", "record")
-        teller.tell(None, {shard: run.progress for shard, run in runs.items()})
+        teller.report(None, {shard: run.progress for shard, run in runs.items()})
         entry = datastore.state.get(f"triggers/{GROUP}/workers/w")
         assert entry is not None
         assert len(entry.value) < 16 * shards + 100

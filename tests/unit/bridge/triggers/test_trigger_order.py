@@ -98,7 +98,7 @@ def test_later_cells_of_a_parked_row_key_wait_and_other_row_keys_go_on(
     service.put(("a", 1), ("b", 1), ("a", 2), ("a", 3), ("b", 2), ("a", 4), ("b", 3))
     worker = service.work()
     assert (service.of("a"), service.of("b")) == ([1], [1, 2, 3])
-    assert [(cell.ref_key, cell.held, cell.attempts) for cell in worker.parked.all(GROUP)] == [
+    assert [(cell.ref_key, cell.is_behind, cell.attempts) for cell in worker.parked.all(GROUP)] == [
         (2, False, 1),
         (3, True, 0),
         (4, True, 0),
@@ -134,7 +134,7 @@ def test_a_released_cell_that_fails_holds_back_those_behind_it(datastore: Datast
     service.bad = {("a", 3)}
     assert worker.retry() == 2
     assert service.of("a") == [1, 2]
-    assert [(cell.ref_key, cell.held) for cell in worker.parked.all(GROUP)] == [
+    assert [(cell.ref_key, cell.is_behind) for cell in worker.parked.all(GROUP)] == [
         (3, False),
         (4, True),
         (5, True),
@@ -300,7 +300,7 @@ def _assert_runs_again_only_what_was_last(numbers: list[int]) -> None:
 
 
 def parked(
-    row: str, added_id: int, *, in_order: bool = True, held: bool = False, asked: bool = False
+    row: str, added_id: int, *, in_order: bool = True, is_behind: bool = False, asked: bool = False
 ) -> ParkedCell:
     return ParkedCell(
         group=GROUP,
@@ -316,7 +316,7 @@ def parked(
         last_tried_at_us=0,
         retry_asked=asked,
         in_order=in_order,
-        held=held,
+        is_behind=is_behind,
     )
 
 
@@ -341,5 +341,5 @@ def test_a_partition_is_due_for_what_was_asked_for_and_for_what_is_held_behind_n
     assert due([parked("a", 1)], all_due=False) == {}
     assert due([parked("a", 1)], all_due=True) == {0: True}
     assert due([parked("a", 1, asked=True)], all_due=False) == {0: False}
-    assert due([parked("a", 1, held=True)], all_due=False) == {0: False}
-    assert due([parked("a", 1), parked("a", 2, held=True)], all_due=False) == {}
+    assert due([parked("a", 1, is_behind=True)], all_due=False) == {0: False}
+    assert due([parked("a", 1), parked("a", 2, is_behind=True)], all_due=False) == {}

@@ -22,7 +22,7 @@ AWAY, OPEN, STALE = StorageUnavailable("away"), OutcomeUnknown("cut off"), Stale
 class Shard:
     """A shard whose coordination answers what a test says, on a clock that the test moves."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_foothold: bool = True) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_kept_offset: bool = True) -> None:
         self.now_s, self.is_sure = 1_000.0, True
         self.error: Exception | None = None
         self.commits: list[tuple[int | None, list[Claim], Mapping[str, Any] | None]] = []
@@ -39,10 +39,10 @@ class Shard:
             claim=CLAIM,
             epoch=5,
             saved=10,
-            foothold=SimpleNamespace(
+            kept_offset=SimpleNamespace(
                 start=10, keep=self._keep, check=self._check, saved=lambda *_: None
             )
-            if has_foothold
+            if has_kept_offset
             else None,
             progress=self.progress,
         )
@@ -118,7 +118,7 @@ def test_while_the_coordination_is_away_the_datastore_is_asked(
 def test_without_a_foothold_a_shard_waits_for_the_coordination(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shard = Shard(monkeypatch, has_foothold=False)
+    shard = Shard(monkeypatch, has_kept_offset=False)
     shard.is_sure, shard.error, shard.progress.location = False, AWAY, 12
     with pytest.raises(Unavailable):
         shard.position.make_sure()

@@ -15,7 +15,7 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.control import Control
 from cellfeed.bridge.groups.history import Operator, history
 from cellfeed.bridge.groups.membership import Membership
-from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets
 from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
@@ -332,7 +332,7 @@ def test_what_was_kept_while_zookeeper_was_away_stays_for_shards_that_are_not_re
             put(datastore, range(60, 120))
             wait_until(lambda: len(recorder.cells) == 120, "work goes on")
             wait_until(
-                lambda: Footholds(datastore.state, GROUP, "trips").kept() == ends(datastore),
+                lambda: KeptOffsets(datastore.state, GROUP, "trips").kept() == ends(datastore),
                 "it is kept",
             )
         tree.come_back()
@@ -358,7 +358,7 @@ def test_lost_offsets_are_set_as_a_whole(datastore: Datastore, tree: ZooKeeperTr
         wait_until(lambda: caught_up(datastore, mine), "the cells are run")
         tree.wipe()
         wait_until(
-            lambda: Footholds(datastore.state, GROUP, "trips").kept() == ends(datastore),
+            lambda: KeptOffsets(datastore.state, GROUP, "trips").kept() == ends(datastore),
             "it stands still and has kept where it was",
         )
         put(datastore, range(60, 70))

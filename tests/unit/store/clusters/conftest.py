@@ -8,7 +8,7 @@ import pytest
 
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.node import StorageNode
-from tests.support.told_nodes import Node
+from tests.support.stand_in_nodes import Node
 
 
 @pytest.fixture

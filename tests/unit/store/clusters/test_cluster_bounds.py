@@ -17,7 +17,7 @@ from cellfeed.store.clusters.serving.node import NodeView, StorageNode
 from cellfeed.store.engines.contract.values import ErasedStep
 from cellfeed.store.errors import DataDamaged, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX
-from tests.support.told_nodes import ROLE, Node, head, named
+from tests.support.stand_in_nodes import ROLE, Node, head, named
 
 
 def raising(error: Exception) -> Any:

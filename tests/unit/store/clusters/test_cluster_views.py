@@ -15,7 +15,7 @@ from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.node import NodeView, StorageNode
 from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
-from tests.support.told_nodes import ROLE, Node, head, named
+from tests.support.stand_in_nodes import ROLE, Node, head, named
 
 
 def test_the_watermark_is_what_the_most_advanced_minion_holds(cluster: Cluster) -> None:

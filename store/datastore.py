@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from time import sleep
+from threading import Event
 from typing import Any, Self, Unpack
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from cellfeed.store.arguments import (
     check_datastore_name,
     checked_item,
 )
+from cellfeed.store.awaited import Awaited
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC
 from cellfeed.store.cells.cell import (
     NewCell,
@@ -35,17 +36,15 @@ from cellfeed.store.histories import History
 from cellfeed.store.indexes.query import Indexes
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
 from cellfeed.store.limits import PUT_TIMEOUT_S
+from cellfeed.store.outlet_watch import Waits, blocking_answer
 from cellfeed.store.reads import Reads
 from cellfeed.store.row_erasure import RowErasure
 from cellfeed.store.waiting import (
     TIMEOUT_S,
     Passed,
     WaitOptions,
-    Waits,
     check_timeout_s,
     one_outlet,
-    pauses,
-    time_over,
 )
 from cellfeed.store.wakeups import Poker
 
@@ -61,7 +60,8 @@ class Datastore(Reads):
         self._trainer: DictionaryTrainer | None = None
         self._writers = Writers(engine, self._poker.poke, self._offer)
         self._indexes = Indexes(engine)
-        self.waits = Waits(lambda: self.history_id, lambda: self.shards)
+        self.waits = Waits(engine.state, lambda: self.history_id, lambda: self.shards)
+        self.awaited = Awaited()
         self.unended_erasures = ErasureNotes(engine.state)
         self._erasure = RowErasure(
             engine, self._indexes, self.unended_erasures, self.trim, self._poker.poke
@@ -202,14 +202,9 @@ class Datastore(Reads):
         kind, name = one_outlet(outlet)
         timeout_s = check_timeout_s(outlet.get("timeout_s", TIMEOUT_S))
         given = Token.of(token)
-        with self.waits.at(self.waits.outlet(given, kind, name), given) as wait:
-            for pause_s in pauses(timeout_s):
-                if (passed := wait.look()) is not None:
-                    return passed
-                sleep(pause_s)
-            if (passed := wait.look()) is not None:
-                return passed
-            raise time_over(wait.outlet, wait.missing, wait.because, timeout_s)
+        target, looked = self.waits.target(given, kind, name), Event()
+        with self.waits.at(target, given, looked.set) as wait:
+            return blocking_answer(wait, target, looked, timeout_s)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -218,6 +213,8 @@ class Datastore(Reads):
         all of it is the parent's."""
         if self._generation != forks.generation:
             return
+        self.waits.close()
+        self.awaited.close()
         self._writers.close()
         if self._trainer is not None:
             self._trainer.close()

@@ -5,23 +5,18 @@ position in a shard is the next added_id that it will take. Ids are in commit or
 whose position is above a place has dealt with the cell there. It has handled the cell, parked it,
 or was moved past it by hand, and the answer says which.
 
-All waiters for one outlet share its positions: they are read at most every ``PAUSE_FIRST_S``, by
-one thread. Nothing is read while nobody waits.
+This module has the values of a wait, :mod:`cellfeed.store.outlet_watch` the wait itself.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypedDict
 
 import msgspec
 
-from cellfeed.store.cells.token import Places, Token
-from cellfeed.store.errors import InvalidRequest, Overloaded, Unavailable, WaitTimedOut
+from cellfeed.store.cells.token import Places
+from cellfeed.store.errors import InvalidRequest, WaitTimedOut
 
 Kind = Literal["trigger", "index", "group", "export"]
 
@@ -36,15 +31,6 @@ WAIT_S_MAX: Final = 3_600.0
 LONG_POLL_S_MAX: Final = 10.0
 """The longest that a worker holds one request: a client whose worker hangs asks another one soon
 after."""
-
-WAITERS_MAX: Final = 256
-"""Callers that wait in one process at a time: a quarter of the requests that a worker answers at
-once. Past that a wait is refused as ``overloaded``."""
-
-PAUSE_FIRST_S: Final = 0.005
-PAUSE_MAX_S: Final = 0.05
-"""Pauses between two looks at an outlet's positions. They grow by half, because an outlet that is
-far behind stays so for a while."""
 
 _MISSING_SHOWN: Final = 3
 
@@ -110,122 +96,23 @@ class Outlet(Protocol):
         """For example ``trigger 'billing'``."""
         ...
 
-    def positions(self) -> Mapping[int, int]:
-        """By shard the added_id that it takes next; shards that it has not begun are left out. They
-        may be behind. Raises Unavailable."""
+    def group(self) -> str:
+        """The name under which its positions are saved, now. Raises Unavailable, NotFound."""
+        ...
+
+    def positions(self, shards: Collection[int]) -> Mapping[int, int]:
+        """By shard the added_id that it takes next; shards that it has not begun are left out, and
+        there may be more than those asked for. They may be behind. Raises Unavailable, NotFound."""
         ...
 
     def passed(self, places: Sequence[Places]) -> Passed | None:
         """The outcome of the cells at these places; None unless all of them are passed at one
-        moment. Raises Unavailable."""
+        moment. Raises Unavailable, NotFound; Trimmed where nobody can say what became of them."""
         ...
 
 
 Find = Callable[[Kind, str], Outlet]
 """An outlet by its name. Raises NotFound, with the names that there are."""
-
-
-class Waits:
-    """The waits in this process. Any number of threads. ``find`` is given by the program that
-    opened the datastore, if it has the coordination."""
-
-    def __init__(self, history: Callable[[], str], shards: Callable[[], int]) -> None:
-        self._history = history
-        self._shards = shards
-        self._lock = threading.Lock()
-        self.waiters = 0
-        """How many wait now."""
-        self._watched: dict[str, _Watched] = {}
-        self.find: Find | None = None
-
-    def outlet(self, token: Token, kind: Kind, name: str) -> Outlet:
-        """The outlet, when the token is one of this store. Raises InvalidRequest, NotFound,
-        OtherHistory, Unavailable."""
-        token.check(self._history(), self._shards())
-        if self.find is None:
-            raise InvalidRequest(
-                "wait_for: this datastore was opened without the coordination that knows how far"
-                " its outlets are"
-            )
-        return self.find(kind, name)
-
-    @contextmanager
-    def at(self, outlet: Outlet, token: Token) -> Iterator[Wait]:
-        """One wait. Blocks for nothing. Raises Overloaded."""
-        with self._lock:
-            if self.waiters >= WAITERS_MAX:
-                raise Overloaded(
-                    f"{WAITERS_MAX} callers wait here, which is the most allowed; try again shortly"
-                )
-            self.waiters += 1
-            watched = self._watched.setdefault(outlet.title, _Watched(outlet))
-            watched.waiters += 1
-        try:
-            yield Wait(watched, token.places)
-        finally:
-            with self._lock:
-                self.waiters -= 1
-                watched.waiters -= 1
-                if not watched.waiters:
-                    del self._watched[outlet.title]
-
-
-class _Watched:
-    """An outlet that somebody waits for."""
-
-    def __init__(self, outlet: Outlet) -> None:
-        self.outlet = outlet
-        self.waiters = 0
-        self.because = ""
-        """Why its positions could not be read at the last look."""
-        self._looking = threading.Lock()
-        self._read_at_s = -math.inf
-        self._positions: Mapping[int, int] = {}
-
-    def positions(self) -> Mapping[int, int]:
-        """As read a moment ago, or now; never waits for a thread that reads them."""
-        if time.monotonic() - self._read_at_s >= PAUSE_FIRST_S and self._looking.acquire(
-            blocking=False
-        ):
-            try:
-                self._positions = self.outlet.positions()
-                self.because = ""
-            except Unavailable as error:
-                self.because = str(error)
-            finally:
-                self._read_at_s = time.monotonic()
-                self._looking.release()
-        return self._positions
-
-
-class Wait:
-    """One wait, by one caller."""
-
-    def __init__(self, watched: _Watched, places: Sequence[Places]) -> None:
-        self._watched = watched
-        self._places = places
-        self.missing: list[MissingPlace] = []
-        """The shards that were not passed at the last look."""
-
-    @property
-    def outlet(self) -> str:
-        return self._watched.outlet.title
-
-    @property
-    def because(self) -> str:
-        """Why the last look failed; empty where it did not."""
-        return self._watched.because
-
-    def look(self) -> Passed | None:
-        """The answer, or None: not yet."""
-        self.missing = missing_places(self._watched.positions(), self._places)
-        if self.missing:
-            return None
-        try:
-            return self._watched.outlet.passed(self._places)
-        except Unavailable as error:
-            self._watched.because = str(error)
-            return None
 
 
 def missing_places(positions: Mapping[int, int], places: Collection[Places]) -> list[MissingPlace]:
@@ -237,12 +124,20 @@ def missing_places(positions: Mapping[int, int], places: Collection[Places]) -> 
     ]
 
 
-def pauses(timeout_s: float) -> Iterator[float]:
-    """Seconds between two looks; after the last one there is one more look."""
-    deadline_s, pause_s = time.monotonic() + timeout_s, PAUSE_FIRST_S
-    while (left_s := deadline_s - time.monotonic()) > 0:
-        yield min(pause_s, left_s)
-        pause_s = min(PAUSE_MAX_S, pause_s * 1.5)
+def part_of(passed: Passed, places: Collection[Places]) -> Passed:
+    """What an answer for these places, and others, says of these."""
+    own = {each.shard: each for each in places}
+    parked = [
+        each
+        for each in passed.parked
+        if (mine := own.get(each.shard)) is not None and mine.first <= each.added_id <= mine.last
+    ]
+    skipped = [
+        PlaceRange(each.shard, max(each.first, mine.first), min(each.last, mine.last))
+        for each in passed.skipped
+        if (mine := own.get(each.shard)) is not None
+    ]
+    return Passed(passed.outlet, parked, [each for each in skipped if each.first <= each.last])
 
 
 def time_over(

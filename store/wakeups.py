@@ -15,7 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
@@ -27,7 +27,7 @@ from cellfeed.store.errors import CellfeedError, Unavailable
 NEW_CELLS: Final = b"!"
 """The poke of a commit."""
 
-_DATAGRAM_BYTES_MAX: Final = 16
+DATAGRAM_BYTES_MAX: Final = 16
 
 _PREFIX: Final = "wakeups/"
 _LIFETIME_S: Final = 30.0
@@ -45,12 +45,19 @@ class _Address(msgspec.Struct, frozen=True):
     expires_at_us: int
 
 
+class Watched(Protocol):
+    """Takes the watches among the datagrams that come (:class:`cellfeed.store.awaited.Awaited`)."""
+
+    def take(self, what: bytes, sender: tuple[str, int]) -> bool: ...
+
+
 class Listener:
     """A follower's end. ``name`` is unique among followers; a restarted follower of the same name
-    takes the old one's place."""
+    takes the old one's place. ``awaited``: of a follower whose outlets somebody may wait for."""
 
-    def __init__(self, state: StateTable, name: str) -> None:
+    def __init__(self, state: StateTable, name: str, awaited: Watched | None = None) -> None:
         self._state = state
+        self._awaited = awaited
         self._key = f"{_PREFIX}{name}"
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sock.setblocking(False)
@@ -84,9 +91,10 @@ class Listener:
         """Takes every datagram that has come."""
         while True:
             try:
-                what = self.sock.recv(_DATAGRAM_BYTES_MAX)
-                if what != NEW_CELLS:
-                    self.pokes.add(what)
+                what, sender = self.sock.recvfrom(DATAGRAM_BYTES_MAX)
+                if what == NEW_CELLS or (self._awaited and self._awaited.take(what, sender)):
+                    continue
+                self.pokes.add(what)
             except BlockingIOError:
                 return
 
@@ -126,7 +134,7 @@ class Poker:
             if time.monotonic() >= self._refresh_at_s:
                 self._refresh_soon()
             for address in self._addresses:
-                _send(self._socket, NEW_CELLS, address)
+                send_hint(self._socket, NEW_CELLS, address)
 
     def close(self) -> None:
         if self._generation != forks.generation:
@@ -148,7 +156,7 @@ class Poker:
             # When the state cannot be read just now, those known before are poked and the rest
             # poll.
             with suppress(CellfeedError):
-                addresses = _read_addresses(self._state)
+                addresses = follower_addresses(self._state)
                 with self._lock:
                     if not self._closed:
                         self._addresses = addresses
@@ -156,7 +164,7 @@ class Poker:
 
 def poke_about(subject: str) -> bytes:
     """The datagram that pokes followers of a subject other than the logs, by its name."""
-    return b"?" + blake2b(subject.encode(), digest_size=_DATAGRAM_BYTES_MAX - 1).digest()
+    return b"?" + blake2b(subject.encode(), digest_size=DATAGRAM_BYTES_MAX - 1).digest()
 
 
 def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:
@@ -164,20 +172,21 @@ def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:
     reached finds out by looking."""
     with suppress(CellfeedError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
-        for address in _read_addresses(state):
-            _send(sock, what, address)
+        for address in follower_addresses(state):
+            send_hint(sock, what, address)
 
 
-def _send(sock: socket.socket, what: bytes, address: tuple[str, int]) -> None:
+def send_hint(sock: socket.socket, what: bytes, address: tuple[str, int]) -> None:
+    """Sends a datagram, or does not: raises nothing."""
     # A follower that just ended, or a full socket buffer: the follower's own polling finds the
     # cells.
     with suppress(OSError):
         sock.sendto(what, address)
 
 
-def _read_addresses(state: StateTable) -> list[tuple[str, int]]:
+def follower_addresses(state: StateTable) -> list[tuple[str, int]]:
     """The addresses of the present followers. An entry that is none, or another version's, is
-    passed over: its writer polls."""
+    passed over: its writer polls. Raises Unavailable."""
     now_us = state.now_us()
     found = []
     for entry in state.list(_PREFIX):

@@ -33,6 +33,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cellfeed.bridge.coordination.saved_calls import SavedCall
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
@@ -108,6 +110,11 @@ class Offsets(Protocol):
     ) -> dict[TopicPartition, CommittedOffset]:
         """The offsets of the partitions asked for (all that the group has, without any); those
         never committed are left out."""
+        ...
+
+    def when_saved(self, call: SavedCall) -> None:
+        """Has ``call`` called with the group's name behind each ``commit_offsets`` of this object
+        that has saved offsets."""
         ...
 
     def has_unwritten_entries(self, group: str) -> bool:

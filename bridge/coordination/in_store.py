@@ -45,6 +45,7 @@ import msgspec
 from cellfeed.bridge.coordination.assignment import ReadAssignments, encode_assignment
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
 from cellfeed.bridge.coordination.owners import Owner, is_live, is_owned_by, owner_of
+from cellfeed.bridge.coordination.saved_calls import SavedCall, SavedCalls
 from cellfeed.bridge.coordination.store_claims import StoreClaims
 from cellfeed.bridge.coordination.store_keys import (
     assignment_key,
@@ -85,6 +86,7 @@ class StoreCoordinator:
         self._leases = StoreLeases(state, clock)
         self._claims = StoreClaims(state, self._leases)
         self._assignments = ReadAssignments()
+        self._saved_calls = SavedCalls()
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -232,6 +234,11 @@ class StoreCoordinator:
             stamped = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata, now_us)
             write[offset_key(group, topic, partition)] = _encode(stamped)
         self._commit_under(group, write, claims)
+        if offsets:
+            self._saved_calls.saved(group)
+
+    def when_saved(self, call: SavedCall) -> None:
+        self._saved_calls.add(call)
 
     def fetch_offsets(
         self, group: str, partitions: Sequence[TopicPartition] | None = None

@@ -43,6 +43,8 @@ class UnitOffsets:
         self._unsaved: set[int] = set()
         """Shards that have moved since their offsets were saved."""
         self._save_at_s = 0.0
+        self._failed_until_s = 0.0
+        """Until when a save that failed is not tried again."""
 
     def claim_again(
         self, claim: Callable[[Collection[int]], Mapping[int, Claim]], epoch: int
@@ -65,15 +67,25 @@ class UnitOffsets:
         """Notes that the offsets of these shards are to be saved."""
         self._unsaved.update(shards)
 
+    @property
+    def are_awaited(self) -> bool:
+        """Whether there are offsets to be saved, and somebody waits for the export."""
+        context = self._context
+        return (
+            bool(self._unsaved)
+            and context.datastore.awaited.is_awaited(context.export.group)
+            and time.monotonic() >= self._failed_until_s
+        )
+
     def save_where_due(self, taken: TakenOver) -> None:
         """As :meth:`save`, when the last one is long ago. While the coordination is away, exporting
         continues."""
-        if time.monotonic() < self._save_at_s:
+        if time.monotonic() < self._save_at_s and not self.are_awaited:
             return
         try:
             self.save(taken)
         except Unavailable as error:
-            self._save_at_s = time.monotonic() + IDLE_SAVE_AGAIN_S
+            self._save_at_s = self._failed_until_s = time.monotonic() + IDLE_SAVE_AGAIN_S
             _log.warning(
                 "%s: the offsets of unit %d are not saved just now, exporting continues: %s",
                 self._context.export.group,

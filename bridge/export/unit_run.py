@@ -117,7 +117,7 @@ class UnitRun:
             self._pace.looked(look_s)
             if not self.progress.keys().isdisjoint(changed):
                 self._changes += 1
-            elif self._awaits_change:
+            elif self._awaits_change and not self.offsets.are_awaited:
                 self._context.heads_wanted.set()
                 return
             self._news.notify_all()
@@ -334,7 +334,9 @@ class UnitRun:
         """Waits, under the lock, at most as long as an offset may be behind."""
         if not has_come() and not self.stop.is_set():
             self._context.heads_wanted.set()
-            self._news.wait_for(lambda: has_come() or self.stop.is_set(), SAVE_EVERY_S)
+            self._news.wait_for(
+                lambda: has_come() or self.stop.is_set() or self.offsets.are_awaited, SAVE_EVERY_S
+            )
 
     def _producer_at_work(self) -> UnitProducer:
         assert self._producer is not None, "a unit that was taken over has a producer"  # noqa: S101 (an invariant of this module)

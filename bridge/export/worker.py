@@ -55,7 +55,8 @@ def run_exporter(
             return
         groups.append(group)
     followed = FollowedHeads(datastore.engine)
-    listener = Listener(datastore.state, f"export-{name}")
+    listener = Listener(datastore.state, f"export-{name}", datastore.awaited)
+    coordinator.when_saved(datastore.awaited.wake)
     keeper = LeaseKeeper(
         [group.membership for group in groups], min(export.lease_s for export in exports)
     )

@@ -151,7 +151,9 @@ class Gateway:
             cluster_id=cluster_id_of(self._datastore),
             security=security,
         )
-        listener = self._listener = Listener(self._datastore.state, config.name)
+        awaited = self._datastore.awaited
+        self._coordinator.when_saved(awaited.wake)
+        listener = self._listener = Listener(self._datastore.state, config.name, awaited)
         asyncio.get_running_loop().add_reader(
             listener.sock.fileno(), refresh_heads, self.context, listener
         )

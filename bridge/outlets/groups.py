@@ -12,7 +12,7 @@ there is no answer, and the next look reads all of it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.history import history
@@ -37,35 +37,37 @@ class GroupOutlet:
         self, title: str, group: str, datastore: Datastore, coordinator: Coordinator
     ) -> None:
         self.title = title
-        self.group = group
+        self._group = group
         self._datastore = datastore
         self._coordinator = coordinator
         self._parked = ParkedCells(datastore.state)
 
-    def positions(self) -> Mapping[int, int]:
+    def group(self) -> str:
+        return self._group
+
+    def positions(self, shards: Collection[int]) -> Mapping[int, int]:
         topic = self._datastore.name
-        saved = {
-            shard: each.offset
-            for (name, shard), each in self._coordinator.fetch_offsets(self.group).items()
-            if name == topic
-        }
+        wanted = [(topic, shard) for shard in shards]
+        found = self._coordinator.fetch_offsets(self._group, wanted)
+        saved = {shard: each.offset for (_, shard), each in found.items()}
         if not needs_kept_offsets(self._coordinator):
             return saved
-        return KeptOffsets(self._datastore.state, self.group, topic).continues_at(saved)
+        kept = KeptOffsets(self._datastore.state, self._group, topic)
+        return kept.continues_at(saved, wanted=shards)
 
     def passed(self, places: Sequence[Places]) -> Passed | None:
         state, topic = self._datastore.state, self._datastore.name
-        deeds = history(state, self.group)
+        deeds = history(state, self._group)
         if (lost := self._lost()) is not None:
             raise Unavailable(f"{self.title} stands still: {lost}")
-        if missing_places(self.positions(), places):
+        if missing_places(self.positions([each.shard for each in places]), places):
             return None
-        if self._coordinator.has_unwritten_entries(self.group):
+        if self._coordinator.has_unwritten_entries(self._group):
             return None  # the offset is past a cell whose parking the state table has not yet
         starts = self._starts()
-        parked = self._parked.within(self.group, topic, places)
-        given_up = self._parked.within(self.group, topic, places, queue="skipped")
-        if history(state, self.group) != deeds:
+        parked = self._parked.within(self._group, topic, places)
+        given_up = self._parked.within(self._group, topic, places, queue="skipped")
+        if history(state, self._group) != deeds:
             return None
         skipped = {
             PlaceRange(cell.partition, cell.added_id, cell.added_id)
@@ -80,9 +82,9 @@ class GroupOutlet:
 
     def _lost(self) -> str | None:
         return lost_offsets(
-            self._datastore.state, self._coordinator, self.group, self._datastore.name
+            self._datastore.state, self._coordinator, self._group, self._datastore.name
         )
 
     def _starts(self) -> Sequence[int]:
         """By shard where the group began; empty where nobody knows, as before starts were kept."""
-        return recorded_start(self._datastore.state, self.group, self._datastore.name) or ()
+        return recorded_start(self._datastore.state, self._group, self._datastore.name) or ()

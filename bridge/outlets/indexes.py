@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.outlets.groups import GroupOutlet
@@ -21,14 +21,17 @@ class IndexOutlet:
         self._datastore = datastore
         self._coordinator = coordinator
 
-    def positions(self) -> Mapping[int, int]:
-        return self._current().positions()
+    def group(self) -> str:
+        return self._current().group()
+
+    def positions(self, shards: Collection[int]) -> Mapping[int, int]:
+        return self._current().positions(shards)
 
     def passed(self, places: Sequence[Places]) -> Passed | None:
         version = self._current()
         passed = version.passed(places)
         # A version that was replaced meanwhile answers no query any more.
-        return passed if version.group == self._current().group else None
+        return passed if version.group() == self._current().group() else None
 
     def _current(self) -> GroupOutlet:
         record = self._datastore.indexes.catalog.get(self._name).current

@@ -82,7 +82,8 @@ def run_trigger_worker(
             return
         groups.append(group)
     followed = FollowedHeads(datastore.engine)
-    listener = Listener(datastore.state, f"triggers-{name}")
+    listener = Listener(datastore.state, f"triggers-{name}", datastore.awaited)
+    coordinator.when_saved(datastore.awaited.wake)
     keeper = LeaseKeeper([group.membership for group in groups], lease_s)
     pool, sweeper = WorkThreads(threads), WorkThreads(1)
     try:

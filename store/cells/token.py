@@ -62,7 +62,7 @@ class Token:
                 f"token {ascii(text)[:80]} is not of the form {_FORM}; give a put's result.token as"
                 " it is"
             )
-        return cls(found[1], _united(_places(each, text) for each in found[2].split(",")))
+        return cls(found[1], united(_places(each, text) for each in found[2].split(",")))
 
     @classmethod
     def of(cls, given: Any) -> Self:
@@ -98,7 +98,7 @@ class Token:
                     " one was restored"
                 )
         return type(self)(
-            self.history, _united(each for token in (self, *others) for each in token.places)
+            self.history, united(each for token in (self, *others) for each in token.places)
         )
 
     def check(self, history: str, shards: int) -> None:
@@ -133,7 +133,8 @@ def _places(text: str, token: str) -> Places:
     return places
 
 
-def _united(places: Iterable[Places]) -> tuple[Places, ...]:
+def united(places: Iterable[Places]) -> tuple[Places, ...]:
+    """One range for each shard, sorted by shard: from the lowest of the ids to the highest."""
     found: dict[int, Places] = {}
     for each in places:
         known = found.get(each.shard, each)

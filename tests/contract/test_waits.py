@@ -3,9 +3,10 @@ hand here; ``tests/unit/bridge/outlets/test_real_outlets.py`` has real ones."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -17,10 +18,10 @@ from cellfeed.bridge.groups.control import EXPORTS, group_prefix
 from cellfeed.bridge.groups.definition import Definition, check_definition
 from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
-from cellfeed.store import waiting
+from cellfeed.store import outlet_watch, waiting
 from cellfeed.store.api import CellStore
 from cellfeed.store.cells.cell import PutResult
-from cellfeed.store.cells.token import Places, Token
+from cellfeed.store.cells.token import Token
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import (
     InvalidRequest,
@@ -30,9 +31,11 @@ from cellfeed.store.errors import (
     UnknownShard,
     WaitTimedOut,
 )
+from cellfeed.store.http.async_client import AsyncClient
 from cellfeed.store.indexes.definition import IndexColumn, IndexDefinition, IndexField
-from cellfeed.store.waiting import Passed, Place
+from cellfeed.store.waiting import Place
 from tests.support.waiting import wait_until
+from tests.support.worker_thread import worker_thread
 
 KINDS = ("trigger", "index", "group", "export")
 GROUPS = {
@@ -205,7 +208,8 @@ def test_a_wait_of_no_time_looks_once(store: CellStore, moved: Outlets) -> None:
 def test_waiters_are_limited_and_cost_nothing_once_they_have_gone(
     store: CellStore, moved: Outlets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "WAITERS_MAX", 1)
+    monkeypatch.setattr(outlet_watch, "WAITERS_MAX", 1)
+    monkeypatch.setattr(outlet_watch, "LINGER_S", 0.0)
     monkeypatch.setattr("cellfeed.store.http.calls.waits.LONG_POLL_S_MAX", 0.2)
     result, ended = put(store), threading.Event()
 
@@ -215,21 +219,35 @@ def test_waiters_are_limited_and_cost_nothing_once_they_have_gone(
 
     first = threading.Thread(target=wait)
     first.start()
-    waits = moved.datastore.waits
+    waits, token = moved.datastore.waits, Token.of(result)
     wait_until(lambda: waits.waiters == 1, "it waits")
-    with pytest.raises(Overloaded, match="1 callers"), waits.at(_Nobody(), Token.of(result)):
+    target = waits.target(token, "index", "by_driver")
+    with pytest.raises(Overloaded, match="1 callers"), waits.at(target, token, lambda: None):
         pass
     moved.pass_("trigger", result)
     assert ended.wait(20)
     first.join()
-    wait_until(lambda: not waits.waiters, "nobody waits any more", 10)
+    wait_until(lambda: not waits.waiters and not waits.watched, "nobody waits any more", 10)
+    wait_until(
+        lambda: not [each for each in threading.enumerate() if each.name.startswith("wait-")],
+        "their threads have ended",
+    )
 
 
-class _Nobody:
-    title = "nobody"
+def test_a_wait_whose_client_has_gone_ends_at_once(
+    moved: Outlets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("calls.waits", "server.wait"):
+        monkeypatch.setattr(f"cellfeed.store.http.{place}.LONG_POLL_S_MAX", 600.0)
+    result, waits = put(moved.datastore), moved.datastore.waits
 
-    def positions(self) -> dict[int, int]:
-        raise AssertionError
+    async def cancel(url: str) -> None:
+        async with AsyncClient(url, "trips") as opened:
+            waiting = asyncio.create_task(opened.wait_for(result, trigger="billing", timeout_s=600))
+            await asyncio.to_thread(wait_until, lambda: waits.waiters == 1, "it waits")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await asyncio.to_thread(wait_until, lambda: not waits.waiters, "the wait has ended")
 
-    def passed(self, places: Sequence[Places]) -> Passed | None:
-        raise AssertionError(places)
+    with worker_thread(moved.datastore) as url:
+        asyncio.run(cancel(url))

@@ -22,6 +22,7 @@ from typing import Final
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
+from cellfeed.bridge.coordination.saved_calls import SavedCall, SavedCalls
 from cellfeed.bridge.coordination.zookeeper.births import Births
 from cellfeed.bridge.coordination.zookeeper.client import (
     Check,
@@ -96,6 +97,7 @@ class ZooKeeperOffsets:
         self._history = ZooKeeperHistory(self._base, state, self._paths, self._owner)
         self._births = Births(self._base, state, self._paths, self._history)
         self.entries = OffsetEntries(self._base, state, self._paths)
+        self._saved_calls = SavedCalls()
         self._known: set[str] = set()
         """Paths of offsets that exist as far as this process knows; one that was deleted since is
         noticed when it is written."""
@@ -153,6 +155,11 @@ class ZooKeeperOffsets:
                     " them are on their way:"
                     f" {error}"
                 ) from error
+        if values:
+            self._saved_calls.saved(group)
+
+    def when_saved(self, call: SavedCall) -> None:
+        self._saved_calls.add(call)
 
     def fetch_offsets(
         self, group: str, partitions: Sequence[TopicPartition] | None = None

@@ -38,6 +38,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Offsets, TopicPartition
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import OutcomeUnknown, StaleWriter, Unavailable
 
 NONE_SAVED: Final = -1
@@ -47,6 +48,9 @@ _DOUBTFUL_SAVES_MAX: Final = 16
 """Saves with a lost answer that are remembered for a shard. There is one for each time that the
 connection breaks during a save before one succeeds; beyond this many, cells may run again, none is
 left out."""
+
+_FEW_SHARDS: Final = 16
+"""Entries of up to so many shards are looked up one by one."""
 
 _TRIES_MAX: Final = 50
 """Compare-and-set tries while others write the same shards: only during a take-over."""
@@ -195,15 +199,23 @@ class KeptOffsets:
         for shard, each in kept_offsets.items():
             each.kept, each.version = kept_by_shard[shard], version
 
-    def continues_at(self, saved: Mapping[int, int]) -> dict[int, int]:
+    def continues_at(
+        self, saved: Mapping[int, int], *, wanted: Collection[int] | None = None
+    ) -> dict[int, int]:
         """Where the next owner of each shard continues, ``saved`` being the offsets in the
-        coordination; unknown shards are left out."""
+        coordination; unknown shards are left out. ``wanted``: only these shards matter."""
         found = dict(saved)
-        for entry in self._state.list(self._prefix):
+        for entry in self._entries(wanted):
             shard, kept = int(entry.key.rpartition("/")[2]), _decode(entry.value)
             if kept.location is not None and saved.get(shard, NONE_SAVED) in kept.saved:
                 found[shard] = kept.location
         return found
+
+    def _entries(self, wanted: Collection[int] | None) -> list[StateEntry]:
+        if wanted is None or len(wanted) > _FEW_SHARDS:
+            return self._state.list(self._prefix)
+        looked_up = (self._state.get(f"{self._prefix}{shard}") for shard in wanted)
+        return [each for each in looked_up if each is not None]
 
     def kept(self) -> dict[int, int]:
         """How far each shard had come, as far as the store knows: never further than the work

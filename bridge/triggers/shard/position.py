@@ -37,6 +37,9 @@ SAVE_EVERY_S: Final = 0.2
 """Longest time between two saves while cells are run: runs of that time are repeated after a
 crash."""
 
+_SAVE_AWAITED_S: Final = 0.01
+"""The same while somebody waits for the trigger: a save costs a commit."""
+
 _SAVE_AGAIN_S: Final = 0.5
 """How soon an idle shard tries a failed save again."""
 
@@ -47,6 +50,7 @@ class Position:
     def __init__(self, context: ShardContext) -> None:
         self._group = context.trigger.group
         self._offsets = context.of_trigger.offsets
+        self._awaited = context.of_trigger.store.awaited
         self._claim = context.claim
         self._membership = context.of_trigger.membership
         self._epoch = context.epoch
@@ -73,12 +77,14 @@ class Position:
     def is_due(self, *, lazily: bool = False) -> bool:
         """Whether there is an offset that could not be saved (``lazily``: or was not yet), and it
         is time to do it."""
+        if self._progress.location == self._saved:
+            return False
         due_at_s = (
             max(self._save_again_at_s, self._saved_at_s + SAVE_EVERY_S)
-            if lazily
+            if lazily and not self.is_awaited
             else self._save_again_at_s
         )
-        return self._progress.location != self._saved and time.monotonic() > due_at_s
+        return time.monotonic() > due_at_s
 
     def make_sure(self) -> None:
         """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole
@@ -106,9 +112,15 @@ class Position:
             self._note_saved(location)
 
     def save_if_due(self) -> None:
-        """As :meth:`save`, when the last one was ``SAVE_EVERY_S`` ago."""
-        if time.monotonic() - self._saved_at_s > SAVE_EVERY_S:
+        """As :meth:`save`, when the last one was ``SAVE_EVERY_S`` ago, or somebody waits."""
+        every_s = _SAVE_AWAITED_S if self.is_awaited else SAVE_EVERY_S
+        if time.monotonic() - self._saved_at_s > every_s:
             self.save()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the trigger (:mod:`cellfeed.store.awaited`)."""
+        return self._awaited.is_awaited(self._group)
 
     def save_what_failed(self) -> None:
         """As :meth:`save`, when the last one failed."""

@@ -110,7 +110,8 @@ class ShardRun:
                 self.progress.location = behind
                 self._position.save_if_due()
         self._recorded.end()
-        if self._trigger.saves_lazily and not self.stop.is_set():
+        lazily = self._trigger.saves_lazily and not self._position.is_awaited
+        if lazily and not self.stop.is_set():
             self._position.save_if_due()
         else:
             self._position.save()

@@ -15,6 +15,8 @@ from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.outlets.groups import GroupOutlet
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.shard import position
+from cellfeed.store import outlet_watch
 from cellfeed.store.cells.cell import Cell, PutResult
 from cellfeed.store.cells.token import Places, Token
 from cellfeed.store.datastore import Datastore
@@ -182,7 +184,7 @@ def test_a_cell_whose_parking_is_on_its_way_to_the_state_table_is_not_passed(
                 coordinator.commit_offsets(GROUP, offset, claims=[claim], entries=entries)
         finally:
             clear_failpoints()
-        assert outlet.positions() == {0: 1}
+        assert outlet.positions([0]) == {0: 1}
         assert outlet.passed([Places(0, 0, 0)]) is None
 
         coordinator.claim(session, "trips", [0])  # brings the entries where they belong
@@ -204,3 +206,48 @@ def test_an_index_that_is_waited_for_finds_the_row(datastore: Datastore) -> None
                 [result] = put(datastore, 1)
                 assert datastore.wait_for(result, index="by_driver", timeout_s=20).handled
                 assert len(datastore.query_index("by_driver", "ann").rows) == number
+
+
+@pytest.fixture
+def polling_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is answered by a poll, and no offset is saved because it is time to."""
+    for name in ("POLL_FIRST_S", "POLL_MAX_S", "POLL_WOKEN_S"):
+        monkeypatch.setattr(outlet_watch, name, 600.0)
+    monkeypatch.setattr(position, "SAVE_EVERY_S", 600.0)
+
+
+@pytest.mark.usefixtures("polling_seldom")
+def test_a_waiter_is_woken_by_the_save_of_a_trigger(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    recorder = Recorder()
+    with working(datastore, coordinator, recorder):
+        wait_until(lambda: len(offsets(coordinator)) == 2, "both shards are begun")
+        for _ in range(10):
+            results = put(datastore, 2)
+            assert datastore.wait_for(results, trigger=GROUP, timeout_s=20).handled
+            assert places(results) <= set(recorder.cells)
+
+
+@pytest.mark.usefixtures("polling_seldom")
+def test_an_index_that_saves_lazily_saves_at_once_for_a_waiter(datastore: Datastore) -> None:
+    with closing(open_coordination("store", datastore)) as coordinator:
+        datastore.waits.find = outlets(datastore, coordinator)
+        with index_worker(datastore):
+            made_index(datastore, BY_DRIVER)
+            for number in range(1, 11):
+                [result] = put(datastore, 1)
+                assert datastore.wait_for(result, index="by_driver", timeout_s=20).handled
+                assert len(datastore.query_index("by_driver", "ann").rows) == number
+
+
+def test_a_wake_up_that_is_lost_costs_a_poll(
+    datastore: Datastore, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[str] = []
+    monkeypatch.setattr(datastore.awaited, "wake", lost.append)
+    with working(datastore, coordinator, Recorder()):
+        wait_until(lambda: len(offsets(coordinator)) == 2, "both shards are begun")
+        for _ in range(5):
+            assert datastore.wait_for(put(datastore, 2), trigger=GROUP, timeout_s=20).handled
+    assert lost

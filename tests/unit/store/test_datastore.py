@@ -164,7 +164,7 @@ def test_addresses_are_read_again_after_a_defect(
         raise ValueError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("cellfeed.store.wakeups._read_addresses", fail)
+        patch.setattr("cellfeed.store.wakeups.follower_addresses", fail)
         poker = Poker(datastore.state)
         assert failing.wait(10)
     listener = Listener(datastore.state, "reader-1")

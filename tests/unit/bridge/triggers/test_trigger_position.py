@@ -23,7 +23,7 @@ class Shard:
     """A shard whose coordination answers what a test says, on a clock that the test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_kept_offset: bool = True) -> None:
-        self.now_s, self.is_sure = 1_000.0, True
+        self.now_s, self.is_sure, self.is_awaited = 1_000.0, True, False
         self.error: Exception | None = None
         self.commits: list[tuple[int | None, list[Claim], Mapping[str, Any] | None]] = []
         self.kept: list[tuple[Any, ...]] = []
@@ -34,6 +34,9 @@ class Shard:
             trigger=SimpleNamespace(group="rides"),
             of_trigger=SimpleNamespace(
                 offsets=SimpleNamespace(commit_offsets=self._commit),
+                store=SimpleNamespace(
+                    awaited=SimpleNamespace(is_awaited=lambda group: self.is_awaited and group)
+                ),
                 membership=SimpleNamespace(is_sure=lambda epoch: self.is_sure and epoch == 5),
             ),
             claim=CLAIM,
@@ -177,6 +180,17 @@ def test_entries_that_may_be_on_their_way_are_remembered(
     shard.position.save_with(12, entries)
     assert shard.kept == [(12, entries, error)]
     assert shard.position.parking_is_unanswered is unanswered
+
+
+def test_a_shard_that_somebody_waits_for_saves_each_step_but_not_each_cell(shard: Shard) -> None:
+    shard.is_awaited = True
+    shard.progress.location = 12
+    assert shard.position.is_due(lazily=True)
+    shard.position.save_if_due()
+    assert shard.commits == []
+    shard.now_s += 0.02
+    shard.position.save_if_due()
+    assert [offset for offset, *_ in shard.commits] == [12]
 
 
 def test_an_idle_shard_saves_lazily_after_the_time_between_two_saves(shard: Shard) -> None:

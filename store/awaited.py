@@ -3,7 +3,7 @@ truth.
 
 A process with waiters asks the processes of this machine to be woken: it sends a **watch**, one
 datagram about the outlet's group, to every follower of the logs (:mod:`cellfeed.store.wakeups`).
-The process that has the outlet answers at once, remembers the sender for ``WATCH_S``, and sends it
+The process that has the outlet answers at once and remembers the sender for ``WATCH_S``. It sends
 a datagram after each save of the group's offsets. While somebody waits it saves each step, where it
 would otherwise let several come together.
 
@@ -16,10 +16,10 @@ before it, the answer to the watch is one: it leads to a look that begins after 
 wait in the socket while a look is under way, so each is followed by a look of its own.
 
 **Nothing depends on it.** A datagram may be lost, the outlet may be on another machine, or have
-started behind the watch. Then the waiter finds the position by polling, and its next watch, a
-second later, reaches whoever is there then.
+started behind the watch. Then the waiter finds the position by polling. Its next watch, a second
+later, reaches the process that has the outlet then.
 
-**Nobody who has gone costs anything.** A watch is never taken back: it runs out. Without watches a
+**A waiter that has gone costs nothing.** A watch is never taken back: it runs out. Without watches a
 save costs one look at an empty table.
 """
 
@@ -54,7 +54,7 @@ Address = tuple[str, int]
 
 
 class Awaited:
-    """The outlet's end: who waits for groups of this process. Any number of threads."""
+    """The outlet's end: the watches of groups of this process. Any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class Awaited:
         return found is not None and any(each > now_s for each in tuple(found.values()))
 
     def wake(self, group: str) -> None:
-        """Wakes those that wait for the group, to be called behind each save of its offsets. Raises
+        """Wakes the waiters of the group, to be called behind each save of its offsets. Raises
         nothing, and waits for nothing."""
         if not self._until_s:
             return

@@ -1,14 +1,14 @@
 """The waits of a process. Each outlet that somebody waits for has a thread, which reads its
-positions and answers all who wait for it. It looks at wake-ups (:mod:`cellfeed.store.awaited`), and
+positions and answers all of its waiters. It looks at wake-ups (:mod:`cellfeed.store.awaited`), and
 polls.
 
 A look reads the positions of the shards that are waited for, once for all waiters. Those whose
-places are passed get their answers from one further look, which says what became of all of them at
+places are passed get their answers from one further look, which reads the outcome of all of them at
 one moment. So a look costs the same for one waiter and for hundreds.
 
-Whoever begins to wait gets a look that begins afterwards, also with no time to wait. The thread
-ends ``LINGER_S`` behind the last waiter, so waits one after the other share a thread, a watch and
-the knowledge that the outlet exists. Nothing is read while nobody waits.
+Each waiter gets a look that begins behind its call, also with no time to wait. The thread ends
+``LINGER_S`` behind the last waiter. So waits one after the other share a thread, a watch and the
+knowledge that the outlet exists. Nothing is read while nobody waits.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class _Watched:
             self._pause_s = min(POLL_MAX_S, self._pause_s * 1.5)
 
     def _next_waiting(self) -> list[Wait] | None:
-        """Those who wait for an answer; None when the thread is to end."""
+        """The waits without an answer; None when the thread is to end."""
         with self._waits.lock:
             waiting = [each for each in self.waiting if not each.is_over]
             lingers = time.monotonic() < self._linger_until_s and self._waits.lingers()

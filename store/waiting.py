@@ -107,7 +107,7 @@ class Outlet(Protocol):
 
     def passed(self, places: Sequence[Places]) -> Passed | None:
         """The outcome of the cells at these places; None unless all of them are passed at one
-        moment. Raises Unavailable, NotFound; Trimmed where nobody can say what became of them."""
+        moment. Raises Unavailable, NotFound; Trimmed where their fate is not known."""
         ...
 
 
@@ -125,7 +125,7 @@ def missing_places(positions: Mapping[int, int], places: Collection[Places]) -> 
 
 
 def part_of(passed: Passed, places: Collection[Places]) -> Passed:
-    """What an answer for these places, and others, says of these."""
+    """The answer for these places, out of one for these and others."""
     own = {each.shard: each for each in places}
     parked = [
         each

@@ -1,4 +1,4 @@
-"""Who is called when a group's offsets were saved."""
+"""The calls that follow each save of a group's offsets."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ wait in the socket while a look is under way, so each is followed by a look of i
 started behind the watch. Then the waiter finds the position by polling. Its next watch, a second
 later, reaches the process that has the outlet then.
 
-**A waiter that has gone costs nothing.** A watch is never taken back: it runs out. Without watches a
-save costs one look at an empty table.
+**A waiter that has gone costs nothing.** A watch is never taken back: it runs out. Without watches
+a save costs one look at an empty table.
 """
 
 from __future__ import annotations

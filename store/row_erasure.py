@@ -81,7 +81,7 @@ class RowErasure:
         take_out(self._engine, self._indexes, key)
         # A trim that died has left entries of cells that are gone, and notes of their values.
         shard = shard_of(key, self._engine.shards)
-        IndexedTrim(self._engine, self._indexes, self._trim).settle(shard)
+        IndexedTrim(self._engine, self._indexes, self._trim).settle(shard, erased=key)
         failpoint("datastore.erase.taken_out")
         cells, done = 0, False
         while not done:

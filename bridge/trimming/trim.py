@@ -149,12 +149,13 @@ class Trimming:
         is done, while a group that is not named in ``although`` needs cells to trim; NotFound for
         one that is not known; Unavailable: steps until then are done, and it may be run again."""
         self._refuse(plans, although)
+        for plan in plans:
+            self._indexes.settle(plan.shard)  # the rest of an earlier one that was killed
         plans = [plan for plan in plans if plan.cells]
         if plans:
             self._remember(plans, by, although)
         trimmed = 0
         for plan in plans:
-            self._indexes.settle(plan.shard)  # the rest of an earlier one that was killed
             start = plan.log_start
             while start < plan.below:
                 before, start = start, self._indexes.step(plan.shard, start, plan.below)

@@ -13,6 +13,7 @@ from cellfeed.store.background import SupervisedThread
 from cellfeed.store.clusters.moves.heal import MoveHealer
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.erasures import ErasureJob
+from cellfeed.store.indexes.left_notes import LeftNotes
 
 
 @contextmanager
@@ -32,6 +33,11 @@ def erasures_ended(datastore: Datastore, stop: threading.Event) -> AbstractConte
     return beside(
         "erasures", ErasureJob(datastore.unended_erasures, datastore.end_erasure).run, stop
     )
+
+
+def trims_settled(datastore: Datastore, stop: threading.Event) -> AbstractContextManager[None]:
+    """Settles the notes of trims that were broken off, until ``stop`` is set."""
+    return beside("trims", LeftNotes(datastore.engine, datastore.indexes).run, stop)
 
 
 @contextmanager

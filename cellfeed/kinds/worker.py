@@ -18,7 +18,12 @@ def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
     from prometheus_client.registry import Collector
 
-    from cellfeed.assembly.background import beside, erasures_ended, moves_healed
+    from cellfeed.assembly.background import (
+        beside,
+        erasures_ended,
+        moves_healed,
+        trims_settled,
+    )
     from cellfeed.assembly.check_metrics import CheckMetrics
     from cellfeed.assembly.checked_places import background_check
     from cellfeed.assembly.datastore import opened
@@ -40,6 +45,7 @@ def run(process: Process) -> None:
             datastore.engine.drain.start()
             background.enter_context(moves_healed(config, stop))
         background.enter_context(erasures_ended(datastore, stop))
+        background.enter_context(trims_settled(datastore, stop))
         collectors: list[Collector] = [
             TriggerMetrics(datastore, coordinator),
             RecoveryMetrics(directory, [each.name for each in config.backups]),

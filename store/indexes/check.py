@@ -31,7 +31,13 @@ from uuid import UUID
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.indexes import ANY_FENCE, Encoded, Entry, RowsBelow
+from cellfeed.store.engines.contract.indexes import (
+    ANY_FENCE,
+    NOTHING,
+    Encoded,
+    Entry,
+    RowsBelow,
+)
 from cellfeed.store.errors import StaleView, StorageUnavailable, Trimmed
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.indexes.query import Positions
@@ -286,7 +292,15 @@ class IndexCheck:
 
     def _repair(self, difference: Difference, fences: Mapping[int, int]) -> None:
         if difference.found is not None:
-            self._store.remove(self._version.table, {difference.shard: [difference.found]}, fences)
+            wanted = difference.wanted
+            self._store.remove(
+                self._version.table,
+                {difference.shard: [difference.found]},
+                fences,
+                {difference.shard: [wanted]}
+                if wanted is not None and wanted.place == difference.found.place
+                else NOTHING,
+            )
             failpoint("index.repair.between")
             if (
                 difference.kind == "stale"

@@ -25,8 +25,13 @@ removed is in the log at that moment, and is merged again.
 Crash points: before 2 the note names rows that are as they should be, and nothing comes of it.
 Between 2 and the end of 3 the entries of some rows are stale, or missing. A fresh query leaves the
 stale ones out, as it checks the cells; ``index verify`` names them. The next trim of the shard
-begins with the notes that it finds. All of it may be repeated, by several at once: the one whose
-fence is no longer the latest is refused, and looks again.
+begins with the notes that it finds, and workers look for notes that nobody settles
+(:mod:`cellfeed.store.indexes.left_notes`). All of it may be repeated, by several at once: the one
+whose fence is no longer the latest is refused, and looks again.
+
+**A note stays while its cells are there.** An erasure may settle the shard between 1 and 2, and so
+may a worker. The cells go after that, and only the note says where their entries are. A row that is
+erased leaves the notes at once, because they name its values.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from typing import Final
 import msgspec
 
 from cellfeed.store.cells.cell import StoredCell
-from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.engine import Engine, StateTable
 from cellfeed.store.engines.contract.indexes import Encoded, Entry
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleView, StorageUnavailable
@@ -57,11 +62,13 @@ _LOOKS_MAX: Final = 20
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """Rows with cells of the index that go, and of each the shard values that these cells name."""
+    """Rows with cells of the index that go, and of each the shard values that these cells name.
+    ``end``: the added_id behind these cells; 0 in notes of earlier versions."""
 
     index: str
     version: int
     rows: dict[bytes, list[Encoded]]
+    end: int = 0
 
 
 _decode: Final = msgspec.msgpack.Decoder(_Note).decode
@@ -83,9 +90,13 @@ class IndexedTrim:
         versions = self._indexes.kept_versions()
         if not versions:
             return self._trim(shard, below)
-        cells = self._engine.scan(shard, start, min(TRIM_STEP_CELLS, below - start))
-        end = min(below, cells[-1].added_id + 1) if cells else below
-        self._note(shard, cells, versions)
+        while True:
+            erasures = self._erasures(shard)
+            cells = self._engine.scan(shard, start, min(TRIM_STEP_CELLS, below - start))
+            end = min(below, cells[-1].added_id + 1) if cells else below
+            self._note(shard, cells, versions, end)
+            if self._erasures(shard) == erasures:
+                break  # else the note may name values of a row that was erased since the scan
         failpoint("index.trim.noted")
         while start < end:
             start = self._trim(shard, end)
@@ -93,8 +104,11 @@ class IndexedTrim:
         self.settle(shard)
         return start
 
+    def _erasures(self, shard: int) -> int:
+        return self._engine.heads([shard])[shard].erasures
+
     def _note(
-        self, shard: int, cells: Sequence[StoredCell], versions: Iterable[IndexVersion]
+        self, shard: int, cells: Sequence[StoredCell], versions: Iterable[IndexVersion], end: int
     ) -> None:
         """Step 1."""
         write: dict[str, bytes | None] = {}
@@ -112,42 +126,53 @@ class IndexedTrim:
                 ):
                     places.append(value)
             if rows:
-                note = _Note(version.definition.table, version.number, rows)
+                note = _Note(version.definition.table, version.number, rows, end)
                 write[f"{_PREFIX}{shard}/{note.index}/{note.version}/{cells[0].added_id}"] = (
                     msgspec.msgpack.encode(note)
                 )
         if write:
             self._engine.state.commit(write)
 
-    def settle(self, shard: int) -> int:
-        """Step 3, for all notes of the shard; how many entries were removed. Raises
-        StorageUnavailable, OutcomeUnknown: then it is repeated."""
-        changed = 0
+    def settle(self, shard: int, erased: bytes | None = None) -> int:
+        """Step 3, for all notes of the shard; how many entries were removed. ``erased``: the key of
+        a row that leaves the notes. Raises StorageUnavailable, OutcomeUnknown: then it is
+        repeated."""
         for _ in range(_LOOKS_MAX):
             if not (entries := self._engine.state.list(f"{_PREFIX}{shard}/")):
-                return changed
+                return 0
             fence = self._engine.indexes.raise_fences([shard])[shard]
             with suppress(StaleView):
-                changed += self._settle_all(shard, entries, fence)
+                return self._settle_all(shard, entries, fence, erased)
         raise StorageUnavailable(
             f"shard {shard} is trimmed elsewhere, or rows of it are erased, all the time: its index"
             " entries are not settled yet"
         )
 
-    def _settle_all(self, shard: int, entries: Sequence[StateEntry], fence: int) -> int:
+    def _settle_all(
+        self, shard: int, entries: Sequence[StateEntry], fence: int, erased: bytes | None
+    ) -> int:
         kept = {
             (version.definition.table, version.number): version
             for version in self._indexes.kept_versions()
         }
         changed = 0
+        log_start = self._engine.heads([shard])[shard].log_start  # before the looks at its entries
         for entry in entries:
             note = _decode(entry.value)
             version = kept.get((note.index, note.version))
             if version is not None:
                 changed += self._settle(shard, version, note.rows, fence)
             failpoint("index.trim.before_done")
-            self._engine.state.commit({entry.key: None}, expect={entry.key: entry.version})
+            if version is None or note.end <= log_start:
+                self._write(entry, None)
+            elif erased in note.rows:
+                rows = {row: values for row, values in note.rows.items() if row != erased}
+                self._write(entry, msgspec.msgpack.encode(msgspec.structs.replace(note, rows=rows)))
         return changed
+
+    def _write(self, entry: StateEntry, value: bytes | None) -> None:
+        """Does nothing where another trim has written the note since: that trim settles it."""
+        self._engine.state.commit({entry.key: value}, expect={entry.key: entry.version})
 
     def _settle(
         self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]], fence: int
@@ -155,8 +180,15 @@ class IndexedTrim:
         store = self._engine.indexes
         wanted, found = self._look(shard, version, rows, fence)
         wrong: list[Entry] = [entry for entry in found.values() if entry != wanted[entry.row_key]]
+        instead = [
+            right
+            for entry in wrong
+            if (right := wanted[entry.row_key]) is not None and right.place == entry.place
+        ]
         if wrong:
-            store.remove(version.table, version.by_shard(wrong), {shard: fence})
+            store.remove(
+                version.table, version.by_shard(wrong), {shard: fence}, version.by_shard(instead)
+            )
         failpoint("index.trim.removed")
         if wrong:
             wanted, found = self._look(shard, version, rows, fence)
@@ -184,3 +216,12 @@ class IndexedTrim:
             if entry is not None and entry.values[0] not in rows[entry.row_key]
         ]
         return wanted, entries.found(places)
+
+
+def noted_shards(state: StateTable) -> dict[int, frozenset[tuple[str, int]]]:
+    """Of each shard that has notes of trims their keys and versions."""
+    found: dict[int, set[tuple[str, int]]] = {}
+    for entry in state.list(_PREFIX):
+        shard = int(entry.key.removeprefix(_PREFIX).partition("/")[0])
+        found.setdefault(shard, set()).add((entry.key, entry.version))
+    return {shard: frozenset(notes) for shard, notes in found.items()}

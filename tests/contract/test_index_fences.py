@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from cellfeed.store.cells.cell import NewCell, StoredCell, new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.index_fences import Fences
 from cellfeed.store.engines.contract.indexes import (
+    NOTHING,
     UNFENCED,
     Entry,
     IndexStore,
@@ -77,8 +79,9 @@ class _Held(IndexStoreProxy):
         table: IndexTable,
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
+        instead: Mapping[int, Sequence[Entry]] = NOTHING,
     ) -> None:
-        self._write(lambda: self.store.remove(table, entries, fences), self.at_removal)
+        self._write(lambda: self.store.remove(table, entries, fences, instead), self.at_removal)
 
     def _write(self, write: Callable[[], None], holds: bool) -> None:
         if holds and not self.held:
@@ -151,6 +154,10 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Index]:
 
 def base(row: UUID, ref: int, driver: str) -> NewCell:
     return new_cell(row, "BASE", ref, {"driver": driver})
+
+
+def status(row: UUID, ref: int, state: str) -> NewCell:
+    return new_cell(row, "STATUS", ref, {"state": state})
 
 
 def test_a_worker_that_was_overtaken_does_not_write_what_was_trimmed_since(index: _Index) -> None:
@@ -354,6 +361,83 @@ def test_a_trim_that_is_overtaken_by_another_one_looks_again(
     assert seen == [2]
     assert held.refused == 1
     assert index.entries() == [("ann", 1, True)]
+
+
+def test_a_row_whose_entry_is_made_again_is_never_missing(
+    index: _Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell of one column is trimmed, so the entry loses its part of it and stays."""
+    index.keeper.apply(0, index.put(status(ROW, 1, "new"), base(ROW, 1, "ann")))
+    seen: list[list[tuple[str, int, bool]]] = []
+
+    class Watched(IndexStoreProxy):
+        def remove(self, *given: Any) -> None:
+            super().remove(*given)
+            seen.append(index.entries())
+
+    monkeypatch.setattr(index.engine, "_indexes", Watched(index.store))
+    index.trim(1)
+    assert seen == [[("ann", 1, True)]]
+    [entry] = index.store.walk(index.version.table, 0, None, 10)
+    assert entry.refs == (1, None)
+
+
+def test_a_note_of_cells_that_are_still_there_survives_the_settling_of_another(
+    index: _Index,
+) -> None:
+    """A trim has noted the places, and an erasure settles the shard before the cells go."""
+    index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob")))
+    settled: list[int] = []
+
+    def trim_later(shard: int, below: int) -> int:
+        settled.append(
+            IndexedTrim(index.engine, index.datastore.indexes, index.datastore.trim).settle(shard)
+        )
+        return index.datastore.trim(shard, below)
+
+    IndexedTrim(index.engine, index.datastore.indexes, trim_later).step(0, 0, 1)
+    assert settled == [0]
+    assert index.entries() == [("bob", 2, True)]
+    assert index.engine.state.list("trims/") == []
+
+
+def test_a_row_that_is_erased_meanwhile_leaves_the_note(index: _Index) -> None:
+    """The place that a note names is a value of the row."""
+    index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob")))
+    seen: list[list[bytes]] = []
+
+    def trim_later(shard: int, below: int) -> int:
+        index.datastore.erase_row(ROW)
+        seen.append([entry.value for entry in index.engine.state.list("trims/")])
+        return index.datastore.trim(shard, below)
+
+    IndexedTrim(index.engine, index.datastore.indexes, trim_later).step(0, 0, 2)
+    [[note]] = seen
+    assert b"ann" not in note
+    assert b"bob" in note
+    assert index.entries() == []
+
+
+def test_a_row_that_is_erased_before_the_note_is_written_is_not_in_it(
+    index: _Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob")))
+    state, seen = index.engine.state, list[bytes]()
+    commit = state.commit
+
+    def erase_first(write: Mapping[str, bytes | None], **given: object) -> int | None:
+        monkeypatch.setattr(state, "commit", commit)
+        index.datastore.erase_row(ROW)
+        return commit(write, **given)  # type: ignore[arg-type]
+
+    def trim_later(shard: int, below: int) -> int:
+        seen.extend(entry.value for entry in state.list("trims/"))
+        return index.datastore.trim(shard, below)
+
+    monkeypatch.setattr(state, "commit", erase_first)
+    IndexedTrim(index.engine, index.datastore.indexes, trim_later).step(0, 0, 2)
+    [note] = seen
+    assert b"ann" not in note
 
 
 class _Storage:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.indexes import (
+    NOTHING,
     UNFENCED,
     Current,
     Encoded,
@@ -55,8 +56,9 @@ class IndexStoreProxy:
         table: IndexTable,
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
+        instead: Mapping[int, Sequence[Entry]] = NOTHING,
     ) -> None:
-        self.store.remove(table, entries, fences)
+        self.store.remove(table, entries, fences, instead)
 
     def select(
         self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER

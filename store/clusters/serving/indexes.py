@@ -21,6 +21,7 @@ from cellfeed.store.clusters.serving.node import WRITE_TIMEOUT_S, NodeEngine
 from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.engines.contract.index_fences import Fences
 from cellfeed.store.engines.contract.indexes import (
+    NOTHING,
     UNFENCED,
     Current,
     Encoded,
@@ -121,16 +122,24 @@ class ClusteredIndexes:
         table: IndexTable,
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
+        instead: Mapping[int, Sequence[Entry]] = NOTHING,
     ) -> None:
-        return self._placement.retry_while_moving(lambda: self._remove(table, entries, fences))
+        return self._placement.retry_while_moving(
+            lambda: self._remove(table, entries, fences, instead)
+        )
 
     def _remove(
-        self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int]
+        self,
+        table: IndexTable,
+        entries: Mapping[int, Sequence[Entry]],
+        fences: Mapping[int, int],
+        instead: Mapping[int, Sequence[Entry]],
     ) -> None:
         for cluster, some in self._by_cluster(entries).items():
+            put = {shard: instead[shard] for shard in some if shard in instead}
             cluster.write(
-                lambda engine, role, some=some: engine.indexes.remove(  # type: ignore[misc]
-                    table, some, fences, role.terms
+                lambda engine, role, some=some, put=put: engine.indexes.remove(  # type: ignore[misc]
+                    table, some, fences, put, role.terms
                 )
             )
 

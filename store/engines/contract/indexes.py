@@ -45,6 +45,9 @@ ENTRIES_MAX: Final = 2_000
 UNFENCED: Final[Mapping[int, int]] = MappingProxyType({})
 """For writes that come of no cells."""
 
+NOTHING: Final[Mapping[int, Sequence[Entry]]] = MappingProxyType({})
+"""For removals without a replacement."""
+
 ANY_FENCE: Final = 0
 """For reads after which nothing is written."""
 
@@ -181,8 +184,11 @@ class IndexStore(Protocol):
         table: IndexTable,
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
+        instead: Mapping[int, Sequence[Entry]] = NOTHING,
     ) -> None:
-        """Removes entries that are exactly as given; others stay as they are. X2, X6."""
+        """Removes entries that are exactly as given; others stay as they are. ``instead``: entries
+        that are merged in the same commit, by shards that ``entries`` has too: at no moment is
+        their row missing. X2, X6."""
         ...
 
     def select(
@@ -267,6 +273,7 @@ class NodeIndexStore(Protocol):
         table: IndexTable,
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
+        instead: Mapping[int, Sequence[Entry]] = NOTHING,
         terms: WriteTerms | None = None,
     ) -> None: ...
 

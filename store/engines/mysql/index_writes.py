@@ -21,6 +21,7 @@ from pymysql.connections import Connection
 
 from cellfeed.store.engines.contract.index_fences import Fences
 from cellfeed.store.engines.contract.indexes import (
+    NOTHING,
     UNFENCED,
     Entry,
     IndexTable,
@@ -104,6 +105,9 @@ class MySqlIndexWrites(MySqlIndexTables):
         fences: Mapping[int, int] = UNFENCED,
         terms: WriteTerms | None = None,
     ) -> None:
+        self._write(sorted(entries), self._merges(table, entries), terms, fences)
+
+    def _merges(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> list[str]:
         statements = []
         behind = _merge_sql(table)
         names = ",".join(columns_of(table))
@@ -118,13 +122,14 @@ class MySqlIndexWrites(MySqlIndexTables):
                 f" {','.join(part)} ON DUPLICATE KEY UPDATE {behind}"
                 for part in parts(rows)
             ]
-        self._write(sorted(entries), statements, terms, fences)
+        return statements
 
     def remove(
         self,
         table: IndexTable,
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
+        instead: Mapping[int, Sequence[Entry]] = NOTHING,
         terms: WriteTerms | None = None,
     ) -> None:
         statements = [
@@ -132,7 +137,7 @@ class MySqlIndexWrites(MySqlIndexTables):
             f" {exact_condition(table, entry, '<=>')}"
             for shard, each in sorted(entries.items())
             for entry in sorted(each, key=_place)
-        ]
+        ] + self._merges(table, instead)
         self._write(sorted(entries), statements, terms, fences)
 
     def _write(

@@ -14,6 +14,7 @@ from typing import Any, Final
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.engines.contract.index_fences import Fences
 from cellfeed.store.engines.contract.indexes import (
+    NOTHING,
     UNFENCED,
     Current,
     Encoded,
@@ -154,21 +155,9 @@ class SqliteIndexes:
         fences: Mapping[int, int] = UNFENCED,
         terms: object = None,
     ) -> None:
-        # In the order of the table, so that neighbours are written together.
-        rows = [
-            (shard, *values_of(entry))
-            for shard, each in sorted(entries.items())
-            for entry in sorted(each, key=_place)
-        ]
-        whole = len(rows) - len(rows) % _ROWS_TOGETHER
         with self._file.write() as connection:
             self._look_at(fences, connection)
-            for start in range(0, whole, _ROWS_TOGETHER):
-                connection.execute(
-                    _merge_sql(table, _ROWS_TOGETHER),
-                    list(chain.from_iterable(rows[start : start + _ROWS_TOGETHER])),
-                )
-            connection.executemany(_merge_sql(table, 1), rows[whole:])
+            _merge(connection, table, entries)
             failpoint("sqlite.index.before_commit")
         failpoint("sqlite.index.after_commit")
 
@@ -177,6 +166,7 @@ class SqliteIndexes:
         table: IndexTable,
         entries: Mapping[int, Sequence[Entry]],
         fences: Mapping[int, int] = UNFENCED,
+        instead: Mapping[int, Sequence[Entry]] = NOTHING,
         terms: object = None,
     ) -> None:
         with self._file.write() as connection:
@@ -187,6 +177,7 @@ class SqliteIndexes:
                         f"DELETE FROM {table.name} WHERE shard = {int(shard)} AND"
                         f" {exact_condition(table, entry, 'IS')}"
                     )
+            _merge(connection, table, instead)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -353,6 +344,24 @@ def _current_sql(row_keys: int, columns: Sequence[str] | None) -> str:
 
 def _place(entry: Entry) -> Any:
     return entry.place
+
+
+def _merge(
+    connection: sqlite3.Connection, table: IndexTable, entries: Mapping[int, Sequence[Entry]]
+) -> None:
+    """In the order of the table, so that neighbours are written together."""
+    rows = [
+        (shard, *values_of(entry))
+        for shard, each in sorted(entries.items())
+        for entry in sorted(each, key=_place)
+    ]
+    whole = len(rows) - len(rows) % _ROWS_TOGETHER
+    for start in range(0, whole, _ROWS_TOGETHER):
+        connection.execute(
+            _merge_sql(table, _ROWS_TOGETHER),
+            list(chain.from_iterable(rows[start : start + _ROWS_TOGETHER])),
+        )
+    connection.executemany(_merge_sql(table, 1), rows[whole:])
 
 
 def _merge_sql(table: IndexTable, rows: int) -> str:

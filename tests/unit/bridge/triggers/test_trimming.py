@@ -32,6 +32,7 @@ from cellfeed.store.errors import (
     ProtectData,
     UnknownShard,
 )
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from cellfeed.store.indexes.check import IndexCheck
 from cellfeed.store.indexes.definition_file import parse_definition
 from tests.support.kept_index import caught_up, index_worker, made_index
@@ -125,6 +126,54 @@ def test_shards_are_trimmed_by_age(store: Datastore, coordinator: Coordinator) -
     assert plan.below >= 6
     assert store.engine.locate(2, old) == 6
     assert [each.below for each in trimming.plan(range(SHARDS), older_than_s=0)] == [10] * SHARDS
+
+
+def test_a_trim_by_age_goes_as_far_as_it_may(
+    store: Datastore, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minion lags, or another cluster buffers cells: these stay, however old they are."""
+    monkeypatch.setattr(store.engine, "trim_limits", lambda shards: dict.fromkeys(shards, 3))
+    plans = Trimming(store, coordinator).plan(range(SHARDS), older_than_s=0)
+    assert [plan.below for plan in plans] == [3] * SHARDS
+
+
+def test_a_group_that_came_after_the_plan_is_not_overtaken(
+    store: Datastore, coordinator: Coordinator
+) -> None:
+    trimming = Trimming(store, coordinator)
+    plans = trimming.plan(range(SHARDS), below=7)
+    commit(coordinator, "reports", "trips", 6)
+    with pytest.raises(ProtectData, match="group reports has come, in topic trips, to 0:6"):
+        trimming.run(plans, BY)
+    assert starts(store) == [0] * SHARDS
+
+
+def test_a_trim_that_is_killed_behind_its_last_cell_is_settled_when_it_is_run_again(
+    tmp_path: Path,
+) -> None:
+    """The cells are gone, so the second plan has none; the entries of the first are still there."""
+    with (
+        Datastore.open_embedded(tmp_path, shards=1) as store,
+        index_worker(store) as coordinator,
+    ):
+        version = made_index(
+            store,
+            parse_definition(
+                "{table: by_driver, datastore: trips, column_defs: [{column_name: BASE, fields:"
+                " [{field: driver, type: string}]}]}"
+            ),
+        )
+        store.put_cells([(UUID(int=n), "BASE", 1, {"driver": "ann"}) for n in range(4)])
+        caught_up(store, version)
+        trimming = Trimming(store, coordinator)
+        set_failpoint("index.trim.trimmed", "raise")
+        with pytest.raises(FailpointReached):
+            trimming.run(trimming.plan([0], below=4), BY)
+        clear_failpoints()
+        assert starts(store)[0] == 4
+        assert len(store.query_index("by_driver", "ann", mode="fast").rows) == 4
+        assert trimming.run(trimming.plan([0], below=4), BY) == 0
+        assert store.query_index("by_driver", "ann", mode="fast").rows == []
 
 
 def test_a_trim_that_says_nothing_or_too_much_is_refused(

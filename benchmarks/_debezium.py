@@ -23,9 +23,10 @@ from typing import Any, Final
 from uuid import UUID
 
 import psutil
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks._arrivals import send_arrivals
 from benchmarks._processes import STOP_TIMEOUT_S
 from cellfeed.servers.kafka_jars import class_path_of
 from tests.support.free_ports import free_port
@@ -132,21 +133,13 @@ def consume_changes(connection: Connection, stop: Event, settings: dict[str, Any
     consumer.assign(
         [TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics_of(settings["shards"])]
     )
-    received: dict[str, float] = {}
-    for taken in range(settings["records"]):
-        while (message := consumer.poll(0.5)) is None and not stop.is_set():
-            continue
-        now_s = time.monotonic()
-        if message is None:
-            return
-        if message.error():
-            raise KafkaException(message.error())
-        row_key = b64decode(json.loads(message.value() or b"")["after"]["row_key"])
-        received[str(UUID(bytes=row_key))] = now_s
-        if taken == 0:
-            connection.send("warmed up")
-    connection.send(received)
+    send_arrivals(consumer, connection, stop, settings["records"], _row_key)
     consumer.close()
+
+
+def _row_key(message: Message) -> str:
+    after = json.loads(message.value() or b"")["after"]
+    return str(UUID(bytes=b64decode(after["row_key"])))
 
 
 @contextmanager

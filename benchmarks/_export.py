@@ -14,6 +14,7 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks._arrivals import send_arrivals
 from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.export.declaration import Export
@@ -117,17 +118,11 @@ def consume_committed(connection: Connection, stop: Event, settings: dict[str, A
     consumer.assign(
         [TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(SHARDS)]
     )
-    received: dict[str, float] = {}
-    for taken in range(settings["records"]):
-        while (message := consumer.poll(0.5)) is None and not stop.is_set():
-            continue
-        now_s = time.monotonic()
-        if message is None:
-            return
-        if message.error():
-            raise KafkaException(message.error())
-        received[bytes(message.key() or b"").decode()] = now_s
-        if taken == 0:
-            connection.send("warmed up")
-    connection.send(received)
+    send_arrivals(
+        consumer,
+        connection,
+        stop,
+        settings["records"],
+        lambda message: bytes(message.key() or b"").decode(),
+    )
     consumer.close()

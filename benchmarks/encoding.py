@@ -170,15 +170,7 @@ def _typed_by_fastavro(
             datetime.fromisoformat(body["pickup"]),
             datetime.fromisoformat(body["dropoff"]),
         )
-        record = {
-            "row_key": UUID(bytes=cell.row_key),
-            "column_name": cell.column_name,
-            "ref_key": cell.ref_key,
-            "added_id": cell.added_id,
-            "shard": SHARD,
-            "created_at": cell.created_at_us,
-            "body": ("cellfeed.taxi.TaxiTrip", body),
-        }
+        record = _record(cell, ("cellfeed.taxi.TaxiTrip", body))
         fastavro.schemaless_writer(out, schema, record)
         values.append(out.getvalue())
     return values
@@ -209,21 +201,25 @@ def _interleaved(runs: int, *cases: Callable[[], object]) -> list[float]:
     return [statistics.median(taken) for taken in seconds]
 
 
+def _record(cell: StoredCell, body: object) -> dict[str, object]:
+    return {
+        "row_key": UUID(bytes=cell.row_key),
+        "column_name": cell.column_name,
+        "ref_key": cell.ref_key,
+        "added_id": cell.added_id,
+        "shard": SHARD,
+        "created_at": cell.created_at_us,
+        "body": body,
+    }
+
+
 def _by_fastavro(cells: list[StoredCell], bodies: list[bytes]) -> list[bytes]:
     schema = fastavro.parse_schema(cellfeed.schemas.load_avro("cell_envelope"))
     values = []
     for cell, body in zip(cells, bodies, strict=True):
         out = io.BytesIO(b"\x00\x00\x00\x00\x01")
         out.seek(5)
-        record = {
-            "row_key": UUID(bytes=cell.row_key),
-            "column_name": cell.column_name,
-            "ref_key": cell.ref_key,
-            "added_id": cell.added_id,
-            "shard": SHARD,
-            "created_at": cell.created_at_us,
-            "body": body.decode(),
-        }
+        record = _record(cell, body.decode())
         fastavro.schemaless_writer(out, schema, record)
         values.append(out.getvalue())
     return values

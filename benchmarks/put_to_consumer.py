@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
@@ -80,6 +80,16 @@ def passage_figures(
         yield Figure(f"{name} {what} p50", percentile(values, 50), "ms")
         yield Figure(f"{name} {what} p99", percentile(values, 99), "ms")
     yield Figure(f"{name} rate", statistics.median(rates), "puts/s", "asked for", PUTS_PER_S)
+
+
+def passages_of(
+    sent: Mapping[str, tuple[float, float]], received: Mapping[str, float]
+) -> list[Passage]:
+    """In the order of their starts. ``sent``: the start and the acknowledgement of each put."""
+    return sorted(
+        Passage(started, acknowledged, received[key])
+        for key, (started, acknowledged) in sent.items()
+    )
 
 
 def run_embedded(seconds: float) -> list[Passage]:

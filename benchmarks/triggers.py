@@ -40,9 +40,10 @@ from typing import Any, cast
 from uuid import UUID
 
 from benchmarks import Figure, at_least, at_most
+from benchmarks._arrivals import Arrivals
 from benchmarks._processes import Process, Worker
 from benchmarks.put_http import taxi_cells
-from benchmarks.put_to_consumer import Passage, passage_figures, put_evenly
+from benchmarks.put_to_consumer import Passage, passage_figures, passages_of, put_evenly
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.open import open_coordinator
@@ -246,22 +247,15 @@ def _latency(seconds: float) -> list[Passage]:
         receiver.told()
         sent = put_evenly(client, cells)
         received: dict[str, float] = receiver.told(ARRIVAL_TIMEOUT_S)
-    return sorted(
-        Passage(started, acknowledged, received[key])
-        for key, (started, acknowledged) in sent.items()
-    )
+    return passages_of(sent, received)
 
 
 def _receive(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """Tells when it works, when it has the first cell, and when it received each."""
-    received: dict[str, float] = {}
+    """Sends when it works, when it has the first cell, and when it received each."""
+    arrivals = Arrivals(connection, settings["expected"])
 
     def receive(row_key: UUID) -> None:
-        received.setdefault(str(row_key), time.monotonic())
-        if len(received) == 1:
-            connection.send("warmed up")
-        if len(received) == settings["expected"]:
-            connection.send(received)
+        arrivals.note(str(row_key), time.monotonic())
 
     with Datastore.open_embedded(Path(settings["directory"])) as datastore:
         connection.send("works")

@@ -27,10 +27,11 @@ from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from benchmarks import Figure, at_most
+from benchmarks._arrivals import Arrivals
 from benchmarks._indexes import DEFINITION
 from benchmarks._processes import Process, Worker
 from benchmarks.put_http import taxi_cells
-from benchmarks.put_to_consumer import Passage, percentile, put_evenly
+from benchmarks.put_to_consumer import Passage, passages_of, percentile, put_evenly
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.indexes.worker import IndexWorker
 from cellfeed.bridge.triggers.program import Trigger, trigger
@@ -139,11 +140,7 @@ def _measured(shards: int, seconds: float, idle_s: float, settle_s: float) -> _R
             sent = put_evenly(client, cells, PUTS_PER_S)
             received: dict[str, float] = receiver.told(READY_TIMEOUT_S)
             cell_ms = (receiver.cpu_seconds() - cpu_s) * 1e3 / len(cells)
-    passages = [
-        Passage(started, acknowledged, received[key])
-        for key, (started, acknowledged) in sent.items()
-    ]
-    return _Run(ready_s, idle_trigger, idle_index, cell_ms, sorted(passages))
+    return _Run(ready_s, idle_trigger, idle_index, cell_ms, passages_of(sent, received))
 
 
 def _await_offsets(datastore: Datastore, shards: int, groups: int) -> None:
@@ -174,16 +171,12 @@ def _index(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
 
 
 def _receive(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """Tells when it begins, when it has the first cell, and when it received each."""
-    received: dict[str, float] = {}
+    """Sends when it begins, when it has the first cell, and when it received each."""
+    arrivals = Arrivals(connection, settings["expected"])
 
     @trigger("BASE", group=GROUP)
     def receive(row_key: UUID) -> None:
-        received.setdefault(str(row_key), time.monotonic())
-        if len(received) == 1:
-            connection.send("warmed up")
-        if len(received) == settings["expected"]:
-            connection.send(received)
+        arrivals.note(str(row_key), time.monotonic())
 
     program: Trigger = receive.__cellfeed_trigger__  # type: ignore[attr-defined]
     with Datastore.open_embedded(

@@ -22,10 +22,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import fastavro
-from fastavro.schema import SchemaParseException, UnknownType
-
 import cellfeed.schemas
+from cellfeed.bridge.events.avro_text import NOT_AVRO, checked_avro
 from cellfeed.bridge.events.formats import CreatedAt
 
 ENVELOPE_VERSIONS: Final = ("cell_envelope",)
@@ -311,20 +309,8 @@ def _parsed(schema_text: object, schema_type: object) -> Any:
     if not isinstance(schema_text, str):
         raise RegistryError(INVALID_SCHEMA, 'Invalid schema: "schema" must be the schema as text')
     try:
-        schema = json.loads(schema_text)
-        fastavro.parse_schema(
-            schema, _write_hint=False
-        )  # its result is not kept: it rewrites names
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-        SchemaParseException,
-        UnknownType,
-    ) as error:
+        return checked_avro(schema_text)
+    except NOT_AVRO as error:
         raise RegistryError(
             INVALID_SCHEMA, f"Invalid schema: {type(error).__name__}: {error!s:.200}"
         ) from None
-    return schema

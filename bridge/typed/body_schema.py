@@ -13,10 +13,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-import fastavro
-from fastavro.schema import SchemaParseException, UnknownType
-
 import cellfeed.schemas
+from cellfeed.bridge.events.avro_text import NOT_AVRO, checked_avro
 from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.events.registry import envelope_name
 from cellfeed.store.errors import InvalidRequest
@@ -103,21 +101,12 @@ def body_schema(text: str) -> BodySchema:
     if len(text.encode(errors="surrogatepass")) > SCHEMA_BYTES_MAX:
         raise InvalidRequest(f"the schema has more than {SCHEMA_BYTES_MAX >> 10} KiB")
     try:
-        raw = json.loads(text)
-        fastavro.parse_schema(raw, _write_hint=False)  # its result is not kept: it rewrites names
+        raw = checked_avro(text)
         if not isinstance(raw, dict) or raw.get("type") != "record":
             raise InvalidRequest("the schema of a body is a record: a body is a JSON object")
         reader = _Reader()
         root = reader.read(raw, "", "body", 0)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-        SchemaParseException,
-        UnknownType,
-    ) as error:
+    except NOT_AVRO as error:
         raise InvalidRequest(
             f"it is no Avro schema: {type(error).__name__}: {error!s:.300}"
         ) from None

@@ -22,22 +22,19 @@ from uuid import UUID
 
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell, Triple
 from cellfeed.store.cells.sharding import shard_of
-from cellfeed.store.engines.contract.dictionaries import DictionaryStore
 from cellfeed.store.engines.contract.engine import Engine, StateTable
-from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
     HeadChanges,
     LocatedCell,
-    LogRange,
     Replica,
     changed_since,
 )
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
-from cellfeed.store.histories import History
 from cellfeed.store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from cellfeed.testing.checked_state import CheckedState
+from cellfeed.testing.engine_around import EngineAround
 
 T = TypeVar("T")
 
@@ -54,12 +51,12 @@ class LostCell:
     added_id: int
 
 
-class FailingMaster:
+class FailingMaster(EngineAround):
     """:class:`cellfeed.store.engines.contract.engine.Engine` over another one, which is the
-    minion."""
+    minion. Logs and entries of indexes are those of the minion: they outlive the master."""
 
     def __init__(self, minion: Engine) -> None:
-        self._minion = minion
+        super().__init__(minion)
         self._lock = threading.RLock()
         self._to_lose = 0
         self._away_s = 0.0
@@ -98,9 +95,9 @@ class FailingMaster:
                 self.check_master()
             doomed = self._doomed(cells)
             if not doomed:
-                return self._minion.put(cells)
+                return self.inner.put(cells)
             kept = [cell for cell in cells if cell.triple not in doomed]
-            results = iter(self._minion.put(kept) if kept else ())
+            results = iter(self.inner.put(kept) if kept else ())
             self._keep_on_master(doomed)
             self._to_lose -= len(doomed)
             answers = [
@@ -112,12 +109,12 @@ class FailingMaster:
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         self.check_master()
-        return self._minion.trim_limits(shards)
+        return self.inner.trim_limits(shards)
 
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
         with self._lock:
             self.check_master()
-            return self._minion.trim(shard, below, cells_max)
+            return self.inner.trim(shard, below, cells_max)
 
     def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
         with self._lock:
@@ -127,7 +124,7 @@ class FailingMaster:
                 # asked, or none yet
                 self._die()
                 self.check_master()
-            return self._minion.erase(row_key, cells_max)
+            return self.inner.erase(row_key, cells_max)
 
     def _doomed(self, cells: Sequence[NewCell]) -> list[Triple]:
         """The last ones that are new, as many as are still to be lost."""
@@ -136,7 +133,7 @@ class FailingMaster:
         triples = list(dict.fromkeys(cell.triple for cell in cells))
         new = [
             triple
-            for triple, found in zip(triples, self._minion.get(triples), strict=True)
+            for triple, found in zip(triples, self.inner.get(triples), strict=True)
             if found is None
         ]
         return new[-self._to_lose :]
@@ -164,7 +161,7 @@ class FailingMaster:
         self._on_master.clear()
         self.promotions += 1
         self._away_until_s = time.monotonic() + self._away_s
-        for shard, head in self._minion.heads().items():
+        for shard, head in self.inner.heads().items():
             self._epoch_starts.setdefault(shard, []).append(
                 (head.leader_epoch + self.promotions, head.next_added_id)
             )
@@ -174,18 +171,18 @@ class FailingMaster:
     def get(
         self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER
     ) -> list[LocatedCell | None]:
-        return self._answered(self._minion.get(triples), _as_stale, read_from)
+        return self._answered(self.inner.get(triples), _as_stale, read_from)
 
     def latest(
         self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER
     ) -> list[LocatedCell | None]:
-        return self._answered(self._minion.latest(keys), _as_stale, read_from)
+        return self._answered(self.inner.latest(keys), _as_stale, read_from)
 
     def row(
         self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = ""
     ) -> list[list[LocatedCell]]:
         return self._answered(
-            self._minion.row(row_keys, after_column=after_column),
+            self.inner.row(row_keys, after_column=after_column),
             lambda row: [found._replace(stale=True) for found in row],
             read_from,
         )
@@ -203,21 +200,7 @@ class FailingMaster:
         self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX
     ) -> list[StoredCell]:
         self.check_master()
-        return self._minion.row_cells(row_key, after, limit)
-
-    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
-        return self._minion.scan(shard, location, limit)
-
-    def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
-        return self._minion.scan_many(ranges)
-
-    def superseded(
-        self, shard: int, start: int, end: int, log_start: int, watermark: int
-    ) -> set[int]:
-        return self._minion.superseded(shard, start, end, log_start, watermark)
-
-    def locate(self, shard: int, created_at_us: int) -> int:
-        return self._minion.locate(shard, created_at_us)
+        return self.inner.row_cells(row_key, after, limit)
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         with self._lock:
@@ -249,52 +232,19 @@ class FailingMaster:
     def _heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         return {
             shard: head._replace(leader_epoch=head.leader_epoch + self.promotions)
-            for shard, head in self._minion.heads(shards).items()
+            for shard, head in self.inner.heads(shards).items()
         }
-
-    @property
-    def indexes(self) -> IndexStore:
-        """Entries outlive the master: they are written to the minion."""
-        return self._minion.indexes
-
-    @property
-    def dictionaries(self) -> DictionaryStore:
-        """As entries of indexes."""
-        return self._minion.dictionaries
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         with self._lock:
-            return [*self._minion.leader_epochs(shard), *self._epoch_starts.get(shard, ())]
-
-    def columns(self) -> list[str]:
-        return self._minion.columns()
+            return [*self.inner.leader_epochs(shard), *self._epoch_starts.get(shard, ())]
 
     def change_token(self) -> int:
-        return self._minion.change_token() + self.promotions
-
-    # --- the rest ---------------------------------------------------------------------------------
-
-    @property
-    def datastore(self) -> str:
-        return self._minion.datastore
-
-    @property
-    def shards(self) -> int:
-        return self._minion.shards
-
-    @property
-    def history(self) -> History:
-        return self._minion.history
+        return self.inner.change_token() + self.promotions
 
     @property
     def state(self) -> StateTable:
         return self._state
-
-    def commit_group(self, shard: int) -> str:
-        return self._minion.commit_group(shard)
-
-    def close(self) -> None:
-        self._minion.close()
 
 
 def _as_stale(found: LocatedCell | None) -> LocatedCell | None:

@@ -11,12 +11,12 @@ from cellfeed.store.cells.cell import Cell, NewCell, PutResult, new_cell
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.http.calls.asynchronous import Asynchronous
 from cellfeed.store.http.calls.asynchronous_puts import AsynchronousPuts
-from cellfeed.store.http.calls.datastore import CALL_TIMEOUT_S, DatastoreCalls
+from cellfeed.store.http.calls.client_parts import ClientParts
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
 from cellfeed.store.waiting import Passed, WaitOptions
 
 
-class AsyncClient:
+class AsyncClient(ClientParts):
     """The calls of :class:`cellfeed.store.http.client.Client` as coroutines: the same arguments,
     results and errors, and the same meaning of ``urls``, ``timeout_s``, ``history`` and
     ``share_requests``. ``history`` and ``shards`` are coroutines too, since a worker may have to be
@@ -28,24 +28,10 @@ class AsyncClient:
     an answer after a second.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str] | str,
-        datastore: str,
-        *,
-        timeout_s: float = CALL_TIMEOUT_S,
-        history: str | None = None,
-        share_requests: bool = True,
-        on_wait: Callable[[str], None] | None = None,
-    ) -> None:
-        self._calls = DatastoreCalls(urls, datastore, timeout_s, history)
+    def _make_runner(self, on_wait: Callable[[str], None] | None, share_requests: bool) -> None:
         self._asynchronous = Asynchronous(on_wait)
         self._run = self._asynchronous.run
         self._puts = AsynchronousPuts(self._calls, self._asynchronous) if share_requests else None
-
-    @property
-    def name(self) -> str:
-        return self._calls.name
 
     async def history(self) -> str:
         """The identity of the store that the workers serve. Give it to another client to be sure

@@ -14,12 +14,12 @@ from cellfeed.store.cells.cell import Cell, NewCell, PutResult, new_cell
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.http.calls.blocking import Blocking
 from cellfeed.store.http.calls.blocking_puts import BlockingPuts
-from cellfeed.store.http.calls.datastore import CALL_TIMEOUT_S, DatastoreCalls
+from cellfeed.store.http.calls.client_parts import ClientParts
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
 from cellfeed.store.waiting import Passed, WaitOptions
 
 
-class Client:
+class Client(ClientParts):
     """:class:`cellfeed.store.api.CellStore` over HTTP. Any number of threads may call it, and both
     sides of a ``fork()``; it makes no threads of its own.
 
@@ -34,24 +34,10 @@ class Client:
     once for each request without an answer after a second.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str] | str,
-        datastore: str,
-        *,
-        timeout_s: float = CALL_TIMEOUT_S,
-        history: str | None = None,
-        share_requests: bool = True,
-        on_wait: Callable[[str], None] | None = None,
-    ) -> None:
-        self._calls = DatastoreCalls(urls, datastore, timeout_s, history)
+    def _make_runner(self, on_wait: Callable[[str], None] | None, share_requests: bool) -> None:
         self._blocking = Blocking(on_wait)
         self._run = self._blocking.run
         self._puts = BlockingPuts(self._calls, self._blocking) if share_requests else None
-
-    @property
-    def name(self) -> str:
-        return self._calls.name
 
     @property
     def history(self) -> str:

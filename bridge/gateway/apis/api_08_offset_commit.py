@@ -13,12 +13,13 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.gateway.apis.coordinator_errors import coordinator_error
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
 from cellfeed.bridge.gateway.topics.topics import Topic
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
-from cellfeed.store.errors import CellfeedError, StaleWriter
+from cellfeed.store.errors import CellfeedError
 from cellfeed.store.limits import ADDED_ID_MAX
 
 KEY: Final = 8
@@ -105,12 +106,6 @@ async def _save(
         await context.in_coordination(
             context.offsets.commit_offsets, group_id, offsets, claims=[claim]
         )
-    except StaleWriter:
-        return ErrorCode.not_coordinator
     except CellfeedError as error:
-        return (
-            ErrorCode.coordinator_not_available
-            if error.retriable
-            else ErrorCode.unknown_server_error
-        )
+        return coordinator_error(error)
     return ErrorCode.none

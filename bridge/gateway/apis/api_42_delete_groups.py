@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from cellfeed.bridge.gateway.apis.coordinator_errors import coordinator_error
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
@@ -46,8 +47,6 @@ async def _delete(context: GatewayContext, peer: Peer, group_id: str) -> ErrorCo
             if not await context.in_coordination(context.offsets.fetch_offsets, group_id):
                 return ErrorCode.group_id_not_found
             await context.in_coordination(context.offsets.delete_offsets, group_id, claims=[claim])
-        except StaleWriter:
-            return ErrorCode.not_coordinator
-        except Unavailable:
-            return ErrorCode.coordinator_not_available
+        except (StaleWriter, Unavailable) as failed:
+            return coordinator_error(failed)
     return ErrorCode.none

@@ -15,12 +15,13 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.coordination.contract import TopicPartition
+from cellfeed.bridge.gateway.apis.coordinator_errors import coordinator_error
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.groups.subscription import is_of_consumers, is_subscribed
 from cellfeed.bridge.gateway.limits import GROUP_ID_BYTES_MAX
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
-from cellfeed.store.errors import CellfeedError, StaleWriter
+from cellfeed.store.errors import CellfeedError
 
 KEY: Final = 47
 VERSIONS: Final = (0, 0)
@@ -85,14 +86,8 @@ async def _delete(
                 await context.in_coordination(
                     context.offsets.delete_offsets, group_id, unread, claims=[claim]
                 )
-        except StaleWriter:
-            return ErrorCode.not_coordinator
-        except CellfeedError as error:
-            return (
-                ErrorCode.coordinator_not_available
-                if error.retriable
-                else ErrorCode.unknown_server_error
-            )
+        except CellfeedError as failed:
+            return coordinator_error(failed)
     return {
         partition: ErrorCode.group_subscribed_to_topic
         for partition in partitions

@@ -14,10 +14,9 @@ import select
 import socket
 import ssl
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar, Final
 
 import pymysql
@@ -25,6 +24,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT, ER
 
 from cellfeed.store import forks
+from cellfeed.store.engines.in_use import InUse
 from cellfeed.store.engines.mysql.address import MySqlAddress, parse_mysql_url
 from cellfeed.store.engines.mysql.errors import error_code, failed, is_lost
 from cellfeed.store.engines.mysql.statements import is_mariadb, query
@@ -62,9 +62,7 @@ class MySqlServer:
         self.timeout_s = timeout_s
         self._idle: list[_Connection] = []
         self._busy: set[Connection[Any]] = set()
-        self._state = threading.Condition()
-        self._in_use = 0
-        self._closed = False
+        self._in_use = InUse()
         self.opened_at_s = -math.inf
         """When the youngest connection was begun, by the monotonic clock: the server may have
         restarted before that."""
@@ -108,9 +106,7 @@ class MySqlServer:
         StorageUnavailable."""
         if self._generation != forks.generation:
             return
-        with self._state:
-            self._closed = True
-            self._state.wait_for(lambda: self._in_use == 0)
+        with self._in_use.closing():
             self.drop_idle()
 
     def abort(self) -> None:
@@ -186,23 +182,13 @@ class MySqlServer:
                 raise
         return connection
 
-    @contextmanager
-    def _using(self) -> Iterator[None]:
+    def _using(self) -> AbstractContextManager[None]:
         if self._generation != forks.generation:
             raise StorageUnavailable(
                 f"{self} was connected to before this process was forked; open the datastore again"
                 " in the child"
             )
-        with self._state:
-            if self._closed:
-                raise StorageUnavailable(f"the connections to {self} are closed")
-            self._in_use += 1
-        try:
-            yield
-        finally:
-            with self._state:
-                self._in_use -= 1
-                self._state.notify_all()
+        return self._in_use.call(f"the connections to {self} are closed")
 
 
 def _leave_statements_out_of_binlog(connection: Connection[Any]) -> None:

@@ -16,34 +16,21 @@ from typing import Any, TypeVar
 import pymysql
 from pymysql.connections import Connection
 
-from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
-from cellfeed.store.engines.mysql.locked_counters import ATTEMPTS_MAX, PAUSE_S, CounterLocks
+from cellfeed.store.engines.mysql.locked_counters import ATTEMPTS_MAX, PAUSE_S
+from cellfeed.store.engines.mysql.shard_statements import ShardStatements
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ShardMoving, StorageUnavailable
 
 T = TypeVar("T")
 
 
-class FencedStatements:
-    """On one server. ``meta`` is the meta database; ``shard_database`` gives a shard's database;
-    both are checked names."""
+class FencedStatements(ShardStatements):
+    """See the module."""
 
-    def __init__(
-        self,
-        server: MySqlServer,
-        meta: str,
-        shard_database: Callable[[int], str],
-        counters: CounterLocks,
-    ) -> None:
-        self._server = server
-        self._meta = meta
-        self._counter_table = f"{meta}.shard_counter"
-        self._shard_database = shard_database
-        self._counters = counters
-
-    def _cell_table(self, shard: int) -> str:
-        return f"{self._shard_database(shard)}.cell"
+    @property
+    def _counter_table(self) -> str:
+        return f"{self._meta}.shard_counter"
 
     def _tried_again(self, once: Callable[[], T]) -> T:
         """The result of one transaction, begun again while the server says that it may succeed

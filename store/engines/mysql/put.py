@@ -46,6 +46,7 @@ from cellfeed.store.engines.mysql.locked_counters import (
     sql_moments,
 )
 from cellfeed.store.engines.mysql.put_lookups import erased_rows, stored_before
+from cellfeed.store.engines.mysql.shard_statements import ShardStatements
 from cellfeed.store.engines.mysql.statements import Pipeline, commit_script, query
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -75,9 +76,8 @@ class _New(NamedTuple):
     added_id: int
 
 
-class PutStatements:
-    """Puts to one server. ``meta`` is the meta database; ``shard_database`` gives a shard's
-    database; both are checked names."""
+class PutStatements(ShardStatements):
+    """Puts to one server."""
 
     def __init__(
         self,
@@ -86,10 +86,7 @@ class PutStatements:
         shard_database: Callable[[int], str],
         counters: CounterLocks,
     ) -> None:
-        self._server = server
-        self._counters = counters
-        self._meta = meta
-        self._shard_database = shard_database
+        super().__init__(server, meta, shard_database, counters)
         self._columns_seen: set[str] = set()
         self._columns_epoch = -1
 
@@ -247,8 +244,7 @@ class PutStatements:
                     f"({added_id},X'{row_key.hex()}',X'{name.hex()}',{ref_key},X'{body.hex()}',{created_at},{crc})"
                 )
             statements += [
-                f"INSERT INTO {self._shard_database(shard)}.cell {INSERT_COLUMNS} VALUES"
-                f" {','.join(part)}"
+                f"INSERT INTO {self._cell_table(shard)} {INSERT_COLUMNS} VALUES {','.join(part)}"
                 for part in parts(values)
             ]
         return statements

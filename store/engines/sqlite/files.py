@@ -23,12 +23,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from random import uniform
 from typing import Final
 
 from cellfeed.store import forks
+from cellfeed.store.engines.in_use import InUse
 from cellfeed.store.engines.sqlite.checkpoints import Checkpoints
 from cellfeed.store.engines.sqlite.same_files import SameFiles
 from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
@@ -230,9 +231,7 @@ class SqliteFile:
             raise StorageUnavailable(f"{path} was replaced while it was opened: try again")
         self._writer_lock = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
-        self._state = threading.Condition()
-        self._in_use = 0
-        self._closed = False
+        self._in_use = InUse()
         self._generation = forks.generation
         try:
             self._checkpoints = Checkpoints(path, self.another, self._using)
@@ -301,9 +300,7 @@ class SqliteFile:
         carried over a ``fork()``, not even to their end."""
         if self.is_the_parents:
             return
-        with self._state:
-            self._closed = True
-            self._state.wait_for(lambda: self._in_use == 0)
+        with self._in_use.closing():
             for connection in self._readers:
                 connection.close()
             self._readers.clear()
@@ -322,16 +319,6 @@ class SqliteFile:
                 f"{self.path} was opened before this process was forked; open it again in the child"
             )
 
-    @contextmanager
-    def _using(self) -> Iterator[None]:
+    def _using(self) -> AbstractContextManager[None]:
         self.check_process()
-        with self._state:
-            if self._closed:
-                raise StorageUnavailable(f"{self.path} is closed")
-            self._in_use += 1
-        try:
-            yield
-        finally:
-            with self._state:
-                self._in_use -= 1
-                self._state.notify_all()
+        return self._in_use.call(f"{self.path} is closed")

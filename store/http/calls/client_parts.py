@@ -1,0 +1,34 @@
+"""The arguments of a client: one list of them for threads and for event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cellfeed.store.http.calls.datastore import CALL_TIMEOUT_S, DatastoreCalls
+
+
+class ClientParts:
+    """The base of :class:`cellfeed.store.http.client.Client` and
+    :class:`cellfeed.store.http.async_client.AsyncClient`, which describe the
+    arguments."""
+
+    def __init__(
+        self,
+        urls: Sequence[str] | str,
+        datastore: str,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        history: str | None = None,
+        share_requests: bool = True,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> None:
+        self._calls = DatastoreCalls(urls, datastore, timeout_s, history)
+        self._make_runner(on_wait, share_requests)
+
+    def _make_runner(self, on_wait: Callable[[str], None] | None, share_requests: bool) -> None:
+        """Makes the part that waits for answers."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return self._calls.name

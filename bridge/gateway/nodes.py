@@ -1,7 +1,7 @@
 """The gateways of a datastore: node ids and addresses, in the state table.
 
     gateways/nodes/<name>       {"node_id", "listeners": {name: [host, port]}, "registry": [host,
-                                port]}; never deleted
+                                port], "parks": [column]}; never deleted
     gateways/next_node_id       the next id to give out
 
 A node id is given to a gateway's name once and is kept for ever: clients cache addresses by it, so
@@ -34,11 +34,13 @@ Address = tuple[str, int]
 
 class Node(msgspec.Struct, frozen=True):
     """A gateway. ``listeners``: the address that clients get, by the name of the listener that they
-    came in through."""
+    came in through. ``parks``: its declared topics leave out cells of these columns that fit no
+    version, also when the column's setting has changed since the gateway started."""
 
     node_id: int
     listeners: dict[str, Address]
     registry: Address
+    parks: tuple[str, ...] = ()
 
 
 _decode_node = msgspec.json.Decoder(Node)
@@ -47,21 +49,25 @@ _encode = msgspec.json.Encoder()
 
 
 def register(
-    state: StateTable, name: str, listeners: Mapping[str, Address], registry: Address
+    state: StateTable,
+    name: str,
+    listeners: Mapping[str, Address],
+    registry: Address,
+    parks: tuple[str, ...] = (),
 ) -> Node:
-    """Writes where the gateway of that name is, and gives it its node id: the one it has had
-    before, or the next one, from 1 on."""
+    """Writes where the gateway of that name is, with the columns that it parks, and gives it its
+    node id: the one it has had before, or the next one, from 1 on."""
     key = f"{_PREFIX}{quote(name, safe='')}"
     for _ in range(_TRIES_MAX):
         entry, counter = state.get(key), state.get(_COUNTER)
         if entry is not None:
-            node = Node(_decode_node.decode(entry.value).node_id, dict(listeners), registry)
+            node_id = _decode_node.decode(entry.value).node_id
+            node = Node(node_id, dict(listeners), registry, parks)
             if state.commit({key: _encode.encode(node)}, expect={key: entry.version}) is not None:
                 return node
             continue
-        node = Node(
-            _decode_number.decode(counter.value) if counter else 1, dict(listeners), registry
-        )
+        node_id = _decode_number.decode(counter.value) if counter else 1
+        node = Node(node_id, dict(listeners), registry, parks)
         write: dict[str, bytes | None] = {
             key: _encode.encode(node),
             _COUNTER: _encode.encode(node.node_id + 1),

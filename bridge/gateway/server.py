@@ -128,7 +128,7 @@ class Gateway:
         self._registry = RegistryServer(app, config.host, config.registry_port)
         await self._registry.start()
         self.registry_port = self._registry.port
-        await self._join_cluster()
+        await self._join_cluster(typed.parks)
         security = await asyncio.get_running_loop().run_in_executor(
             self._executor, read_security, self._datastore.state
         )
@@ -207,13 +207,13 @@ class Gateway:
         """By listener."""
         return self._acceptor.ports
 
-    async def _join_cluster(self) -> None:
+    async def _join_cluster(self, parks: tuple[str, ...]) -> None:
         config, loop = self._config, asyncio.get_running_loop()
         state = self._datastore.state
         listeners = {each.name: self._advertised(each) for each in self._listeners}
         registry = (config.advertised_host or config.host, self.registry_port)
         node = await loop.run_in_executor(
-            self._executor, register, state, config.name, listeners, registry
+            self._executor, register, state, config.name, listeners, registry, parks
         )
         superseded = self.superseded = loop.create_future()
         self._cluster = GatewayCluster(

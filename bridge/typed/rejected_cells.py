@@ -67,12 +67,15 @@ class RejectedCell(NamedTuple):
 
 class LeftOutOfTopic(NamedTuple):
     """Cells that the typed topics of a column leave out: ``cells`` of them, and more where
-    ``or_more``; ``first``: one of them, with its reason."""
+    ``or_more``; ``first``: one of them, with its reason. ``gateways``: only declared topics of
+    these leave them out, because the column said ``unfit: park`` when they started; empty where it
+    says so now."""
 
     column: str
     cells: int
     or_more: bool
     first: RejectedCell
+    gateways: tuple[str, ...] = ()
 
 
 class TriedAgain(NamedTuple):

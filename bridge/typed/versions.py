@@ -188,6 +188,18 @@ def id_in(state: StateTable, column: str, version: Version, layout: Layout) -> i
     raise Unavailable(f"an id of column {column}'s schema could not be written: others are faster")
 
 
+def ids_in_layouts(state: StateTable) -> dict[tuple[str, int], list[tuple[Layout, int]]]:
+    """The ids that topics and exports of other layouts have asked for, by column and number of the
+    version. Raises Unavailable."""
+    found: dict[tuple[str, int], list[tuple[Layout, int]]] = {}
+    for entry in state.list(_IDS):
+        of = _id(entry.value)
+        if of.layout != _USUAL:
+            schema_id = int(entry.key.removeprefix(_IDS))
+            found.setdefault((of.column, of.number), []).append((of.layout, schema_id))
+    return {version: sorted(ids) for version, ids in found.items()}
+
+
 def schema_of_id(state: StateTable, schema_id: int) -> tuple[int, str] | None:
     """The number of the version that has an id in some layout, and its schema there; None for an id
     that no version has. Raises Unavailable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +105,7 @@ class InstanceStatus:
                     "shard": each.first.shard,
                     "added_id": each.first.added_id,
                     "reason": each.first.reason,
+                    "gateways": list(each.gateways),
                 }
                 for each in self.left_out
             ],
@@ -136,21 +138,31 @@ def read_status(directory: RunDir, config: Config) -> InstanceStatus:
             if config.checks is not None:
                 found.check = _check(config.checks, datastore)
             found.erasures = datastore.unended_erasures.all()
-            found.left_out = left_out_of_topics(datastore)
             _learn_groups(found, directory, config, datastore, coordinator)
+            living = {gateway.name for gateway in found.gateways}
+            found.left_out = left_out_of_topics(datastore, living)
     except Unavailable as error:
         found.storage_away = str(error)
     return found
 
 
-def left_out_of_topics(datastore: Datastore) -> list[LeftOutOfTopic]:
-    """Of each column whose schema says ``unfit: park``."""
-    return [
-        found
-        for name, column in stored_columns(datastore.state).items()
-        if column.settings.unfit == "park"
-        and (found := left_out(datastore.state, name, datastore.shards)) is not None
-    ]
+def left_out_of_topics(datastore: Datastore, living: Collection[str]) -> list[LeftOutOfTopic]:
+    """Of each column whose schema says ``unfit: park``, or said so when a gateway of ``living``
+    started that leaves its cells out until it ends."""
+    nodes = all_nodes(datastore.state)
+    listed = []
+    for name, column in stored_columns(datastore.state).items():
+        gateways: tuple[str, ...] = ()
+        if column.settings.unfit != "park":
+            gateways = tuple(
+                sorted(each for each in living if each in nodes and name in nodes[each].parks)
+            )
+            if not gateways:
+                continue
+        found = left_out(datastore.state, name, datastore.shards)
+        if found is not None:
+            listed.append(found._replace(gateways=gateways))
+    return listed
 
 
 def _learn_groups(

@@ -128,13 +128,14 @@ def _say_sizes(directory: RunDir, config: Config) -> None:
 
 def _say_left_out(directory: RunDir, config: Config) -> None:
     """A typed topic may leave out most of its column, and nobody who reads it would see that."""
-    if all(schema.unfit != "park" for schema in config.datastore.schemas):
+    if not config.datastore.schemas:
         return
     from cellfeed.assembly.datastore import opened  # up opens no store but for this
+    from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
     from cellfeed.cli.instance_status import left_out_of_topics
 
-    with suppress(Unavailable), opened(config, directory.path) as (_, datastore, _):
-        for each in left_out_of_topics(datastore):
+    with suppress(Unavailable), opened(config, directory.path) as (_, datastore, coordinator):
+        for each in left_out_of_topics(datastore, slots_by_gateway(coordinator)):
             console.print(left_out_line(each), highlight=False)
 
 

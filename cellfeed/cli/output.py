@@ -142,9 +142,15 @@ def node_advice(cluster: Mapping[str, Any]) -> list[str]:
 def left_out_line(of: LeftOutOfTopic) -> str:
     """How many cells the typed topics of a column leave out, and why."""
     first = of.first
+    topics = "its typed topics (unfit: park)"
+    if of.gateways:
+        topics = (
+            f"declared typed topics of {', '.join(of.gateways)}, until a restart there"
+            " (unfit was park at its start)"
+        )
     return (
         f"{of.cells}{' or more' if of.or_more else ''} cells of column {of.column} fit no version"
-        " of its schema and have no record in its typed topics (unfit: park), such as"
+        f" of its schema and have no record in {topics}, such as"
         f" {first.shard}/{first.added_id}: {first.reason}; list them:"
         f" cellfeed schemas unfit --column {of.column}"
     )

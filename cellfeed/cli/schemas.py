@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.groups.control import when
 from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
@@ -24,6 +25,7 @@ from cellfeed.bridge.typed.versions import (
     Settings,
     StoredColumn,
     check_version,
+    ids_in_layouts,
     stored_columns,
     version_of,
 )
@@ -57,13 +59,21 @@ def list_versions(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """List every version of every column's schema, with the id that records carry."""
+    """List every version of every column's schema, with the ids that records carry.
+
+    A version has an id of its own in topics and exports with another `body` or `created_at`, from
+    the first one on.
+    """
     with opened(run_dir, config) as (_, datastore, _):
         columns = stored_columns(datastore.state, column)
-    table = Table("column", "version", "id", "registered", "unfit", "compatibility", box=None)
+        others = ids_in_layouts(datastore.state)
+    table = Table("column", "version", "id", "body", "created_at", "registered", box=None)
+    for heading in ("unfit", "compatibility"):
+        table.add_column(heading)
     for name, stored in columns.items():
         for version in stored.versions:
             settings = stored.settings
+            layouts = others.get((name, version.number), [])
             if as_json:
                 fields = {
                     "column": name,
@@ -71,12 +81,14 @@ def list_versions(
                     "id": version.schema_id,
                     "registered_at_us": version.at_us,
                     "schema": version.body,
+                    "other_ids": [{**layout._asdict(), "id": number} for layout, number in layouts],
                 }
                 print_json(
                     {**fields, "unfit": settings.unfit, "compatibility": settings.compatibility}
                 )
-            row = (name, str(version.number), str(version.schema_id), when(version.at_us))
-            table.add_row(*row, settings.unfit, settings.compatibility)
+            for layout, number in [(Layout(), version.schema_id), *layouts]:
+                row = (name, str(version.number), str(number), layout.body, layout.created_at)
+                table.add_row(*row, when(version.at_us), settings.unfit, settings.compatibility)
     if not as_json:
         console.print(table if columns else "no column has a schema")
 

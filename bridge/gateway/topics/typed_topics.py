@@ -40,6 +40,13 @@ class TypedTopics:
         self._formats: dict[tuple[str, Layout], TypedFormat] = {}
         self._shown: dict[str, str] = {}
         self._topics: Topics | None = None
+        self._parks: set[str] = set()
+
+    @property
+    def parks(self) -> tuple[str, ...]:
+        """The columns of declared topics that leave out cells which fit no version. A declared
+        topic keeps its format, so they stay the same while the gateway runs."""
+        return tuple(sorted(self._parks))
 
     def format_of(self, topic: VirtualTopic) -> TypedFormat:
         """Of a topic that is declared as typed. Raises InvalidRequest for a column without a
@@ -51,7 +58,10 @@ class TypedTopics:
                 " schemas of the datastore, or take format typed out"
             )
         check_layout(f"topic {topic.name}", column.column, topic.layout, column.settings.unfit)
-        return self._format_of(column, topic.layout)
+        made = self._format_of(column, topic.layout)
+        if made.unfit == "park":
+            self._parks.add(column.column)
+        return made
 
     def follow(self, topics: Topics) -> None:
         """From now on these are kept up to date."""

@@ -9,19 +9,31 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from typer.testing import CliRunner
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.typed.rejected_cells import note_rejected
+from cellfeed.bridge.typed.schema_files import load_schema
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
+from cellfeed.bridge.typed.versions import (
+    Settings,
+    id_in,
+    register,
+    register_declared,
+    stored_columns,
+)
 from cellfeed.cli import schemas as verbs
 from cellfeed.cli.main import command_line
+from cellfeed.instance.config_file import load_config
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore
 from tests.support.cli_instance import cellfeed, ended
+from tests.support.running_gateway import GatewayProcess
 from tests.support.schema_commands import FARE, TIP, invoke, write_schema
 
 ROW = UUID(int=7)
@@ -50,9 +62,6 @@ def run_dir(tmp_path: Path) -> Path:
 def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_why(
     run_dir: Path,
 ) -> None:
-    from cellfeed.bridge.typed.schema_files import load_schema
-    from cellfeed.bridge.typed.versions import Settings, register
-
     with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
         register(
             datastore.state,
@@ -68,9 +77,6 @@ def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_wh
 
 
 def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cellfeed.bridge.typed.versions import register_declared
-    from cellfeed.instance.config_file import load_config
-
     monkeypatch.setattr(verbs, "HEARD_S", 0.0)
     file = str(write_schema(run_dir, FARE))
     assert invoke(run_dir, "list") == []
@@ -91,7 +97,24 @@ def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPat
         for topic in ("trips", "trips.BASE", "trips.NOTES", "some-view"):
             coordinator.commit_offsets(f"reader of {topic}", {(topic, 0): CommittedOffset(4)})
         coordinator.commit_offsets("behind", {("trips.BASE", 0): CommittedOffset(1)})
+    with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
+        [version] = stored_columns(datastore.state)["BASE"].versions
+        record = id_in(datastore.state, "BASE", version, Layout(body="record"))
+        millis = id_in(datastore.state, "BASE", version, Layout("millis", "record"))
     [listed] = invoke(run_dir, "list")
+    assert listed["id"] == version.schema_id
+    assert listed["other_ids"] == [
+        {"created_at": "micros", "body": "record", "id": record},
+        {"created_at": "millis", "body": "record", "id": millis},
+    ]
+    shown = CliRunner().invoke(
+        command_line("schemas"), ["schemas", "list", "--run-dir", str(run_dir)]
+    )
+    assert [line.split()[:5] for line in shown.stdout.splitlines()[1:]] == [
+        ["BASE", "1", str(version.schema_id), "union", "micros"],
+        ["BASE", "1", str(record), "record", "micros"],
+        ["BASE", "1", str(millis), "record", "millis"],
+    ]
     assert (listed["column"], listed["version"], listed["unfit"], listed["compatibility"]) == (
         "BASE",
         1,
@@ -128,9 +151,6 @@ def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.integration
 def test_up_and_status_say_what_a_typed_topic_leaves_out(run_dir: Path) -> None:
-    from cellfeed.bridge.typed.versions import register_declared
-    from cellfeed.instance.config_file import load_config
-
     write_schema(run_dir, FARE)
     config = load_config(run_dir / "config.yaml")
     with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
@@ -155,6 +175,56 @@ def test_up_and_status_say_what_a_typed_topic_leaves_out(run_dir: Path) -> None:
         config_file = str(run_dir / "config.yaml")
         up = cellfeed("up", "--detach", "--config", config_file, "--run-dir", str(run_dir))
         assert line in up.stdout, up.stdout + up.stderr
+
+
+@pytest.mark.integration
+def test_a_gateway_that_runs_while_the_setting_changes_leaves_cells_out_and_status_says_so(
+    run_dir: Path,
+) -> None:
+    write_schema(run_dir, FARE)
+    config = load_config(run_dir / "config.yaml")
+    with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
+        register_declared(datastore.state, config.datastore.schemas, run_dir)
+        topic = {"name": "flat", "column": "BASE", "format": "typed", "body": "record"}
+        gateway = GatewayProcess(
+            run_dir / "store", run_dir / "gateway.log", shards=1, topics=[topic]
+        )
+        with gateway:
+            schema = load_schema(str(run_dir / "trip.avsc"), run_dir)
+            register(datastore.state, "BASE", schema, Settings("envelope"))
+            assert len(read_to_end(gateway, "flat")) == 1, "two fit no version"
+            line = (
+                "2 cells of column BASE fit no version of its schema and have no record in declared"
+                " typed topics of gateway, until a restart there (unfit was park at its start),"
+                " such as 0/1: tip is a member that the schema does not have"
+            )
+            assert line in cellfeed("status", "--run-dir", str(run_dir)).stdout
+            shown = cellfeed("status", "--json", "--run-dir", str(run_dir)).stdout
+            [told] = json.loads(shown)["left_out"]
+            assert (told["cells"], told["gateways"]) == (2, ["gateway"])
+        ended_since = cellfeed("status", "--run-dir", str(run_dir)).stdout
+        assert "typed topics" not in ended_since, "nothing that runs leaves them out"
+
+
+def read_to_end(gateway: GatewayProcess, topic: str) -> list[int]:
+    """The offsets of the records of partition 0."""
+    settings = {
+        "bootstrap.servers": gateway.bootstrap,
+        "group.id": "g",
+        "enable.partition.eof": True,
+    }
+    consumer, found = Consumer(settings), list[int]()
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while (message := consumer.poll(30)) is not None:
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return found
+            found.append(message.offset() or 0)
+        pytest.fail("the end did not come")
+    finally:
+        consumer.close()
 
 
 def read_all(datastore: Datastore) -> None:

@@ -62,6 +62,13 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "spark-submit": _EXAMPLES + "test_the_spark_job_sums_what_the_cells_say",
     },
     "docs/recipes.md": {
+        "import json": "tests/ecosystem/test_spark.py::test_a_batch",
+        "from pyspark": "tests/ecosystem/test_spark.py::test_a_stream",
+        "packages=": "tests/ecosystem/test_spark.py::test_a_stream",
+        "until spark-submit": "tests/ecosystem/test_spark.py::test_a_stream",
+        "SET": "tests/ecosystem/test_flink.py::test_flink_sql",
+        "newest=": "tests/ecosystem/test_flink.py::test_flink_sql",
+        "exec sql-client.sh": "tests/ecosystem/test_flink.py::test_flink_sql",
         "from quixstreams": _RECIPES + "test_quix_streams",
         "import faust": _RECIPES + "test_faust",
         "bootstrap.servers": _RECIPES + "test_kafka_connect",

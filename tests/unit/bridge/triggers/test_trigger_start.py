@@ -15,7 +15,14 @@ from cellfeed.bridge.groups.start import StartOfGroup
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidLocation, UnknownShard
-from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.failpoints import (
+    FailpointReached,
+    clear_failpoints,
+    set_failpoint,
+    unwatch_failpoint,
+    watch_failpoint,
+)
+from cellfeed.store.limits import ADDED_ID_MAX
 from tests.support.trigger_steps import GROUP, Worker, row
 
 
@@ -122,6 +129,30 @@ def test_locations_beyond_the_end_or_of_no_shard_are_refused(datastore: Datastor
         started(datastore, [], {99: 0})
 
 
+def test_a_location_that_was_trimmed_is_refused(datastore: Datastore) -> None:
+    shard = datastore.shard_of(row(0))
+    datastore.put_cells([(row(0), "BASE", number, {}) for number in range(5)])
+    datastore.trim(shard, 3)
+    with pytest.raises(InvalidLocation, match="trimmed below 3"):
+        started(datastore, [], {shard: 2})
+    assert started(datastore, [], {shard: 3}).offsets()[shard] == 3
+
+
+def test_latest_is_the_end_of_the_cells_that_are_shown(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next id is not known while a cluster's master is away."""
+    put(datastore, range(20))
+    shown = ends(datastore)
+    heads = {
+        shard: head._replace(next_added_id=ADDED_ID_MAX)
+        for shard, head in datastore.heads().items()
+    }
+    monkeypatch.setattr(datastore, "heads", lambda: heads)
+    start = StartOfGroup(datastore, StoreCoordinator(datastore.state), GROUP, "latest")
+    assert dict(enumerate(start.locations())) == shown
+
+
 @pytest.mark.parametrize(
     "failpoint",
     [
@@ -167,3 +198,24 @@ def test_of_two_workers_that_begin_at_once_one_settles_it(
     before = ends(datastore)
     monkeypatch.setattr(datastore, "heads", heads_while_another_settles)
     assert first.locations() == second.locations() == by_second[0] == list(before.values())
+
+
+def test_a_worker_that_settles_second_begins_where_the_first_one_settled(
+    datastore: Datastore,
+) -> None:
+    """Both have looked at the ends, the second one later."""
+    put(datastore, range(10))
+    before = ends(datastore)
+    first = StartOfGroup(datastore, StoreCoordinator(datastore.state), GROUP, "latest")
+    second = StartOfGroup(datastore, StoreCoordinator(datastore.state), GROUP, "earliest")
+    settled: list[list[int]] = []
+
+    def first_settles() -> None:
+        unwatch_failpoint("start.before_settled")
+        settled.append(first.locations())
+
+    watch_failpoint("start.before_settled", first_settles)
+    assert second.locations() == settled[0] == list(before.values())
+    assert StartOfGroup(
+        datastore, StoreCoordinator(datastore.state), GROUP, "earliest"
+    ).locations() == list(before.values())

@@ -10,11 +10,14 @@ import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs, restored, trigger_groups
 from cellfeed.bridge.backups.readers import group_readers, set_back
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.backups.check import read_state
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.manifest import Reader
 from cellfeed.store.backups.readers_ahead import readers_ahead, refuse_readers_ahead
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
@@ -98,6 +101,32 @@ def test_a_trigger_goes_on_over_a_restored_log(kind: str, tmp_path: Path) -> Non
             (shard, added_id) for shard, end in lost.items() for added_id in range(end)
         }
         assert set(all_cells(store)) > there
+
+
+def test_only_offsets_of_workers_that_are_ahead_of_the_backup_are_set_back(
+    tmp_path: Path,
+) -> None:
+    with Datastore.open_embedded(tmp_path, "trips", SHARDS) as store:
+        coordinator = StoreCoordinator(store.state)
+        now = {("trips", 0): 9, ("trips", 1): 3, ("trips", 2): 5}
+        for group in ("billing", "reports"):
+            coordinator.commit_offsets(
+                group, {place: CommittedOffset(offset, 7) for place, offset in now.items()}
+            )
+        at_backup = [
+            Reader(group, "trips", shard, 5, 4, "group")
+            for group in ("billing", "reports")
+            for shard in range(SHARDS)
+        ]
+        back = set_back(coordinator, ["billing"], at_backup)
+        assert [(reader.name, reader.shard) for reader in back] == [("billing", 0)]
+
+        def saved(group: str) -> list[tuple[int, int]]:
+            found = coordinator.fetch_offsets(group)
+            return [(found[place].offset, found[place].leader_epoch) for place in now]
+
+        assert saved("billing") == [(5, 4), (3, 7), (5, 7)]
+        assert saved("reports") == [(9, 7), (3, 7), (5, 7)]
 
 
 def _refuse_one(cell: Cell) -> None:

@@ -34,6 +34,7 @@ from tests.support.cluster_steps import (
     open_engine,
     put_until_stored,
     shown,
+    without_replication,
 )
 from tests.support.local_mariadb import MariaDB
 from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
@@ -104,6 +105,21 @@ class PutBeside:
     def is_done(self, timeout_s: float) -> bool:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+
+def test_a_time_is_located_among_the_cells_that_are_shown(asynchronous: TestCluster) -> None:
+    """The master has newer ones, which a promotion may take back: nobody begins behind them."""
+    with closing(open_engine(asynchronous)) as engine:
+        put_until_stored(engine, cells(range(3)))
+        eventually(lambda: shown(engine) == 3, "replicated")
+        without_replication(asynchronous, "b", "c")
+        put_until_stored(engine, cells(range(3, 8)))
+        heads = engine.heads()
+        assert sum(head.watermark for head in heads.values()) == 3
+        later_us = engine.state.now_us() + 60_000_000
+        assert {shard: engine.locate(shard, later_us) for shard in heads} == {
+            shard: head.watermark for shard, head in heads.items()
+        }
 
 
 def test_an_old_process_learns_of_minions_that_join_within_an_epoch(

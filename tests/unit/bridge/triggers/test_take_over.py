@@ -1,5 +1,5 @@
-"""Taking shards while others take them: a claim that is void by the time of the first save, and a
-shard on which another worker has begun since the claim, are left out, and only these."""
+"""Taking shards while others take them. A claim may be void before the first save, and another
+worker may have begun on a shard since the claim: these shards are left out, and only these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.support.trigger_steps import GROUP, row
 
 
 class Watched(StoreCoordinator):
-    """``void``: shards whose claims count no more in a save. ``keeps_in_store`` as a test says."""
+    """``void``: shards whose claims no save accepts. ``elsewhere``: as coordination that is not in
+    the store."""
 
     def __init__(self, state: StateTable, void: Sequence[int] = (), *, elsewhere: bool = False):
         super().__init__(state)

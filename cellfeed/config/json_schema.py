@@ -8,6 +8,7 @@ holds the two together.
 from __future__ import annotations
 
 import sys
+from inspect import cleandoc
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +20,11 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 def config_schema() -> dict[str, Any]:
     """The schema as it follows from :class:`cellfeed.config.model.Config`."""
-    return {"$schema": DIALECT, "title": "cellfeed configuration", **msgspec.json.schema(Config)}
+    schema = msgspec.json.schema(Config)
+    for each in schema["$defs"].values():
+        if "description" in each:
+            each["description"] = cleandoc(each["description"])  # as Python 3.13 has docstrings
+    return {"$schema": DIALECT, "title": "cellfeed configuration", **schema}
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ CALL_TIMEOUT_S: Final = 4.0
 """How long one call to ZooKeeper may take, unless the URL says otherwise: above a server's pause
 for a slow disk, below the default lease of a worker."""
 
+_BEHIND_AUTHORITY: Final = re.compile("[/?#]")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?")
 _CHROOT_PART: Final = re.compile(r"[A-Za-z0-9._~-]+")
 _OPTIONS: Final = frozenset({"tls", "ca", "certificate", "key", "timeout_s"})
@@ -45,16 +46,16 @@ class ZooKeeperAddress:
 
 def parse_zookeeper_url(url: str) -> ZooKeeperAddress:
     """Raises InvalidRequest, which names the part that is wrong and never the credentials."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise InvalidRequest("coordination: not a URL") from None
-    if parts.scheme != SCHEME or parts.fragment:
+    scheme, _, rest = url.partition("://")
+    # A newer Python takes several servers for no host where one has brackets.
+    authority = _BEHIND_AUTHORITY.split(rest, maxsplit=1)[0]
+    parts = urlsplit(f"{SCHEME}://server{rest.removeprefix(authority)}")
+    if scheme.lower() != SCHEME or parts.fragment:
         raise InvalidRequest(
             "coordination: a ZooKeeper URL is"
             f" {SCHEME}://[user:password@]host:port,host:port/chroot"
         )
-    credentials, _, hosts = parts.netloc.rpartition("@")
+    credentials, _, hosts = authority.rpartition("@")
     user, colon, password = credentials.partition(":")
     if credentials and not (user and colon and password):
         raise InvalidRequest("coordination: ZooKeeper credentials are user:password")

@@ -271,7 +271,7 @@ class Blocks:
         while True:
             forgets = self._forgets[shard]
             future = self._under_way.get(key)
-            if future is None:
+            if future is None or future.done():  # one that ended just now may have failed
                 loop = asyncio.get_running_loop()
                 if self.files is not None and known is not None:
                     future = loop.run_in_executor(

@@ -83,7 +83,12 @@ class LogHeads:
             self._reading = asyncio.get_running_loop().run_in_executor(
                 self._executor, self._engine.heads_since, self._mark
             )
-            self._reading.add_done_callback(self._looked)  # before anybody's who waits for it
+            # Before anybody who waits for it. Python 3.14 may give a look that has ended already:
+            # waiting for that one runs no callback first.
+            if self._reading.done():
+                self._looked(self._reading)
+            else:
+                self._reading.add_done_callback(self._looked)
         return self._reading
 
     def _looked(self, reading: asyncio.Future[HeadChanges]) -> None:

@@ -66,6 +66,25 @@ def run(use: Callable[[Counters, LogHeads], Coroutine[Any, Any, None]]) -> None:
         asyncio.run(within(executor))
 
 
+def test_a_look_that_ends_at_once_is_taken_before_its_caller_reads() -> None:
+    """As Python 3.14 gives it when a thread is faster than the loop."""
+
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        loop = asyncio.get_running_loop()
+
+        def at_once(_executor: object, call: Callable[..., Any], *given: Any) -> Any:
+            ended = loop.create_future()
+            ended.set_result(call(*given))
+            return ended
+
+        loop.run_in_executor = at_once  # type: ignore[assignment, method-assign]
+        counters.watermarks[0] = 7
+        await heads.refresh()
+        assert heads[0].watermark == 7
+
+    run(use)
+
+
 def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_no_other() -> None:
     told: list[int] = []
 

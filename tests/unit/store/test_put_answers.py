@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all
+from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all, answer_rest
+from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 
 LONG_S = 60.0
 
@@ -60,6 +61,35 @@ def test_a_call_without_an_answer_times_out_and_may_be_waited_for_again() -> Non
     with pytest.raises(TimeoutError):
         answer.result(0)
     answer_all([answer], [stored(1)])
+    assert answer.result(0) == [stored(1)]
+
+
+@pytest.mark.parametrize(
+    ("is_in_the_queue", "error"), [(True, StorageUnavailable), (False, OutcomeUnknown)]
+)
+def test_a_call_that_runs_out_of_time_is_refused_for_certain_only_while_it_stands_in_the_queue(
+    is_in_the_queue: bool, error: type[CellfeedError]
+) -> None:
+    taken: list[PutAnswer] = []
+
+    def take_back(answer: PutAnswer) -> bool:
+        taken.append(answer)
+        return is_in_the_queue
+
+    answer = PutAnswer([cell(1)], take_back)
+    raised = answer.out_of_time(1.0)
+    assert type(raised) is error
+    assert taken == [answer]
+    assert raised.definite is is_in_the_queue
+
+
+def test_a_caller_without_a_thread_is_called_once() -> None:
+    """The answering thread may be cut off between the calls, and ends its work afterwards."""
+    called: list[PutAnswer] = []
+    answer = answer_for(1, then=called.append)
+    answer_all([answer], [stored(1)])
+    answer_rest([answer], OutcomeUnknown("cut off"))
+    assert called == [answer]
     assert answer.result(0) == [stored(1)]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
 from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.commit import per_cluster
 from cellfeed.store.commit.per_cluster import Writers
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
@@ -27,12 +28,15 @@ class TwoGroups:
 
     def __init__(self) -> None:
         self.fails: dict[int, BaseException] = {}
+        self.group_of = {shard: str(shard) for shard in range(SHARDS)}
+        self.calls: list[int] = []
 
     def commit_group(self, shard: int) -> str:
-        return str(shard)
+        return self.group_of[shard]
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         shard = shard_of(cells[0].row_key, SHARDS)
+        self.calls.append(len(cells))
         if shard in self.fails:
             raise self.fails[shard]
         return [PutResult(Outcome.STORED, shard, n) for n in range(len(cells))]
@@ -134,3 +138,34 @@ def test_a_forked_child_is_refused_at_once(writers: Writers) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert writers.queue_by_group(CELLS).result(10)
+
+
+def test_a_call_of_several_groups_cannot_be_taken_back(writers: Writers) -> None:
+    """Parts of it may be written."""
+    answer = writers.queue_by_group(CELLS)
+    assert not answer.cancel()
+    assert [each.outcome for each in answer.result(10)] == [Outcome.STORED] * 2
+
+
+def test_a_shard_that_moves_out_of_the_one_group_is_committed_apart(
+    engine: TwoGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.group_of = dict.fromkeys(range(SHARDS), "c1")
+    writers = Writers(cast("Engine", engine), lambda: None)
+    try:
+        assert writers.queue_by_group(CELLS).result(10)
+        engine.group_of[1] = "c2"
+        monkeypatch.setattr(per_cluster, "_LOOK_S", -1.0)
+        assert writers.queue_by_group(CELLS).result(10)
+        assert engine.calls == [2, 1, 1]
+    finally:
+        writers.close()
+
+
+def test_a_group_that_is_met_after_the_end_takes_no_cells(engine: TwoGroups) -> None:
+    writers = Writers(cast("Engine", engine), lambda: None)
+    writers.close()
+    for cell in CELLS:
+        with pytest.raises(StorageUnavailable, match="closed"):
+            writers.queue_by_group([cell])
+    assert engine.calls == []

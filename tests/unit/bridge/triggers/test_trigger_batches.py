@@ -7,16 +7,18 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.retry import RetryPolicy
+from cellfeed.bridge.triggers.shard import batches
 from cellfeed.bridge.triggers.shard.batches import BACKLOG_CELLS, CHUNK_CELLS, Batches
 from cellfeed.store.cells.cell import Cell, StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable
-from cellfeed.store.limits import SCAN_BYTES_MAX
+from cellfeed.store.limits import SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 from tests.support.trigger_steps import GROUP, Worker, row
 
 
@@ -221,9 +223,11 @@ def parts_of(log: Log, size: int, wait_s: float = 0.0, alone: Collection[int] = 
 
 
 def chunk(parts: Batches, location: int) -> tuple[list[int], int]:
-    """The sizes of a chunk's batches and the location behind them."""
+    """The sizes of a chunk's batches and the location behind them. Each batch lies between the
+    locations before and behind it: what comes later is not passed with it."""
     sizes = []
     for cells, behind in parts.next_chunk(location):
+        assert all(location <= cell.added_id < behind for cell in cells)
         assert behind >= location
         location = behind
         sizes += [len(cells)] if cells else []
@@ -270,6 +274,33 @@ def test_cells_that_come_alone_cut_the_batch_before_them() -> None:
 def test_a_batch_ends_where_its_bodies_come_to_the_bytes_of_a_scan() -> None:
     big = SCAN_BYTES_MAX // 3
     assert chunk(parts_of(Log(7, big), 50), 0) == ([3, 3, 1], 7)
+
+
+def test_a_batch_ends_where_its_bodies_come_to_the_decoded_bytes_of_a_scan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bodies that compress well."""
+    monkeypatch.setattr(batches, "decoded_bytes_bound", lambda _: SCAN_DECODED_BYTES_MAX // 2)
+    assert chunk(parts_of(Log(5), 50), 0) == ([2, 2, 1], 5)
+
+
+def test_cells_for_others_are_passed_one_by_one() -> None:
+    """By a trigger without batches."""
+
+    @trigger(column="BASE", group=GROUP)
+    def work(row_key: UUID) -> None:
+        del row_key
+
+    log = Log()
+    log.more(3, "NOTES")
+    log.more(1)
+    parts = Batches(work.__cellfeed_trigger__, log.scan, lambda _: False)  # type: ignore[attr-defined]
+    assert [(len(cells), behind) for cells, behind in parts.next_chunk(0)] == [
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (1, 4),
+    ]
 
 
 def test_a_chunk_ends_after_some_cells_so_that_the_shard_is_looked_at() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.groups.control import Control
+from cellfeed.bridge.groups.control import Control, Pause
 from cellfeed.bridge.groups.history import Operator, history
 from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets
@@ -23,7 +24,12 @@ from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidLocation, NotFound, Refused, StaleWriter
-from cellfeed.store.failpoints import FailpointReached, set_failpoint, watch_failpoint
+from cellfeed.store.failpoints import (
+    FailpointReached,
+    set_failpoint,
+    unwatch_failpoint,
+    watch_failpoint,
+)
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.trigger_workers import (
     COORDINATIONS,
@@ -208,6 +214,54 @@ def test_two_resets_at_once_are_one_after_the_other_or_one_is_refused(
     # A thread may note its end after the other one has done all of its own.
     assert sorted(deed.to for deed in deeds) == sorted(done)
     assert offsets(coordinator) == deeds[-1].after
+
+
+def test_a_reset_beside_another_is_refused_before_it_asks_anybody_to_wait(
+    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator
+) -> None:
+    put(datastore, range(20))
+    refused: list[str] = []
+
+    def second() -> None:
+        unwatch_failpoint("reset.after_hold")
+        before = datastore.state.get(Control(datastore.state, GROUP).reset_key)
+        with pytest.raises(Refused) as error:
+            reset(datastore, workers_coordinator, "latest")
+        refused.append(str(error.value))
+        assert datastore.state.get(Control(datastore.state, GROUP).reset_key) == before
+
+    watch_failpoint("reset.after_hold", second)
+    reset(datastore, coordinator, "earliest")
+    [why] = refused
+    assert BY.name in why
+    assert BY.because in why
+    assert [deed.to for deed in history(datastore.state, GROUP)] == ["earliest"]
+
+
+def test_of_two_resets_that_ask_at_once_one_is_refused(
+    datastore: Datastore, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen that nobody resets the group."""
+    key = Control(datastore.state, GROUP).reset_key
+    state, commit = datastore.state, datastore.state.commit
+    another = msgspec.json.encode(Pause("bob@there", "their bug", 1, "operator bob"))
+
+    def another_first(
+        write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
+    ) -> int | None:
+        if key in write:
+            monkeypatch.setattr(state, "commit", commit)
+            commit({key: another})
+        return commit(write, expect or {})
+
+    put(datastore, range(4))
+    monkeypatch.setattr(state, "commit", another_first)
+    with pytest.raises(Refused, match="by somebody else just now"):
+        reset(datastore, coordinator, "earliest")
+    entry = state.get(key)
+    assert entry is not None
+    assert entry.value == another
+    assert history(state, GROUP) == []
 
 
 @pytest.mark.parametrize(

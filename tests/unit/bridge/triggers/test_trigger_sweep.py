@@ -278,6 +278,67 @@ def test_a_sweep_takes_no_more_than_its_cells_and_goes_on_with_the_shards_behind
     assert sweeping.locations() == sweeping.ends()
 
 
+def test_a_shard_moves_to_the_last_cell_that_was_read_and_no_further(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan ends earlier where its bodies are large."""
+    recorder = Recorder()
+    put(datastore, range(1))
+    sweeping = _Sweeping(datastore, recorder)
+    begun, counts = sweeping.locations(), put(datastore, range(1, 3))
+    scan_many = type(datastore.engine).scan_many
+    monkeypatch.setattr(
+        type(datastore.engine),
+        "scan_many",
+        lambda engine, ranges: [found[:2] for found in scan_many(engine, ranges)],
+    )
+    sweeping.go()
+    assert sweeping.locations() == {
+        shard: start + (2 if shard in counts else 0) for shard, start in begun.items()
+    }
+    while sweeping.locations() != sweeping.ends():
+        sweeping.go()
+    assert sum(map(len, recorder.ran.values())) == 3 * ROWS
+
+
+def test_a_busy_shard_keeps_no_other_from_its_turn(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has as many new cells at each sweep as one sweep takes."""
+    recorder = Recorder()
+    put(datastore, range(1))
+    sweeping = _Sweeping(datastore, recorder)
+    monkeypatch.setattr(sweep, "SWEEP_CELLS_MAX", 4)
+    sweeping.sweep._cells_max = 4
+    counts = put(datastore, range(1, 2))
+    first, last = min(counts), max(counts)
+    busy = next(row(each) for each in range(ROWS) if datastore.shard_of(row(each)) == first)
+    target = sweeping.ends()[last]
+    for number in range(100, 100 + 2 * ROWS):
+        datastore.put_cells([(busy, f"C{each}", number, {}) for each in range(4)])
+        sweeping.go()
+    assert sweeping.locations()[last] >= target
+
+
+def test_nothing_runs_in_a_sweep_under_a_claim_that_is_void(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was paused, and another worker has the shard."""
+    recorder = Recorder()
+    put(datastore, range(1))
+    sweeping = _Sweeping(datastore, recorder)
+    counts = put(datastore, range(1, 2))
+    taken = max(counts)
+    sweeping.worker.coordinator.release([sweeping.runs[taken].claim])
+    other = StoreCoordinator(datastore.state)
+    other.claim(other.join(GROUP, "b", 600), datastore.name, [taken])
+    monkeypatch.setattr(sweeping.worker.membership, "is_sure", lambda _: False)
+    ran = sum(map(len, recorder.ran.values()))
+    sweeping.go()
+    assert sum(map(len, recorder.ran.values())) == ran
+    assert recorder.together == []
+
+
 def test_large_cells_make_the_next_sweep_smaller(datastore: Datastore) -> None:
     recorder = Recorder()
     put(datastore, range(1))

@@ -12,7 +12,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, Unpack
@@ -20,6 +20,7 @@ from uuid import UUID
 
 from cellfeed.store.cells.cell import Cell, NewCell, PutResult
 from cellfeed.store.engines.contract.values import Head, Replica
+from cellfeed.store.followed import Follower
 from cellfeed.store.waiting import Passed, WaitOptions
 
 RowKey = UUID | str
@@ -100,6 +101,27 @@ class CellStore(Protocol):
         names the outlet; ``timeout_s`` seconds (5) is how long. Raises WaitTimedOut, a
         TimeoutError, with the places that are missing; NotFound, with the names that there are;
         InvalidRequest for a token that is none, OtherHistory for one of another store."""
+        ...
+
+    def follow(
+        self,
+        *,
+        column: str | Collection[str] | None = None,
+        shards: Collection[int] | None = None,
+        start: object = "latest",
+        on_bookmark: Callable[[str], object] | None = None,
+    ) -> Follower:
+        """Cells as they come, for ever: ``for cell in store.follow(...)``. In each shard they come
+        in order, each once; a cell comes once readers may see it. ``column``: a name, or several;
+        ``shards``: their numbers; all, where left out. ``start``: ``latest`` (cells
+        behind this call), ``earliest``, a ``cell.token`` or ``follower.token`` (or several), or an
+        aware datetime. Connections that break, and workers that end, are replaced.
+
+        ``on_bookmark`` is called with the follower's token, every few seconds in which it passes
+        places without a cell to give. Raises Trimmed for cells below a log's start, which it names;
+        OtherHistory, with both ids, for a token of another or of a restored store; DataDamaged at a
+        damaged cell, behind the cells before it; Unavailable when no worker answers: the next call
+        of ``next`` tries again."""
         ...
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:

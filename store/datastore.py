@@ -3,7 +3,7 @@ commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any, Self, Unpack
@@ -32,6 +32,8 @@ from cellfeed.store.dictionaries.trainer import DictionaryTrainer
 from cellfeed.store.engines.contract.engine import Engine, StateTable
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.erasures import ErasureNotes
+from cellfeed.store.followed import Follower, checked_wanted
+from cellfeed.store.following.in_process import StoreFollower
 from cellfeed.store.histories import History
 from cellfeed.store.indexes.query import Indexes
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
@@ -205,6 +207,18 @@ class Datastore(Reads):
         target, looked = self.waits.target(given, kind, name), Event()
         with self.waits.at(target, given, looked.set) as wait:
             return blocking_answer(wait, target, looked, timeout_s)
+
+    # --- following --------------------------------------------------------------------------------
+
+    def follow(
+        self,
+        *,
+        column: str | Collection[str] | None = None,
+        shards: Collection[int] | None = None,
+        start: object = "latest",
+        on_bookmark: Callable[[str], object] | None = None,
+    ) -> Follower:
+        return StoreFollower(self.engine, checked_wanted(column, shards, start), on_bookmark)
 
     # --- life -------------------------------------------------------------------------------------
 

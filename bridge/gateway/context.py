@@ -17,12 +17,12 @@ from cellfeed.bridge.gateway.groups.active_groups import ActiveGroups
 from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
 from cellfeed.bridge.gateway.log.blocks import Blocks
-from cellfeed.bridge.gateway.log.heads import LogHeads
 from cellfeed.bridge.gateway.log.newest import Newest
 from cellfeed.bridge.gateway.security.users import Kind, Operation, Security
 from cellfeed.bridge.gateway.topics.topics import Topic, Topics
 from cellfeed.bridge.gateway.wire.metadata_answer import MetadataPartitions
 from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.following.heads import LogHeads
 
 P = ParamSpec("P")
 T = TypeVar("T")

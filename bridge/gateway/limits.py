@@ -102,17 +102,6 @@ LATEST_READS_MAX: Final = 100_000
 """Reads of topics ``@latest`` whose live location is remembered, some 300 bytes each:
 2,000 consumers of 50 partitions."""
 
-FOLLOW_UP_S: Final = (*[0.001] * 10, *[0.003] * 10, *[0.01] * 10)
-"""Waits between looks at the counters while committed cells wait for a minion, in seconds: a
-healthy one has them after 1 to 16 ms."""
-
-WATCHED_S: Final = 5.0
-"""So long after the last read of a log, wake-ups are followed at once. Behind that the counters are
-looked at as if none came, until somebody reads again."""
-
-POLL_INTERVAL_S: Final = 0.1
-"""How often the counters are looked at when no wake-up comes: the cost of a lost one."""
-
 GROUP_MEMBERS_MAX: Final = 1_000
 """Members of one consumer group."""
 

@@ -36,7 +36,6 @@ from cellfeed.bridge.gateway.limits import (
 )
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
 from cellfeed.bridge.gateway.log.blocks import Blocks
-from cellfeed.bridge.gateway.log.heads import LogHeads
 from cellfeed.bridge.gateway.log.newest import Newest
 from cellfeed.bridge.gateway.metrics import GatewayMetrics, with_metrics
 from cellfeed.bridge.gateway.nodes import register
@@ -55,6 +54,7 @@ from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
 from cellfeed.store.background import keep_running
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData, StaleWriter
+from cellfeed.store.following.heads import LogHeads
 from cellfeed.store.gc_tuning import collect_seldom
 from cellfeed.store.wakeups import Listener
 

@@ -8,24 +8,28 @@ restored or another store has other cells at the same places::
 Tokens merge. A merged token has one range for each shard, from the lowest of the ids to the
 highest. So it stays short, however many puts it stands for. A range may hold cells of other callers
 too.
+
+A follower's token (:mod:`cellfeed.store.followed`) has the same form. It names the places that the
+follower has passed, from 0 on, and leaves out shards in which it has passed none. That of a
+follower that has passed nothing ends behind the colon.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from cellfeed.store.errors import InvalidRequest, OtherHistory, UnknownShard
-from cellfeed.store.limits import ADDED_ID_MAX, SHARDS_MAX
+from cellfeed.store.limits import ADDED_ID_MAX, SHARDS_STORED_MAX
 
 TOKEN_CHARACTERS_MAX: Final = 4 << 20
-"""Of a token's text: a range in each of ``SHARDS_MAX`` shards fits."""
+"""Of a token's text: a range in each of ``SHARDS_STORED_MAX`` shards fits."""
 
 _HISTORY: Final = r"[!-9;-~]{0,64}"
 _RANGE: Final = r"[0-9]{1,5}\.[0-9]{1,15}(?:-[0-9]{1,15})?"
-_TOKEN: Final = re.compile(rf"({_HISTORY}):({_RANGE}(?:,{_RANGE})*)", re.ASCII)
+_TOKEN: Final = re.compile(rf"({_HISTORY}):((?:{_RANGE}(?:,{_RANGE})*)?)", re.ASCII)
 _FORM: Final = "HISTORY:SHARD.ID,SHARD.FIRST-LAST"
 
 
@@ -62,7 +66,20 @@ class Token:
                 f"token {ascii(text)[:80]} is not of the form {_FORM}; give a put's result.token as"
                 " it is"
             )
-        return cls(found[1], united(_places(each, text) for each in found[2].split(",")))
+        ranges = found[2].split(",") if found[2] else ()
+        return cls(found[1], united(_places(each, text) for each in ranges))
+
+    @classmethod
+    def passed(cls, history: str, positions: Mapping[int, int]) -> Self:
+        """The token of a reader that has passed every place below its position in each shard."""
+        return cls(
+            history,
+            tuple(
+                Places(shard, 0, position - 1)
+                for shard, position in sorted(positions.items())
+                if position
+            ),
+        )
 
     @classmethod
     def of(cls, given: Any) -> Self:
@@ -102,14 +119,25 @@ class Token:
         )
 
     def check(self, history: str, shards: int) -> None:
-        """Raises OtherHistory, with both ids, for a token of another store, UnknownShard."""
+        """Raises OtherHistory, with both ids, for a token of another store; UnknownShard;
+        InvalidRequest for a token without places."""
+        self.check_history(history)
+        if not self.places:
+            raise InvalidRequest("the token names no place: there is nothing to wait for")
+        self.check_shards(shards)
+
+    def check_history(self, history: str) -> None:
+        """Raises OtherHistory, with both ids, for a token of another store."""
         if self.history != history:
             raise OtherHistory(
                 f"the token is of history {self.history or '(none)'}, and this store has history"
                 f" {history or '(none)'}: it is another store, or was restored; put the cell again"
                 " for a token of this one"
             )
-        if self.places[-1].shard >= shards:
+
+    def check_shards(self, shards: int) -> None:
+        """Raises UnknownShard for a token with a shard that a store of so many lacks."""
+        if self.places and self.places[-1].shard >= shards:
             raise UnknownShard(
                 f"the token names shard {self.places[-1].shard}; the datastore has {shards}, 0 to"
                 f" {shards - 1}"
@@ -128,7 +156,7 @@ def _places(text: str, token: str) -> Places:
     shard, _, ids = text.partition(".")
     first, _, last = ids.partition("-")
     places = Places(int(shard), int(first), int(last or first))
-    if places.shard >= SHARDS_MAX or not places.first <= places.last <= ADDED_ID_MAX:
+    if places.shard >= SHARDS_STORED_MAX or not places.first <= places.last <= ADDED_ID_MAX:
         raise InvalidRequest(f"token {ascii(token)[:80]} names {text}, which is no place of a log")
     return places
 

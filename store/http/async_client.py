@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from cellfeed.store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
 from cellfeed.store.cells.cell import Cell, NewCell, PutResult, new_cell
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.http.calls.asynchronous import Asynchronous
+from cellfeed.store.http.calls.asynchronous_follower import AsyncFollower
 from cellfeed.store.http.calls.asynchronous_puts import AsynchronousPuts
 from cellfeed.store.http.calls.client_parts import ClientParts
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
@@ -30,6 +31,7 @@ class AsyncClient(ClientParts):
 
     def _make_runner(self, on_wait: Callable[[str], None] | None, share_requests: bool) -> None:
         self._asynchronous = Asynchronous(on_wait)
+        self._on_wait = on_wait
         self._run = self._asynchronous.run
         self._puts = AsynchronousPuts(self._calls, self._asynchronous) if share_requests else None
 
@@ -118,6 +120,22 @@ class AsyncClient(ClientParts):
 
     async def wait_for(self, token: object, **outlet: Unpack[WaitOptions]) -> Passed:
         return await self._run(self._calls.wait_for(token, outlet))
+
+    # --- following --------------------------------------------------------------------------------
+
+    def follow(
+        self,
+        *,
+        column: str | Collection[str] | None = None,
+        shards: Collection[int] | None = None,
+        start: object = "latest",
+        on_bookmark: Callable[[str], object] | None = None,
+    ) -> AsyncFollower:
+        """As :meth:`cellfeed.store.api.CellStore.follow`, with ``async for``. A follower from the
+        latest cells begins there with ``async with``; see
+        :class:`~cellfeed.store.http.calls.asynchronous_follower.AsyncFollower`."""
+        call = self._calls.follow(column, shards, start)
+        return AsyncFollower(call, self._asynchronous, on_bookmark, self._on_wait)
 
     # --- life -------------------------------------------------------------------------------------
 

@@ -6,13 +6,15 @@ same checks and errors as in process. :class:`Client` is for threads;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from cellfeed.store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
 from cellfeed.store.cells.cell import Cell, NewCell, PutResult, new_cell
 from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.followed import Follower
 from cellfeed.store.http.calls.blocking import Blocking
+from cellfeed.store.http.calls.blocking_follower import BlockingFollower
 from cellfeed.store.http.calls.blocking_puts import BlockingPuts
 from cellfeed.store.http.calls.client_parts import ClientParts
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
@@ -36,6 +38,7 @@ class Client(ClientParts):
 
     def _make_runner(self, on_wait: Callable[[str], None] | None, share_requests: bool) -> None:
         self._blocking = Blocking(on_wait)
+        self._on_wait = on_wait
         self._run = self._blocking.run
         self._puts = BlockingPuts(self._calls, self._blocking) if share_requests else None
 
@@ -125,6 +128,19 @@ class Client(ClientParts):
 
     def wait_for(self, token: object, **outlet: Unpack[WaitOptions]) -> Passed:
         return self._run(self._calls.wait_for(token, outlet))
+
+    # --- following --------------------------------------------------------------------------------
+
+    def follow(
+        self,
+        *,
+        column: str | Collection[str] | None = None,
+        shards: Collection[int] | None = None,
+        start: object = "latest",
+        on_bookmark: Callable[[str], object] | None = None,
+    ) -> Follower:
+        call = self._calls.follow(column, shards, start)
+        return BlockingFollower(call, self._blocking, on_bookmark, self._on_wait)
 
     # --- life -------------------------------------------------------------------------------------
 

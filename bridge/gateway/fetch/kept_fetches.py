@@ -26,12 +26,12 @@ from cellfeed.bridge.gateway.limits import (
     FETCH_PARTITIONS_KEPT_MAX,
     FETCH_SESSION_PARTITIONS_MAX,
 )
-from cellfeed.bridge.gateway.log.heads import LogHeads
 from cellfeed.bridge.gateway.wire.fetch_request import (
     FIRST_WITH_TOPIC_IDS,
     FetchRequest,
     row_format,
 )
+from cellfeed.store.following.heads import LogHeads
 
 NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0

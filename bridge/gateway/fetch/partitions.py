@@ -7,7 +7,7 @@ the client, and from the topic. So a partition becomes due when one of them chan
 
     another offset, epoch or limit is asked      :meth:`Partitions.ask`
     a put, a trim, an erasure, a promotion,      each changes the shard's head, and the head is
-    a shard that moves, a restore                noted (:class:`~cellfeed.bridge.gateway.log.heads.
+    a shard that moves, a restore                noted (:class:`~cellfeed.store.following.heads.
                                                  HeadWatch`): watermark, log start, next id, leader
                                                  epoch and the count of erasures are in it
     users or ACLs change, or the version of      ``terms`` differ: all become due
@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cellfeed.bridge.gateway.log.heads import LogHeads
 from cellfeed.bridge.gateway.wire.fetch_request import Row, TopicKey
+from cellfeed.store.following.heads import LogHeads
 
 
 class AskedPartition:

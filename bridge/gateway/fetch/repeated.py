@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cellfeed.bridge.gateway.fetch.partitions import AskedPartition, Partitions, Run
-from cellfeed.bridge.gateway.log.heads import LogHeads
 from cellfeed.bridge.gateway.wire.fetch_request import FetchRequest, TopicKey, row_format
+from cellfeed.store.following.heads import LogHeads
 
 
 class RepeatedFetch(Partitions):

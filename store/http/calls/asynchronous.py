@@ -15,6 +15,7 @@ from typing import Final, TypeVar, cast
 
 from cellfeed.store import forks
 from cellfeed.store.errors import WrongAnswer
+from cellfeed.store.http.calls.asynchronous_stream import stream_answer
 from cellfeed.store.http.calls.steps import WAIT_SAID_S, Pause, Send, Steps
 from cellfeed.store.http.calls.wire import (
     CONNECTIONS_KEPT_MAX,
@@ -86,6 +87,8 @@ class Asynchronous:
                 idle.pop().close()
 
     async def _exchange(self, step: Send) -> Answer:
+        if step.streams:
+            return await stream_answer(step)
         worker = step.worker
         connection = await self._take(worker, step.deadline)
         request, number = step.request.written(worker.name)

@@ -76,9 +76,27 @@ class Attempts:
         writes: bool,
         opened: list[Exception] | None = None,
     ) -> Steps[bytes]:
-        """The content of a 200. Raises the error that a worker answered; StorageUnavailable,
-        WrongAnswer, or for writes OutcomeUnknown, at the deadline. ``opened`` gets the errors that
-        leave open whether an earlier attempt was carried out."""
+        """The content of the answer of :meth:`answer`."""
+        answer = yield from self.answer(
+            method, target, content, media_type, deadline=deadline, writes=writes, opened=opened
+        )
+        return answer.content
+
+    def answer(
+        self,
+        method: str,
+        target: str,
+        content: bytes,
+        media_type: str,
+        *,
+        deadline: float,
+        writes: bool,
+        opened: list[Exception] | None = None,
+        streams: bool = False,
+    ) -> Steps[Answer]:
+        """The answer 200, as a stream where that is asked for. Raises the error that a worker
+        answered; StorageUnavailable, WrongAnswer, or for writes OutcomeUnknown, at the deadline.
+        ``opened`` gets the errors that leave open whether an earlier attempt was carried out."""
         opened = [] if opened is None else opened
         why = self._no_answer_yet
         last: Exception | None = None
@@ -89,7 +107,7 @@ class Attempts:
             worker = turn.pop(0)
             request = Request(method, target, content, media_type, self.history)
             try:
-                answer = yield from sent(Send(worker, request, deadline, why))
+                answer = yield from sent(Send(worker, request, deadline, why, streams))
             except AttemptFailed as failed:
                 last = failed
                 why = f"{failed}{self._tried_for}"
@@ -99,8 +117,13 @@ class Attempts:
                     opened.append(failed)
             else:
                 if answer.status == 200:
-                    self._compare(answer, worker.name, writes)
-                    return answer.content
+                    try:
+                        self._compare(answer, worker.name, writes)
+                    except CellfeedError:
+                        if answer.stream is not None:
+                            answer.stream.close()
+                        raise
+                    return answer
                 error = last = error_of(answer, worker.name)
                 why = f"{worker.name}: {error}{self._tried_for}"
                 is_elsewhere = False

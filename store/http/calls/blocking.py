@@ -13,10 +13,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 from cellfeed.store import forks
 from cellfeed.store.errors import WrongAnswer
+from cellfeed.store.http.calls.blocking_stream import (
+    RECV_BYTES,
+    connected,
+    left_s,
+    stream_answer,
+)
 from cellfeed.store.http.calls.steps import WAIT_SAID_S, Pause, Send, Steps
 from cellfeed.store.http.calls.wire import (
     CONNECTIONS_KEPT_MAX,
@@ -25,14 +31,10 @@ from cellfeed.store.http.calls.wire import (
     AnswerReader,
     AttemptFailed,
     ended_early,
-    no_connection,
-    no_time_left,
 )
 from cellfeed.store.http.calls.workers import Worker
 
 T = TypeVar("T")
-
-_RECV_BYTES: Final = 1 << 16
 
 
 class Blocking:
@@ -100,6 +102,8 @@ class Blocking:
                     idle.pop().close()
 
     def _exchange(self, step: Send) -> Answer:
+        if step.streams:
+            return stream_answer(step)
         worker = step.worker
         connection = self._take(worker, step.deadline)
         request, number = step.request.written(worker.name)
@@ -132,7 +136,7 @@ class Blocking:
             try:
                 connection = idle.pop()
             except IndexError:
-                return _connect(worker, deadline)
+                return _Connection(connected(worker, deadline), worker.name)
             if connection.is_still_open():
                 return connection
             connection.close()
@@ -144,17 +148,6 @@ class Blocking:
             idle.append(connection)
         else:
             connection.close()
-
-
-def _connect(worker: Worker, deadline: float) -> _Connection:
-    try:
-        connected = socket.create_connection(
-            (worker.host, worker.port), timeout=_left(deadline, worker.name, definite=True)
-        )
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError as error:
-        raise no_connection(worker.name, error) from None
-    return _Connection(connected, worker.name)
 
 
 class _Connection:
@@ -171,7 +164,7 @@ class _Connection:
         is_cut_off = False
         try:
             # One deadline for the whole of it: sendall counts its time-out over all it sends.
-            self._socket.settimeout(_left(deadline, self._worker, definite=True))
+            self._socket.settimeout(left_s(deadline, self._worker, definite=True))
             self._socket.sendall(request)
         except OSError as error:
             # The worker may have answered before it read everything (too large, closing); that
@@ -208,18 +201,11 @@ class _Connection:
 
     def _read(self, reader: AnswerReader, deadline: float) -> None:
         while not reader.is_complete:
-            self._socket.settimeout(_left(deadline, self._worker, definite=False))
+            self._socket.settimeout(left_s(deadline, self._worker, definite=False))
             try:
-                piece = self._socket.recv(_RECV_BYTES)
+                piece = self._socket.recv(RECV_BYTES)
             except OSError as error:
                 raise AttemptFailed(f"{self._worker}: no answer: {error}", definite=False) from None
             if not piece:
                 raise ended_early(self._worker)
             reader.feed(piece)
-
-
-def _left(deadline: float, worker: str, *, definite: bool) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise no_time_left(worker, definite=definite)
-    return left

@@ -36,6 +36,7 @@ from cellfeed.store.errors import (
     InvalidRequest,
     OutcomeUnknown,
 )
+from cellfeed.store.followed import checked_wanted
 from cellfeed.store.http.calls.answers import (
     Asked,
     heads_asked,
@@ -46,6 +47,7 @@ from cellfeed.store.http.calls.answers import (
     rows_asked,
 )
 from cellfeed.store.http.calls.fields import decoded, key_text, location_text, replica_fields
+from cellfeed.store.http.calls.follows import FollowCall
 from cellfeed.store.http.calls.puts import put_batch, put_one
 from cellfeed.store.http.calls.reads import read_cell, read_cells, read_rows_in_pages
 from cellfeed.store.http.calls.requests import Requests
@@ -310,6 +312,14 @@ class DatastoreCalls:
 
     def wait_for(self, token: object, options: WaitOptions) -> Steps[Passed]:
         return wait_for(self._requests, token, options)
+
+    # --- following --------------------------------------------------------------------------------
+
+    def follow(self, column: object, shards: object, start: object) -> FollowCall:
+        """A follower's side of its connections."""
+        return FollowCall(
+            self._requests, checked_wanted(column, shards, start), self._requests.timeout_s
+        )
 
     # --- the number of shards ---------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -28,6 +28,7 @@ class Requests:
         self._name = datastore
         self._base = f"/v1/{quote(datastore)}"
         self._attempts = Attempts(urls, timeout_s, history)
+        self.timeout_s = timeout_s
         self._is_closed = False
 
     def close(self) -> None:
@@ -54,8 +55,7 @@ class Requests:
         opened: list[Exception] | None = None,
     ) -> Steps[bytes]:
         """As :meth:`cellfeed.store.http.calls.attempts.Attempts.call`."""
-        if self._is_closed:
-            raise StorageUnavailable(f"the client of datastore {self._name} is closed")
+        self._refuse_closed()
         return (
             yield from self._attempts.call(
                 method,
@@ -67,6 +67,24 @@ class Requests:
                 opened=opened,
             )
         )
+
+    def stream(self, route: str, content: bytes, deadline: float) -> Steps[Any]:
+        """The stream of an answer; the caller closes it."""
+        self._refuse_closed()
+        answer = yield from self._attempts.answer(
+            "POST",
+            self._base + route,
+            content,
+            JSON,
+            deadline=deadline,
+            writes=False,
+            streams=True,
+        )
+        return answer.stream
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise StorageUnavailable(f"the client of datastore {self._name} is closed")
 
     def get(self, route: str, kind: type[T], answer: Callable[[T], R]) -> Steps[R]:
         """Reads ``route``; ``answer`` compares the answer with the question."""

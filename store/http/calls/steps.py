@@ -24,12 +24,14 @@ WAIT_SAID_S: Final = 1.0
 class Send(NamedTuple):
     """Send ``request`` to ``worker`` and read its answer, until ``deadline`` (monotonic).
     AttemptFailed is thrown into the call when none comes. ``why``: the reason that the call has no
-    answer yet, for a waiting person."""
+    answer yet, for a waiting person. ``streams``: an answer 200 is a stream
+    (:attr:`cellfeed.store.http.calls.wire.Answer.stream`); the deadline is that of its head."""
 
     worker: Worker
     request: Request
     deadline: float
     why: str
+    streams: bool = False
 
 
 class Pause(NamedTuple):

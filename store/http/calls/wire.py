@@ -8,7 +8,7 @@ the answers.
 from __future__ import annotations
 
 import random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httptools
 
@@ -59,6 +59,8 @@ class Answer(NamedTuple):
     content: bytes
     history: str | None = None
     """Which history the worker serves; None when it does not say."""
+    stream: Any = None
+    """Of an answer that is read while it comes. Its reader closes it."""
 
 
 class AttemptFailed(Exception):
@@ -103,6 +105,8 @@ class AnswerReader:
         self._more_came = False
         """Whether another answer has begun behind this one: two processes use the connection, or
         its peer has lost count."""
+        self.has_head = False
+        """Whether the head of the answer has come."""
         self.is_complete = False
         self.keeps_alive = False
 
@@ -122,13 +126,33 @@ class AnswerReader:
 
     def answer(self) -> Answer:
         """The answer, once it is complete. Raises AttemptFailed for one to another request."""
+        self._refuse_other()
+        return Answer(self._status, bytes(self._content), self._history)
+
+    @property
+    def begins_stream(self) -> bool:
+        """Whether the head of an answer 200 has come."""
+        return self.has_head and self._parser.get_status_code() == 200
+
+    def head(self) -> Answer:
+        """The answer without its content, once its head has come. Raises AttemptFailed for one to
+        another request."""
+        self._refuse_other()
+        return Answer(self._parser.get_status_code(), b"", self._history)
+
+    def taken(self) -> bytes:
+        """The content that has come since the last call."""
+        content = bytes(self._content)
+        self._content.clear()
+        return content
+
+    def _refuse_other(self) -> None:
         if self._answered not in (None, self._number) or self._more_came:
             raise AttemptFailed(
                 f"{self._worker}: an answer came that is not one to this request",
                 definite=False,
                 wrong_answer=True,
             )
-        return Answer(self._status, bytes(self._content), self._history)
 
     # --- callbacks of the parser ------------------------------------------------------------------
 
@@ -140,6 +164,9 @@ class AnswerReader:
             self._answered = value
         elif name == _HISTORY_HEADER:
             self._history = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.has_head = self._parser.get_status_code() >= 200
 
     def on_body(self, piece: bytes) -> None:
         self._content += piece

@@ -42,6 +42,7 @@ from cellfeed.store.http.server.asgi import (
     refuse_foreign_host,
 )
 from cellfeed.store.http.server.direct import DirectRequests, Handler
+from cellfeed.store.http.server.follow import FollowRoute
 from cellfeed.store.http.server.health import OPERATION_ROUTES
 from cellfeed.store.http.server.index_query import IndexQueryRoute
 from cellfeed.store.http.server.metrics import WorkerMetrics
@@ -61,7 +62,7 @@ REQUESTS_MAX: Final = 1_000
 """Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it
 was carried out."""
 
-_BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|indexes/[^/]*/query)")
+_BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|follow|indexes/[^/]*/query)")
 """Paths whose POST is answered before Litestar is asked."""
 
 _REQUEST_NUMBER: Final = REQUEST_NUMBER.encode()
@@ -84,10 +85,12 @@ class WorkerApp:
         self._name = datastore.name
         self._history = datastore.history_id.encode()
         puts = PutRoutes(datastore, self.metrics, self.closing)
+        follow = FollowRoute(datastore, self._reads, self.closing)
         base = f"/v1/{datastore.name}"
-        self._puts: dict[str, tuple[str, App]] = {
+        self._bare_posts: dict[str, tuple[str, App]] = {
             f"{base}/cell": ("put_one", puts.put_one),
             f"{base}/cells": ("put_many", puts.put_many),
+            f"{base}/follow": ("follow", follow.follow),
         }
         self._index_paths = f"{base}/indexes/"
         queries = IndexQueryRoute(datastore, self._reads)
@@ -193,8 +196,8 @@ class WorkerApp:
 
     def _bare(self, path: str) -> tuple[str, App] | None:
         """The route of a POST that is answered without Litestar, and its name in the metrics."""
-        if (put := self._puts.get(path)) is not None:
-            return put
+        if (found := self._bare_posts.get(path)) is not None:
+            return found
         return (
             self._query
             if path.startswith(self._index_paths) and _BARE_PATH.fullmatch(path)

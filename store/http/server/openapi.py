@@ -20,6 +20,8 @@ from litestar.enums import OpenAPIMediaType
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 
+from cellfeed.store.followed import BOOKMARK_S
+from cellfeed.store.http.follow_messages import FollowLine, FollowMessage
 from cellfeed.store.http.messages import (
     JSON,
     MSGPACK,
@@ -94,6 +96,8 @@ def complete(derived: dict[str, Any]) -> dict[str, Any]:
         IndexQueryMessage,
         IndexPageMessage,
         WaitMessage,
+        FollowMessage,
+        FollowLine,
     ]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
     document["components"]["schemas"].update(schemas)
@@ -105,6 +109,7 @@ def complete(derived: dict[str, Any]) -> dict[str, Any]:
     paths["/v1/{datastore}/cell"]["post"] = _put_one()
     paths["/v1/{datastore}/cells"] = {"post": _put_many()}
     paths["/v1/{datastore}/indexes/{index}/query"] = {"post": _query_index()}
+    paths["/v1/{datastore}/follow"] = {"post": _follow()}
     for path, operations in paths.items():
         for operation in operations.values():
             _add_errors(path, operation)
@@ -240,6 +245,25 @@ def _query_index() -> dict[str, Any]:
     }
 
 
+def _follow() -> dict[str, Any]:
+    return {
+        "tags": ["logs"],
+        "summary": "Follow the logs",
+        "description": (
+            "An answer without end: a line (NDJSON) for each cell as it comes, and a bookmark at"
+            f" least every {BOOKMARK_S:g} s. Keep the places passed as a token, and ask again with"
+            " it after any end. 410 trimmed names the log's start; 421 other_history is for a token"
+            " of another store."
+        ),
+        "operationId": "follow",
+        "parameters": [_DATASTORE],
+        "requestBody": _body("FollowMessage"),
+        "responses": {
+            "200": {"description": "Followed", "content": _content("FollowLine", NDJSON)},
+        },
+    }
+
+
 _INDEX: Final = {
     "name": "index",
     "in": "path",
@@ -283,7 +307,12 @@ def _add_errors(path: str, operation: dict[str, Any]) -> None:
             ),
             **errors,
         }
-    if path == "/v1/{datastore}/wait":
+    if path == "/v1/{datastore}/follow":
+        responses["410"] = {
+            "description": "Cells behind the token were trimmed; the message names the log's start",
+            **errors,
+        }
+    if path in ("/v1/{datastore}/wait", "/v1/{datastore}/follow"):
         responses["421"] = {"description": "The token is of another history", **errors}
     if path.startswith("/v1/{datastore}/rows/"):
         responses["504"] = {"description": "It may be done in part; repeat it", **errors}

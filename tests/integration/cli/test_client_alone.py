@@ -35,6 +35,7 @@ _FILES = {
     "__init__.py": "__init__.py",
     "contract/__init__.py": "contract/__init__.py",
     "contract/test_cell_store.py": "contract/test_cell_store.py",
+    "contract/test_following.py": "contract/test_following.py",
     "contract/conftest.py": f"support/{Path(only_clients.__file__).name}",
     "support/__init__.py": "support/__init__.py",
     "support/only_clients.py": f"support/{Path(only_clients.__file__).name}",

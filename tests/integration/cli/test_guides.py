@@ -219,6 +219,9 @@ with Kit(Path("kit-{name}")) as kit:
 
     def programs(piece: Piece) -> str:
         row_key = "from uuid import uuid4\nrow_key = uuid4()"
+        if "store.follow(" in piece.text:
+            once = piece._replace(text=f"{piece.text.rstrip()}\n    break\n")
+            return guide.run(once, after="assert kept.read_text() == cell.token\nprint('followed')")
         if "AsyncClient" in piece.text:
             return guide.run(
                 piece, f"import asyncio\n{row_key}", "asyncio.run(main())\nprint('done')"

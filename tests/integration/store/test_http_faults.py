@@ -4,13 +4,9 @@ what is in the store afterwards."""
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,47 +18,10 @@ from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.http.client import Client
 from tests.support.cutting_proxy import cutting_proxy
 from tests.support.free_ports import free_port
+from tests.support.worker_process import WorkerProcess, worker_process
 from tests.support.worker_thread import worker_thread
 
 pytestmark = pytest.mark.integration
-
-
-class WorkerProcess:
-    def __init__(self, directory: Path, port: int = 0, failpoints: str = "") -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.http_worker_process",
-            str(directory),
-            str(port),
-        ]
-        environment = {**os.environ, "CELLFEED_FAILPOINTS": failpoints}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def end(self, how: signal.Signals) -> int:
-        self.process.send_signal(how)
-        return self.wait()
-
-    def wait(self) -> int:
-        status = self.process.wait(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
-
-
-@contextlib.contextmanager
-def worker_process(directory: Path, port: int = 0, failpoints: str = "") -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(directory, port, failpoints)
-    try:
-        yield worker
-    finally:
-        if worker.process.poll() is None:
-            worker.end(signal.SIGKILL)
-        else:
-            worker.wait()
 
 
 @pytest.mark.parametrize("failpoint", ["sqlite.put.before_commit", "sqlite.put.after_commit"])

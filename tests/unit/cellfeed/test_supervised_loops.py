@@ -41,7 +41,7 @@ TASKS = {
     "bridge/gateway/groups/active_groups.py": "forgets one group and ends",
     "bridge/gateway/log/blocks.py": "encodes one block; who waits for it has its error",
     "bridge/gateway/connection.py": "the halves of one connection, which ends with either",
-    "bridge/gateway/log/heads.py": (
+    "store/following/heads.py": (
         "follows one wake-up and ends; its error is logged, and the poll reads the heads"
     ),
     "bridge/gateway/registry_server.py": (
@@ -50,6 +50,7 @@ TASKS = {
     "store/http/calls/asynchronous_puts.py": (
         "sends one request and ends; each put of it is settled, also when it is cancelled"
     ),
+    "store/http/server/follow.py": "wait for the end of one follower, and end with it",
     "store/http/server/put_stream.py": "the halves of one request, in a task group",
 }
 """The same for tasks of an event loop."""

@@ -32,6 +32,7 @@ ROUTES: Final = {
     ("post", "/v1/{datastore}/shards/cells"),
     ("post", "/v1/{datastore}/indexes/{index}/query"),
     ("post", "/v1/{datastore}/wait"),
+    ("post", "/v1/{datastore}/follow"),
 }
 DOCUMENT: Final = ("get", "/schema/openapi.json")
 

@@ -1,6 +1,6 @@
-"""The logs' ends as the gateway knows them, kept fresh by wake-ups and by polling; and the readers
-that wait for them to move. The cost of a look, and of waking the waiting readers, grows with the
-changes since the last one.
+"""The logs' ends as an event loop knows them, kept fresh by wake-ups and by polling; and the
+readers that wait for them to move: the fetches of a gateway, the followers at a worker. The cost of
+a look, and of waking the waiting readers, grows with the changes since the last one.
 
 A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every
 ``POLL_INTERVAL_S``. Where cells are shown only once a minion has them, a wake-up comes a
@@ -20,11 +20,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from typing import Final
 
-from cellfeed.bridge.gateway.limits import FOLLOW_UP_S, WATCHED_S
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head, HeadChanges
 from cellfeed.store.limits import ADDED_ID_MAX
+
+FOLLOW_UP_S: Final = (*[0.001] * 10, *[0.003] * 10, *[0.01] * 10)
+"""Waits between looks at the counters while committed cells wait for a minion, in seconds: a
+healthy one has them after 1 to 16 ms."""
+
+WATCHED_S: Final = 5.0
+"""So long after the last read of a log, wake-ups are followed at once. Behind that the counters are
+looked at as if none came, until somebody reads again."""
+
+POLL_INTERVAL_S: Final = 0.1
+"""How often the counters are looked at when no wake-up comes: the cost of a lost one."""
 
 
 class LogHeads:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cellfeed.bridge.gateway.log.heads import LogHeads
 from cellfeed.store.engines.contract.values import Head, HeadChanges, changed_since
 from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.following.heads import LogHeads
 
 LONG_S = 60.0
 """Longer than a test may take: who waits for as long was not woken."""
@@ -305,7 +305,7 @@ def _fail(error: BaseException) -> None:
 def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.WATCHED_S", -1.0)
+    monkeypatch.setattr("cellfeed.store.following.heads.WATCHED_S", -1.0)
 
     async def use(counters: Counters, heads: LogHeads) -> None:
         before = counters.reads
@@ -326,7 +326,7 @@ def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(
 def test_who_waits_is_woken_however_long_ago_the_last_read_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.WATCHED_S", -1.0)
+    monkeypatch.setattr("cellfeed.store.following.heads.WATCHED_S", -1.0)
 
     async def use(counters: Counters, heads: LogHeads) -> None:
         waiting = asyncio.create_task(heads.watch([0]).wait(LONG_S))
@@ -341,7 +341,7 @@ def test_who_waits_is_woken_however_long_ago_the_last_read_was(
 def test_wake_ups_while_cells_wait_for_a_minion_cost_no_looks_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.FOLLOW_UP_S", (LONG_S,))
+    monkeypatch.setattr("cellfeed.store.following.heads.FOLLOW_UP_S", (LONG_S,))
 
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.waiting_for_a_minion = 1
@@ -373,7 +373,7 @@ def test_what_a_minion_has_after_a_pause_is_shown_without_another_wake_up() -> N
 def test_cells_that_no_minion_has_for_long_are_not_looked_for_without_end_and_the_next_wake_up_looks_again(  # noqa: E501
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.FOLLOW_UP_S", (0.0, 0.0))
+    monkeypatch.setattr("cellfeed.store.following.heads.FOLLOW_UP_S", (0.0, 0.0))
 
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.waiting_for_a_minion = 1

@@ -9,6 +9,7 @@ answer about the cell itself does (stored, exists, conflict).
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -93,10 +94,12 @@ class Attempts:
         writes: bool,
         opened: list[Exception] | None = None,
         streams: bool = False,
+        attempt_s: float = math.inf,
     ) -> Steps[Answer]:
         """The answer 200, as a stream where that is asked for. Raises the error that a worker
         answered; StorageUnavailable, WrongAnswer, or for writes OutcomeUnknown, at the deadline.
-        ``opened`` gets the errors that leave open whether an earlier attempt was carried out."""
+        ``opened`` gets the errors that leave open whether an earlier attempt was carried out.
+        ``attempt_s``: the time of each attempt, in seconds."""
         opened = [] if opened is None else opened
         why = self._no_answer_yet
         last: Exception | None = None
@@ -106,8 +109,9 @@ class Attempts:
         while turn:
             worker = turn.pop(0)
             request = Request(method, target, content, media_type, self.history)
+            ends_at = min(deadline, time.monotonic() + attempt_s)
             try:
-                answer = yield from sent(Send(worker, request, deadline, why, streams))
+                answer = yield from sent(Send(worker, request, ends_at, why, streams))
             except AttemptFailed as failed:
                 last = failed
                 why = f"{failed}{self._tried_for}"

@@ -23,7 +23,7 @@ from cellfeed.store.errors import (
     WrongAnswer,
     error_from_code,
 )
-from cellfeed.store.followed import LATEST, FollowedCell, Trail, Wanted
+from cellfeed.store.followed import LATEST, SILENT_S, FollowedCell, Trail, Wanted
 from cellfeed.store.http.calls.attempts import pause
 from cellfeed.store.http.calls.requests import Requests
 from cellfeed.store.http.calls.steps import Steps
@@ -75,7 +75,10 @@ class FollowCall:
             deadline = yield from self._paused()
             self._rest.clear()
             self._is_first = True
-            return (yield from self._requests.stream("/follow", self._asked(), deadline))
+            asked, looks_up = self._asked(), isinstance(self._wanted.start, datetime)
+            # A worker that looks a moment up in many logs may be silent for longer.
+            attempt_s = self._timeout_s if looks_up and not self.has_begun else SILENT_S
+            return (yield from self._requests.stream("/follow", asked, deadline, attempt_s))
         except CellfeedError:
             self._succeeded()  # the next call has its whole time again
             raise

@@ -68,8 +68,9 @@ class Requests:
             )
         )
 
-    def stream(self, route: str, content: bytes, deadline: float) -> Steps[Any]:
-        """The stream of an answer; the caller closes it."""
+    def stream(self, route: str, content: bytes, deadline: float, attempt_s: float) -> Steps[Any]:
+        """The stream of an answer; the caller closes it. ``attempt_s``: for how long each worker is
+        waited for, in seconds."""
         self._refuse_closed()
         answer = yield from self._attempts.answer(
             "POST",
@@ -79,6 +80,7 @@ class Requests:
             deadline=deadline,
             writes=False,
             streams=True,
+            attempt_s=attempt_s,
         )
         return answer.stream
 

@@ -239,6 +239,7 @@ with Kit(Path("kit-{name}")) as kit:
         "docs/service-authors.md",
         {
             "from cellfeed": programs,
+            "from pathlib": programs,
             "cellfeed parked show": shows,
             "cellfeed parked skip": again,
             "cellfeed parked resume": resume,

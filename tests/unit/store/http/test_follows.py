@@ -24,7 +24,7 @@ from cellfeed.store.errors import (
     Trimmed,
     WrongAnswer,
 )
-from cellfeed.store.followed import Wanted
+from cellfeed.store.followed import SILENT_S, Wanted
 from cellfeed.store.following.reading import read_pieces
 from cellfeed.store.following.start import start_positions
 from cellfeed.store.following.state import FollowState
@@ -270,6 +270,17 @@ def test_a_follower_that_finds_no_worker_raises_and_then_tries_again() -> None:
     with pytest.raises(StorageUnavailable, match="gone"):
         tried()
     assert isinstance(next(call.open()), Send)
+
+
+def test_a_worker_that_does_not_answer_leaves_time_for_another() -> None:
+    call = FollowCall(
+        Requests(["http://h:1", "http://h:2"], "trips", 3_600.0),
+        Wanted(None, None, "latest"),
+        3_600.0,
+    )
+    step = next(call.open())
+    assert isinstance(step, Send)
+    assert step.deadline - time.monotonic() <= SILENT_S
 
 
 @pytest.mark.parametrize("line", [b"{\n", b"[]\n", b'{"cell":{}}\n', b"\xff\n"])

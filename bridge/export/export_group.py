@@ -30,6 +30,7 @@ from cellfeed.bridge.export.kafka_errors import error_of, words
 from cellfeed.bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S, TOPIC_LOOK_S
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.bridge.export.schema_ids import schema_id_for, typed_format
+from cellfeed.bridge.export.shown_ends import ShownEnds
 from cellfeed.bridge.export.taking_over import ExportContext, look_again
 from cellfeed.bridge.export.topics import cluster_id_of, ensure_topic
 from cellfeed.bridge.export.unit_run import UnitRun
@@ -202,6 +203,7 @@ class ExportGroup:
             agreed,
             encoder,
             throttle,
+            ShownEnds(export, topic),
             self._heads_wanted,
         )
         self.refused = None

@@ -21,6 +21,7 @@ from cellfeed.bridge.export.foreign_topics import foreign_partitions, refuse_for
 from cellfeed.bridge.export.kafka_clients import admin_of, consumer_of
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.bridge.export.resume import Refusal, Saved, decide, exported_of
+from cellfeed.bridge.export.shown_ends import Shown
 from cellfeed.bridge.export.tails import read_tails
 from cellfeed.bridge.export.topics import ensure_topic
 from cellfeed.store.datastore import Datastore
@@ -52,6 +53,7 @@ class ExportContext:
     terms: ExportTerms
     encoder: RecordEncoder
     throttle: Throttle
+    shown: Shown
     heads_wanted: threading.Event
     """Set by units that wait for new heads of the logs."""
     cells: int = 0

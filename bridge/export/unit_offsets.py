@@ -93,8 +93,9 @@ class UnitOffsets:
                 error,
             )
 
-    def save(self, taken: TakenOver) -> None:
-        """Saves the offsets that have moved. Raises StaleWriter when a claim is void,
+    def save(self, taken: TakenOver, *, are_seen: bool = False) -> None:
+        """Saves the offsets that have moved, once readers of commits see their records
+        (``shown_ends.py``), ``are_seen``: as they do. Raises StaleWriter when a claim is void,
         Unavailable."""
         self._save_at_s = time.monotonic() + SAVE_EVERY_S
         if not self._unsaved:
@@ -106,6 +107,8 @@ class UnitOffsets:
             )
             for shard in moved
         }
+        if not are_seen:
+            context.shown.wait({shard: taken.ends[shard] for shard in moved})
         failpoint("export.before_save")
         self._commit(offsets, moved)
         failpoint("export.after_save")

@@ -233,7 +233,7 @@ class UnitRun:
                 if location >= self._heads[shard].watermark
                 else "resumes"
             )
-        self.offsets.save(taken)
+        self.offsets.save(taken, are_seen=True)
 
     # --- copying ----------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""An export as an outlet. Its offsets are saved behind the transactions that hold the records, so
-they may be behind its partitions, and are never ahead."""
+"""An export as an outlet. Its offsets are saved once readers of commits see the records. So they
+may be behind its partitions, and are never ahead."""
 
 from __future__ import annotations
 

@@ -46,6 +46,7 @@ from benchmarks import (
     restore,
     shard_move,
     triggers,
+    wait,
     workers_shards,
 )
 from benchmarks.__main__ import main
@@ -106,6 +107,7 @@ SMALL = {
         members=2,
         rebalance_lease_s=2.0,
     ),
+    "wait": lambda: wait.figures(waits=2, runs=1, batches=1, settle_s=0.0),
     "workers-shards": lambda: workers_shards.figures(
         many=32, runs=1, seconds=0.2, warm_up_s=0.0, idle_s=0.1, settle_s=0.0
     ),

@@ -95,7 +95,19 @@ _FALSE_EXPORT: Final = plant_of(
     "I17",
 )
 
+
+def _a_few_more(real: Wrapped, *given: Any, **how: Any) -> dict[int, int]:
+    return {shard: position + 3 for shard, position in real(*given, **how).items()}
+
+
 PROCESS_PLANTS: Final[Mapping[str, Plant]] = {
+    "waits": plant_of(
+        "positions ahead of the work",
+        "cellfeed.bridge.outlets.groups:GroupOutlet",
+        "positions",
+        lambda real: lambda *given, **how: _a_few_more(real, *given, **how),
+        "early",
+    ),
     "worker": plant_of(
         "a cell told to be absent",
         _ENGINE,

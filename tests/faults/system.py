@@ -37,7 +37,17 @@ class System:
     def __init__(self, directory: Path) -> None:
         self.run_dir = RunDir(directory / "run")
         self.billing = directory / "billing"
-        self.config = Config(
+        self._config_file = directory / "config.yaml"
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self.write(self._whole())
+
+    def write(self, config: Config) -> None:
+        """What is up from the next :meth:`up` on."""
+        self.config = config
+        write_config(config, self._config_file)
+
+    def _whole(self) -> Config:
+        return Config(
             datastore=DatastoreConfig(shards=SHARDS),
             workers=[WorkerConfig(name="worker-1", port=0), WorkerConfig(name="worker-2", port=0)],
             gateways=[GatewayProcessConfig(port=0, registry_port=0, group_initial_delay_s=0)],
@@ -53,9 +63,6 @@ class System:
             indexes=[IndexWorkersConfig(lease_s=LEASE_S)],
             warehouses=[WarehouseConfig(flush_rows=200, flush_age_s=0.5)],
         )
-        self._config_file = directory / "config.yaml"
-        write_config(self.config, self._config_file)
-        self._supervisor: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
         log = (self._config_file.parent / "supervisor.log").open("ab")

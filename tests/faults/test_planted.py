@@ -24,6 +24,7 @@ from tests.faults.restore_run import RESTORE_KINDS, run_restore_faults
 from tests.faults.run import KINDS, FaultRun
 from tests.faults.seeds import default_seed
 from tests.faults.trigger_run import TRIGGER_KINDS
+from tests.faults.wait_run import WAIT_KINDS
 from tests.support import local_kafka, local_mariadb, local_zookeeper
 
 ALWAYS = ("master-restarts-then-dies", "minions-join", "lost-tail")
@@ -47,6 +48,7 @@ NEEDS = {
     **dict.fromkeys((*TRIGGER_KINDS, *GATEWAY_KINDS), local_zookeeper.why_not),
     **dict.fromkeys(EXPORT_KINDS, local_kafka.why_not),
     STORE_CUT: local_mariadb.why_not,
+    **dict.fromkeys(WAIT_KINDS, local_kafka.why_not),
 }
 FAMILIES: tuple[Sequence[str], ...] = (
     KINDS,
@@ -54,6 +56,7 @@ FAMILIES: tuple[Sequence[str], ...] = (
     TRIGGER_KINDS,
     GATEWAY_KINDS,
     EXPORT_KINDS,
+    WAIT_KINDS,
 )
 """One of each of these each day."""
 

@@ -89,6 +89,12 @@ class MemoryTopic:
     def fail(self, call: str, *errors: Exception) -> None:
         self.fails.setdefault(call, []).extend(errors)
 
+    def wait(self, ends: Mapping[int, int]) -> None:
+        """As :class:`cellfeed.bridge.export.shown_ends.Shown`: here a commit is seen at once."""
+        assert all(len(self.records[each]) >= end for each, end in ends.items())
+        if self.fails.get("shown"):
+            raise self.fails["shown"].pop(0)
+
     def consumer(self, *_: object) -> MemoryConsumer:
         return MemoryConsumer(self)
 
@@ -213,5 +219,6 @@ def in_place_of_kafka(monkeypatch: Any, topic: MemoryTopic) -> None:
     for module in (taking_over, export_group):
         monkeypatch.setattr(module, "ensure_topic", fit)
         monkeypatch.setattr(module, "admin_of", lambda _: None)
+    monkeypatch.setattr(export_group, "ShownEnds", lambda *_: topic)
     monkeypatch.setattr(export_group, "cluster_id_of", lambda _: "cluster")
     monkeypatch.setattr(export_group, "refuse_foreign_topic", lambda *_: None)

@@ -51,6 +51,7 @@ def context_of(
             agree_terms(datastore, export, TOPIC_ID, "cluster"),
             RecordEncoder(export, datastore.name, 1),
             Throttle(None),
+            topic,
             threading.Event(),
         )
 

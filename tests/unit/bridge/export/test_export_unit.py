@@ -362,3 +362,17 @@ def test_offsets_are_committed_some_at_a_time_each_under_its_claim(
         (0, [12, 14]),
     ]
     assert max(count for count, _ in sizes) == 3
+
+
+def test_no_offset_is_saved_before_readers_of_commits_see_its_records(
+    context_of: Contexts, datastore: Datastore, topic: MemoryTopic
+) -> None:
+    with running(Unit(context_of())) as unit:
+        wait_until(lambda: unit.run._awaits_change, "it has taken the unit over")
+        topic.fail("shown", *[Unavailable("the marks are on their way")] * 40)
+        put(datastore, 20)
+        wait_until(lambda: unit.has_all(topic), "all is copied")
+        assert topic.fails["shown"]
+        assert not unit.all_saved()
+        wait_until(unit.all_saved, "all is saved", 20)
+    assert not topic.fails["shown"]

@@ -1,0 +1,24 @@
+"""Puts that are waited for while processes are killed and paused, in small; ``make faults`` does it
+for 25,000 puts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.seeds import default_seed
+from tests.faults.wait_run import BRIEF, run_wait_faults
+from tests.support import local_kafka
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("kafka")
+def test_no_answer_of_a_wait_comes_before_its_effect_whatever_is_killed(tmp_path: Path) -> None:
+    if reason := local_kafka.why_not():
+        pytest.skip(reason)
+    result = run_wait_faults("waits", default_seed(), tmp_path, BRIEF)
+    assert result.passed, str(result)

@@ -236,3 +236,11 @@ def test_of_a_piece_without_anything_newest_no_cell_is_read() -> None:
     )
     assert offsets(read(log, 3 * NEWEST_CELLS, 1 << 30, inf)) == [3 * NEWEST_CELLS - 1]
     assert log.scanned == NEWEST_CELLS
+
+
+def test_the_now_of_a_read_stays_where_it_began() -> None:
+    """A client that fetches a part of its last answer again is shown the same."""
+    reads = LatestReads()
+    assert reads.live_from(READER, 0, 10) == 10
+    reads.answered(READER, 0, 20)
+    assert reads.live_from(READER, 5, 30) == 10

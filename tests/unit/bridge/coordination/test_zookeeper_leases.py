@@ -1,0 +1,99 @@
+"""Leases of members in ZooKeeper, by the clock of the process that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cellfeed.bridge.coordination.zookeeper.client import ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
+from cellfeed.testing.zookeeper_tree import ZooKeeperTree
+
+TTL_S = 600.0
+
+
+class _ZooKeeper:
+    """``granted``: the part of a session's time-out that the server grants. ``call_s``: how long
+    each call takes by the process's clock."""
+
+    def __init__(self) -> None:
+        self.tree, self.now_s, self.call_s, self.granted = ZooKeeperTree(), 1_000.0, 0.0, 1.0
+        self.away = False
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def connect(self, _: ZooKeeperAddress, timeout_s: float) -> ZooKeeperClient:
+        return self.tree.begin(timeout_s * self.granted, self._call)
+
+    def _call(self) -> None:
+        if self.away:
+            raise Unavailable("away")
+        self.now_s += self.call_s
+
+
+@pytest.fixture
+def datastore(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path, shards=1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def zookeeper() -> _ZooKeeper:
+    return _ZooKeeper()
+
+
+@pytest.fixture
+def coordinator(zookeeper: _ZooKeeper, datastore: Datastore) -> Iterator[ZooKeeperCoordinator]:
+    with closing(
+        ZooKeeperCoordinator(
+            ZooKeeperAddress("in memory"),
+            datastore.state,
+            clock=zookeeper.clock,
+            connect=zookeeper.connect,
+        )
+    ) as opened:
+        yield opened
+
+
+def test_a_lease_begins_before_the_call_that_makes_it(
+    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator
+) -> None:
+    """ZooKeeper may have made the member at once, and answered late."""
+    coordinator.join("billing", "other", TTL_S)  # the group is there
+    zookeeper.call_s = 10.0
+    coordinator.join("billing", "a", TTL_S)
+    zookeeper.call_s = 0.0
+    coordinator.renew(coordinator.join("billing", "witness", TTL_S))
+    last_answer_s = zookeeper.now_s
+    zookeeper.now_s = last_answer_s - 5.0 + TTL_S
+    assert "a" not in coordinator.members("billing")
+    assert "witness" in coordinator.members("billing")
+
+
+def test_a_server_that_grants_less_makes_a_shorter_lease(
+    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator
+) -> None:
+    zookeeper.granted = 0.1
+    session = coordinator.join("billing", "a", TTL_S)
+    assert session.ttl_s == pytest.approx(TTL_S / 10)
+    zookeeper.now_s += TTL_S / 10 + 1
+    assert coordinator.members("billing") == []
+
+
+def test_a_lease_that_ran_out_while_zookeeper_was_away_ends_when_it_is_back(
+    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator
+) -> None:
+    coordinator.join("billing", "a", TTL_S)
+    zookeeper.now_s += TTL_S + 1
+    zookeeper.away = True
+    with pytest.raises(Unavailable):
+        coordinator.members("billing")
+    zookeeper.away = False
+    assert coordinator.members("billing") == []

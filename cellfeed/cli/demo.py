@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cellfeed.cli.as_typed import program, run_dir_option, shown
 from cellfeed.cli.output import console, progress_bar
 from cellfeed.demo.run import DEMO_DATASTORE, demo_config, run_demo
 from cellfeed.instance.addresses import gateway_address, worker_urls
@@ -57,10 +58,15 @@ def demo(
         try:
             lines = run_demo(directory, console, progress_bar, csv)
             left_running = keep
-            _what_next(directory, running=keep)
+            commands = _while_it_runs(directory) if keep else _once_it_ended(directory)
         finally:
             if not left_running:
                 stop_all(directory, lambda _: None)
+    console.print()
+    console.print("It runs. Try next:" if keep else "It has ended. Try next:", highlight=False)
+    width = max(len(command) for command, _ in commands)
+    for command, what in commands:
+        console.print(f"  {command:<{width}}  {what}", highlight=False, markup=False)
     console.print(f"\n{time.monotonic() - began_s:.1f} s", highlight=False)
     if not all(line.agrees for line in lines):
         raise typer.Exit(1)
@@ -89,22 +95,24 @@ def _empty(directory: RunDir) -> None:
     (directory.path / _MARKER).touch()
 
 
-def _what_next(directory: RunDir, *, running: bool) -> None:
+def _while_it_runs(directory: RunDir) -> list[tuple[str, str]]:
     kafka, http = gateway_address(directory.path), worker_urls(directory.path)[0]
-    here = Path.cwd()
-    shown = (
-        directory.path.relative_to(here) if directory.path.is_relative_to(here) else directory.path
-    )
-    where = "" if directory.path.name == "run" else f" --run-dir {shown}"
-    console.print()
-    console.print(
-        "Try next:" if running else "Try next (`make demo KEEP=1` leaves it running):",
-        highlight=False,
-    )
-    for command, what in (
+    where, cellfeed = run_dir_option(directory.path), program()
+    return [
         (f"kcat -b {kafka} -C -t {DEMO_DATASTORE}.STATUS -e", "any Kafka client reads the logs"),
-        (f"cellfeed tail{where}", "new cells as they come"),
-        (f"cellfeed warehouse query{where} 'FROM latest LIMIT 5'", "SQL over the Parquet files"),
+        (f"{cellfeed} tail{where} --last 10", "the newest cells, then others as they come"),
+        (f"{cellfeed} warehouse query{where} 'FROM latest LIMIT 5'", "SQL over the Parquet files"),
         (f"{http}/schema", "the HTTP API and its OpenAPI page"),
-    ):
-        console.print(f"  {command:<72} {what}", highlight=False, markup=False)
+        (f"{cellfeed} down{where}", "ends it"),
+    ]
+
+
+def _once_it_ended(directory: RunDir) -> list[tuple[str, str]]:
+    where, cellfeed = run_dir_option(directory.path), program()
+    up = f"{cellfeed} up --detach{where} --config {shown(directory.config)}"
+    return [
+        (f"{cellfeed} warehouse query{where} 'FROM latest LIMIT 5'", "SQL over the Parquet files"),
+        (up, "starts it again over its files"),
+        (f"{cellfeed} status{where}", "where its ports are, and how far each part is"),
+        (f"{cellfeed} down{where}", "ends it"),
+    ]

@@ -15,6 +15,7 @@ import typer
 from rich.filesize import decimal
 
 from cellfeed.child import START_TIMEOUT_S, launch
+from cellfeed.cli.as_typed import run_dir_option
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, left_out_line, print_json
 from cellfeed.cli.up_options import UpOptions
@@ -99,7 +100,8 @@ def up(
         _say_sizes(directory, checked)
         _say_left_out(directory, checked)
         console.print(
-            f"up: run directory {directory.path}; Ctrl-C or `cellfeed down` ends it",
+            f"up: run directory {directory.path}; Ctrl-C or"
+            f" `cellfeed down{run_dir_option(directory.path)}` ends it",
             highlight=False,
         )
         try:

@@ -16,8 +16,12 @@ def worker_urls(run_dir: Path) -> list[str]:
     hosts = {worker.name: worker.host for worker in config.workers}
     entries = [entry for entry in RunDir(run_dir).processes() if entry.kind == "worker"]
     if not entries:
+        # Without its own configuration `up` takes the built-in one, which is another datastore's.
+        own = RunDir(run_dir).config
+        config_option = f" --config {own}" if own.exists() else ""
         raise NotFound(
-            f"no instance runs in {run_dir}; start one with: cellfeed up --run-dir {run_dir}"
+            f"no instance runs in {run_dir}; start one with: cellfeed up --run-dir"
+            f" {run_dir}{config_option}"
         )
     return [
         f"http://{hosts.get(entry.name, '127.0.0.1')}:{entry.ports['http']}" for entry in entries

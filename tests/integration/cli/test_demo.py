@@ -72,6 +72,22 @@ def proof_lines(said: str) -> list[str]:
     ]
 
 
+def suggested(said: str) -> list[str]:
+    """The commands that the demo ends with."""
+    _, _, following = said.partition("Try next:\n")
+    lines = following.split("\n\n")[0].splitlines()
+    return [re.split(r"  +", line.strip())[0] for line in lines]
+
+
+def typed(command: str, directory: Path) -> str:
+    """What a command says where the demo was typed; fails where it does not end well."""
+    done = subprocess.run(
+        command, shell=True, cwd=directory, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
 @pytest.fixture
 def few_trips(tmp_path: Path) -> Path:
     """The first trips of the shipped file: the same demo in a few seconds."""
@@ -104,10 +120,15 @@ def test_the_demo_proves_every_figure_and_leaves_nothing_running(
     charged = f"${figures.card_cents // 100:,}.{figures.card_cents % 100:02d}"
     assert any(f"CSV {charged}   provider {charged}   Parquet {charged}" in line for line in lines)
     assert any("all 16   store = Kafka = Parquet 16" in line for line in lines)
-    for following in ("kcat -b", "cellfeed tail", "/schema"):
-        assert following in said, "it ends with what to try next"
     assert not of_run_dir(run_dir)
     assert "Traceback" not in said
+    query, up, status, down = suggested(said)
+    assert "Manhattan" in typed(query, tmp_path)
+    typed(up, tmp_path)
+    assert set(processes(run_dir)) == {"worker", "gateway", "billing", "warehouse"}
+    assert DEMO_DATASTORE in typed(status, tmp_path)
+    typed(down, tmp_path)
+    assert not of_run_dir(run_dir)
     logs = {path.name: path.read_text() for path in (run_dir / "logs").iterdir()}
     assert {
         name: ends for name, text in logs.items() if (ends := _unexpected_tracebacks(text))
@@ -138,6 +159,11 @@ def test_a_demo_that_is_kept_serves_until_down_and_its_proof_can_be_made_again(
         check=True,
     )
     assert json.loads(status.stdout)
+    kcat, tail, query, schema, down = suggested(said)
+    assert kcat.startswith(f"kcat -b 127.0.0.1:{kept['gateway']['ports']['kafka']} ")
+    assert len(typed(f"{tail} --seconds 1", tmp_path).splitlines()) == 10
+    assert "Manhattan" in typed(query, tmp_path)
+    assert schema == f"http://127.0.0.1:{kept['worker']['ports']['http']}/schema"
 
     again = start_demo(tmp_path, "--csv", str(few_trips))
     code, said = finish(again)
@@ -154,15 +180,7 @@ def test_a_demo_that_is_kept_serves_until_down_and_its_proof_can_be_made_again(
     with pytest.raises(DataDamaged):
         run_demo(directory, silent, progress_bar, few_trips)
 
-    down = subprocess.run(
-        [CELLFEED, "down", "--run-dir", str(run_dir)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert down.returncode == 0, down.stderr
+    typed(down, tmp_path)
     assert not of_run_dir(run_dir)
     assert not any(accepts(port) for entry in kept.values() for port in entry["ports"].values())
 

@@ -156,7 +156,7 @@ def test_the_command_exits_with_the_verdict_of_its_proof(
         ("cellfeed.cli.demo.end_at_signals", list),
         ("cellfeed.cli.demo.start_all", lambda *_: None),
         ("cellfeed.cli.demo.run_demo", lambda *_: lines),
-        ("cellfeed.cli.demo._what_next", lambda *_, **__: None),
+        ("cellfeed.cli.demo._once_it_ended", lambda _: [("true", "nothing")]),
         ("cellfeed.cli.demo.stop_all", lambda *_: ended.append("all")),
     ):
         monkeypatch.setattr(name, stand_in)

@@ -30,6 +30,8 @@ from uuid import UUID
 
 from cellfeed.bridge.groups.definition import Definition, belongs_to_cellfeed
 from cellfeed.bridge.groups.start import EARLIEST, Start, check_start
+from cellfeed.bridge.triggers.async_store import AsyncStore
+from cellfeed.bridge.triggers.coroutines import finished, is_coroutine_function
 from cellfeed.bridge.triggers.retry import (
     DEFAULT_RETRY,
     Retry,
@@ -136,21 +138,24 @@ class Trigger:
         """A call that runs the function for cells of a shard (one, where it takes no batches) with
         the arguments of its signature.
 
-        A body is decoded only for a function that takes the cell.
+        A body is decoded only for a function that takes the cell. A coroutine function's call ends
+        when its coroutine has.
         """
         function = self.function
-        extras = {"store": store} if "store" in self._wanted else {}
+        extras: dict[str, object] = {}
+        if "store" in self._wanted:
+            extras["store"] = AsyncStore(store) if is_coroutine_function(function) else store
         if self.batch is not None:
-            return lambda cells: function(
-                [cell_from_stored(shard, cell) for cell in cells], **extras
+            return lambda cells: finished(
+                function([cell_from_stored(shard, cell) for cell in cells], **extras)
             )
         if "cell" in self._wanted:
-            return lambda cells: function(
-                UUID(bytes=cells[0].row_key), cell=cell_from_stored(shard, cells[0]), **extras
+            return lambda cells: finished(
+                function(
+                    UUID(bytes=cells[0].row_key), cell=cell_from_stored(shard, cells[0]), **extras
+                )
             )
-        if extras:
-            return lambda cells: function(UUID(bytes=cells[0].row_key), **extras)
-        return lambda cells: function(UUID(bytes=cells[0].row_key))
+        return lambda cells: finished(function(UUID(bytes=cells[0].row_key), **extras))
 
     @property
     def function_name(self) -> str:
@@ -186,7 +191,9 @@ def trigger(
     least once, in log order within a shard.
 
     The function may also take ``cell`` (the cell itself) and ``store`` (the datastore) by keyword.
-    It must be safe to run again for the same cell: after a crash it is. ``group`` is the name of
+    A coroutine function's coroutine runs to its end before the shard's next cell, and its ``store``
+    is an :class:`~cellfeed.bridge.triggers.async_store.AsyncStore`. The function must be safe to
+    run again for the same cell: after a crash it is. ``group`` is the name of
     the configuration's entry where it is left out. A cell that still fails after ``retry`` (a
     policy, or one for each error type) is parked and the shard continues; ``parked_max`` parked
     cells stop the trigger.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, JarsUnavailable, class_path_of
-from tests.clients.grid.builds import Unavailable, built, fetch
+from tests.clients.grid.builds import Unavailable, built, fetch, needs, needs_go, npm_ci
 
 _KAFKA: Final = ("connect-runtime", "connect-file", "connect-mirror", "kafka-streams")
 _FETCH_TIMEOUT_S: Final = 600.0
@@ -70,6 +70,23 @@ def flink_class_path() -> str:
     ]
     jars = [fetched / f"{name}-{version}.jar" for name, version in _FLINK_JARS]
     return ":".join(map(str, [home / "lib" / "*", *client, *jars]))
+
+
+@cache
+def go_generator() -> Path:
+    """A Go module with oapi-codegen as its tool, and a program for the client that it makes. Raises
+    Unavailable."""
+    module = Path(__file__).parent / "openapi" / "go"
+    needs_go(module)
+    return built("openapi-go", module, lambda copy: fetch(["go", "mod", "download"], copy))
+
+
+@cache
+def node_generator() -> Path:
+    """A Node package with openapi-ts, and a program for the client that it makes. Raises
+    Unavailable."""
+    needs("npm", "Node.js 20 or newer with npm (the packages nodejs and npm of a current Debian)")
+    return built("openapi-node", Path(__file__).parent / "openapi" / "node", npm_ci)
 
 
 @cache

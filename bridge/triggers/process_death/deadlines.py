@@ -34,6 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from cellfeed.bridge.triggers.coroutines import stack_under_way
 from cellfeed.bridge.triggers.process_death.quarantine import Quarantine
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.errors import CellfeedError, Unavailable
@@ -180,6 +181,8 @@ class Deadlines:
 
 
 def _stack(thread_id: int) -> str:
+    if coroutine := stack_under_way(thread_id):
+        return f"It was here:\n{coroutine}"
     frame = sys._current_frames().get(thread_id)  # noqa: SLF001 (the documented way to another thread's stack)
     return (
         f"It was here:\n{''.join(traceback.format_stack(frame)[-8:])}" if frame is not None else ""

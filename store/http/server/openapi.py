@@ -39,6 +39,7 @@ from cellfeed.store.http.messages import (
     ScanShardsMessage,
 )
 from cellfeed.store.http.server.health import HealthMessage
+from cellfeed.store.http.server.openapi_plain import made_plain, operation_id
 from cellfeed.store.http.server.reads import READ_ROUTES
 from cellfeed.store.http.server.wait import wait
 from cellfeed.store.http.wait_messages import WaitMessage
@@ -69,6 +70,7 @@ def openapi_config() -> OpenAPIConfig:
         version=metadata.version("cellfeed"),
         description=_DESCRIPTION,
         path="/schema",
+        operation_id_creator=operation_id,
         render_plugins=[
             _Page(path="/"),
             _Document(path="/openapi.json", media_type=OpenAPIMediaType.OPENAPI_JSON),
@@ -114,6 +116,7 @@ def complete(derived: dict[str, Any]) -> dict[str, Any]:
         for operation in operations.values():
             _add_errors(path, operation)
     document["paths"] = dict(sorted(paths.items()))
+    made_plain(document)
     return document
 
 

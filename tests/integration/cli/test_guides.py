@@ -226,6 +226,8 @@ with Kit(Path("kit-{name}")) as kit:
             return guide.run(
                 piece, f"import asyncio\n{row_key}", "asyncio.run(main())\nprint('done')"
             )
+        if "async def notify" in piece.text:
+            return trigger("BASE", "notify")(piece)
         if "$erased" in piece.text:
             return trigger("$erased", "forget")(piece)
         if "def write_rows" in piece.text:

@@ -3,7 +3,7 @@
 A shard's thread waits for the coroutine of its cell, as it waits for a plain function. So the order
 within a shard, tries, time-outs and parking are those of plain functions, and coroutines of
 different shards run side by side. The loop is made for the first one and lives as long as the
-process, so sessions and pools that a program keeps stay with it.
+process. So sessions and pools that a program keeps stay with it.
 
 Any end of a coroutine is the end of its call: also ``SystemExit``, which would end the loop
 otherwise, and a cancelled task.

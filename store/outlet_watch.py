@@ -99,7 +99,7 @@ class Wait:
         self.looked = False
         """Whether there was a look since it began."""
         self.passed: Passed | None = None
-        self.error: CellfeedError | None = None
+        self.error: Exception | None = None
         self.missing: Sequence[MissingPlace] = ()
         """The shards that were not passed at the last look."""
         self.because = ""
@@ -243,8 +243,12 @@ class _Watched:
                 self._watch.wait(LINGER_S / 3)
                 continue
             begun_s = time.monotonic()
-            self._check_outlet(begun_s)
-            self._look(waiting)
+            try:
+                self._check_outlet(begun_s)
+                self._look(waiting)
+            except Exception as error:  # a defect: its callers get it, and the thread lives on
+                for wait in waiting:
+                    _fail(wait, error)
             time.sleep(min(REST_MAX_S, time.monotonic() - begun_s))
             self._watch.wait(POLL_WOKEN_S if self._watch.is_answered else self._pause_s)
             self._pause_s = min(POLL_MAX_S, self._pause_s * 1.5)
@@ -326,7 +330,7 @@ def _looked(wait: Wait) -> None:
             wait.notify()
 
 
-def _fail(wait: Wait, error: CellfeedError) -> None:
+def _fail(wait: Wait, error: Exception) -> None:
     wait.error = error
     _looked(wait)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from cellfeed.store import outlet_watch
+from cellfeed.store import background, outlet_watch
 from cellfeed.store.cells.cell import PutResult
 from cellfeed.store.cells.token import Places, Token
 from cellfeed.store.datastore import Datastore
@@ -200,3 +201,35 @@ def test_few_outlets_linger_without_waiters(
     for watched in list(datastore.waits.watched.values()):
         watched._watch.nudge()
     wait_until(lambda: len(datastore.waits.watched) <= 2, "the others have ended")
+
+
+def test_a_defect_of_a_look_is_its_callers_and_the_next_wait_is_answered(
+    datastore: Datastore, moved: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = put(datastore, 1)
+    moved.at = {0: 100, 1: 100}
+    with monkeypatch.context() as broken:
+        broken.setattr(moved, "passed", lambda _: 1 // 0)
+        for _ in range(5):
+            with pytest.raises(ZeroDivisionError):
+                datastore.wait_for(results, trigger="moved", timeout_s=20)
+    assert datastore.wait_for(results, trigger="moved", timeout_s=20).handled
+    assert background.troubles() == []
+
+
+def test_a_forked_child_is_refused_at_once_and_the_parent_still_waits(
+    datastore: Datastore, moved: Moved
+) -> None:
+    moved.at = {0: 100, 1: 100}
+    results = put(datastore, 1)
+    assert datastore.wait_for(results, trigger="moved").handled
+    pid = os.fork()
+    if pid == 0:
+        try:
+            datastore.wait_for(results, trigger="moved", timeout_s=20)
+        except StorageUnavailable as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert datastore.wait_for(results, trigger="moved").handled

@@ -37,6 +37,9 @@ _META_TABLES: Final = (
     "shard_arriving", "shard_leaving",
 )  # fmt: skip
 
+_LOOKS: Final = 2
+"""A shard may be fenced, and given back, while its table is looked at."""
+
 _KEY_SUM: Final = "SUM(CRC32(CONCAT(row_key, column_name, ref_key, ',', added_id)))"
 
 
@@ -128,11 +131,21 @@ def _check_table(
     place: str, server: MySqlServer, layout: Layout, shard: int, into: Findings
 ) -> None:
     """The server's own check of the shard's cells, and whether its keys name the same cells as its
-    places do."""
+    places do. A move takes the counter away before it gives the table another name. So a shard
+    without a counter is none of this server's, and any other finding is there at the next look,
+    too."""
 
     def check() -> None:
         table = f"{layout.database(shard)}.cell"
-        _check_tables(place, server, [table], into)
+        for _ in range(_LOOKS):
+            found = Findings()
+            _check_tables(place, server, [table], found)
+            if found.well:
+                break
+            with moment(server) as connection:
+                if head_of(connection, layout, shard) is None:
+                    return  # it has left meanwhile
+        into.take(found)
         with moment(server) as connection:
             by_place, by_key = (
                 query(

@@ -313,11 +313,12 @@ class IndexCheck:
             )
 
     def _tombstone(self, difference: Difference) -> Entry | None:
-        """For a place that the row has left, as of its latest cell of the first column. None at the
-        row's own place, where no such cell is there any more, and for an erased row: nothing of it
-        may stay."""
-        row_key, found, wanted = difference.row_key, difference.found, difference.wanted
-        if found is None or (wanted is not None and wanted.place == found.place):
+        """For a place that the row has left, as of its latest cell of the first column. None where
+        that cell names the place: the row is there, or has come back since it was looked at, and
+        its entry has the same ref key as the tombstone would. None also where no such cell is there
+        any more, and for an erased row: nothing of it may stay."""
+        row_key, found = difference.row_key, difference.found
+        if found is None:
             return None
         shard = shard_of(row_key, self._engine.shards)
         end = self._engine.heads([shard])[shard].watermark
@@ -327,7 +328,10 @@ class IndexCheck:
         )
         if not cells or any(cell.column_name == ERASED_COLUMN for cell in cells):
             return None
-        return self._version.tombstone(row_key, found.place[0], cells[0].ref_key)
+        latest = cells[0]
+        if self._version.values_of(0, latest)[0] == found.place[0]:
+            return None
+        return self._version.tombstone(row_key, found.place[0], latest.ref_key)
 
 
 def _places(entries: Iterable[Entry | None]) -> list[tuple[Encoded, bytes]]:

@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, merged, ranges_text
+from cellfeed.store.clusters.model.shard_map import (
+    MAP_KEY,
+    ShardMap,
+    even_map,
+    first_map,
+    merged,
+    ranges_text,
+    read_map,
+    write_map,
+)
 from cellfeed.store.clusters.moves.rebalance import plan_moves
-from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData
+from cellfeed.store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
+from tests.support.state_in_memory import StateInMemory
 
 NAMES = ("c1", "c2", "c3")
 FIRST = even_map("trips", 8, NAMES)
@@ -89,3 +99,48 @@ def test_a_plan_that_leaves_no_cluster_is_refused() -> None:
 
 def test_shards_are_told_as_ranges() -> None:
     assert ranges_text([7, 0, 1, 2]) == "0-2,7"
+
+
+def test_every_map_has_a_higher_version_than_those_that_it_was_made_of() -> None:
+    one, two = FIRST.moved(0, "c2", 1), FIRST.moved(1, "c3", 1).moved(2, "c3", 2)
+    assert (FIRST.version, one.version, two.version) == (1, 2, 3)
+    assert merged([one, two]).version == merged([two, one]).version == 3
+
+
+@pytest.mark.parametrize(
+    ("owners", "told"),
+    [
+        ({"c1": [(0, 4)], "c2": [(4, 7)]}, "shard 4 is given to 'c1' and to 'c2'"),
+        ({"c1": [(0, 2)], "c2": [(4, 7)]}, "shard 3 and 0 others belong to no cluster"),
+        ({"c1": [(0, 3)], "c2": [(4, 8)]}, "shards 4-8 are not within 0-7"),
+    ],
+)
+def test_a_shard_has_one_cluster(owners: dict[str, list[tuple[int, int]]], told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        first_map("trips", 8, owners).by_shard()
+
+
+def test_a_cluster_that_knows_of_a_later_move_keeps_it() -> None:
+    state = StateInMemory()
+    write_map({"c1": state}, FIRST.moved(0, "c3", 5))
+    write_map({"c1": state}, FIRST.moved(0, "c2", 4).moved(1, "c2", 6))
+    known = read_map(state)
+    assert known is not None
+    assert known.by_shard()[:3] == ["c3", "c2", FIRST.by_shard()[2]]
+
+
+def test_of_two_that_write_the_map_at_once_none_is_lost() -> None:
+    state = StateInMemory()
+    write_map({"c1": state}, FIRST)
+    state.between = lambda: write_map({"c1": state}, FIRST.moved(0, "c3", 5))
+    write_map({"c1": state}, FIRST.moved(7, "c1", 6))
+    known = read_map(state)
+    assert known is not None
+    assert (known.by_shard()[0], known.by_shard()[7]) == ("c3", "c1")
+
+
+def test_an_entry_that_is_no_map_is_damage() -> None:
+    state = StateInMemory()
+    state.commit({MAP_KEY: b"{}"})
+    with pytest.raises(DataDamaged, match="is no shard map"):
+        read_map(state)

@@ -29,6 +29,7 @@ class Node:
     when it is looked at; ``engine`` is what a call gets, the node's name where there is none."""
 
     is_damaged = False
+    damaged: str | None = None
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""A lost dictionary comes back from where the very same content is, and from nowhere else."""
+"""A lost dictionary is recovered from the very same content, and from nothing else."""
 
 from __future__ import annotations
 

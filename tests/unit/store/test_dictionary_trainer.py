@@ -142,8 +142,7 @@ def test_a_trainer_that_a_store_has_refused_ends_and_keeps_no_more_samples(
 
 
 def samples(count: int, shared: bool) -> list[Sample]:
-    """Rides, where ``shared``; else bodies of which every second one has nothing in common with any
-    other."""
+    """Rides. Unless ``shared``, every second body has nothing in common with any other."""
     chance, found = random.Random(5), list[Sample]()
     for number, cell in enumerate(rides(0, count)):
         odd = canonical_json.canonical({"x": chance.randbytes(90).hex()})

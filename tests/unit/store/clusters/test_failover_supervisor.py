@@ -62,7 +62,7 @@ class Watched:
         return "promoted"
 
     def lose(self, *names: str) -> None:
-        """They answer no more, and whoever followed the master does not hear it."""
+        """They answer no longer, and minions of a lost master do not hear it."""
         self.silent = dict.fromkeys(names, "away")
         if self.role.master in names:
             self.statuses = {name: Following(hears=False) for name in self.statuses}

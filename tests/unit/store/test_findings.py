@@ -1,0 +1,28 @@
+"""Findings of a check: many of one place are counted, and none is forgotten."""
+
+from __future__ import annotations
+
+from cellfeed.store.engines.contract.findings import NAMED_MAX, Findings
+
+
+def test_findings_beyond_those_that_are_named_are_counted_and_not_well() -> None:
+    part = Findings()
+    for number in range(NAMED_MAX + 3):
+        part.add("gap", "c1/a", f"hole {number}", 1)
+    assert (len(part.found), part.unnamed) == (NAMED_MAX, 3)
+    whole = Findings()
+    whole.take(part)
+    assert whole.unnamed == 3
+    whole.found.clear()  # as when each of them was mended
+    assert not whole.well
+    assert Findings().well
+
+
+def test_each_place_shard_and_kind_has_names_of_its_own() -> None:
+    found = Findings()
+    for _ in range(NAMED_MAX):
+        found.add("gap", "c1/a", "hole", 1)
+    found.add("gap", "c1/a", "hole", 2)
+    found.add("gap", "c1/b", "hole", 1)
+    found.add("key", "c1/a", "lost", 1)
+    assert (len(found.found), found.unnamed) == (NAMED_MAX + 3, 0)

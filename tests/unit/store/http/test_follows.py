@@ -202,6 +202,18 @@ def test_a_shard_that_is_away_stops_no_other_and_is_asked_less_and_less() -> Non
     assert worker.state.because == ""
 
 
+def test_a_bookmark_covers_no_cell_that_was_not_sent() -> None:
+    logs, call = Logs(), call_of()
+    worker = begun(call, logs)
+    for shard in range(SHARDS):
+        logs.put(shard, "A")
+    logs.away.add(0)
+    worker.step(0.0)
+    call.feed(worker.sent)
+    assert drained(call) == [(1, 0), (2, 0)]
+    assert call.token == Token.passed(HISTORY, {1: 1, 2: 1})
+
+
 def test_a_damaged_cell_is_an_error_behind_the_cells_before_it() -> None:
     logs, call = Logs(), call_of()
     for _ in range(100):

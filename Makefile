@@ -87,7 +87,7 @@ faults-all: setup ## Every kind of fault run with three seeds from the day's on 
 races: setup ## Two actors on real clusters in every order, and in many orders of the day's seed (minutes)
 	CELLFEED_RACES=1 $(BIN)/python -m pytest -q -p no:xdist tests/races/test_cluster_races.py
 
-ecosystem: setup ## Generated Go and TypeScript clients; the recipes of docs/recipes.md: Spark, Flink, Quix, Faust, Connect, MirrorMaker 2, Kafka Streams, each killed once (minutes): at least weekly
+ecosystem: setup ## Generated Go and TypeScript clients; the recipes of docs/recipes.md: Spark, Flink, Quix, Faust, Bytewax, Connect, MirrorMaker 2, Kafka Streams, each killed once (minutes): at least weekly
 	CELLFEED_ECOSYSTEM=1 $(BIN)/python -m pytest -q -p no:xdist tests/ecosystem
 
 model: setup ## Every state of a model of clusters: the design, then each planted fault (docs/inside/cluster-model.md)

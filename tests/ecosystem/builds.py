@@ -34,7 +34,7 @@ _FLINK_JARS: Final = (
 
 @cache
 def python_packages() -> Path:
-    """A folder for ``PYTHONPATH`` with Quix Streams and Faust; its ``bin`` has their programs.
+    """A folder for ``PYTHONPATH`` with Quix Streams, Faust and Bytewax; its ``bin`` has programs.
     Raises Unavailable."""
     return _packages("python")
 

@@ -72,6 +72,18 @@ def test_faust(place: Place) -> None:
     )
 
 
+def test_bytewax(place: Place) -> None:
+    program, script = fences("Bytewax")
+    place.file("fares.py", program)
+    place.file("fares.sh", script.replace("python -m", f"{sys.executable} -m"))
+    place.killed_and_resumed(
+        ["sh", "fares.sh"],
+        lambda: pairs(place.lines("fares.txt")),
+        environment=packages(),
+        exactly_once=True,
+    )
+
+
 def test_kafka_connect(clustered: Place) -> None:
     place = clustered
     worker, connector = fences("Kafka Connect with two clusters")

@@ -62,7 +62,8 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "spark-submit": _EXAMPLES + "test_the_spark_job_sums_what_the_cells_say",
     },
     "docs/recipes.md": {
-        "import json": "tests/ecosystem/test_spark.py::test_a_batch",
+        "import json\nfrom urllib": "tests/ecosystem/test_spark.py::test_a_batch",
+        "import json\n\nimport bytewax": _RECIPES + "test_bytewax",
         "from pyspark": "tests/ecosystem/test_spark.py::test_a_stream",
         "packages=": "tests/ecosystem/test_spark.py::test_a_stream",
         "until spark-submit": "tests/ecosystem/test_spark.py::test_a_stream",
@@ -71,6 +72,8 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "exec sql-client.sh": "tests/ecosystem/test_flink.py::test_flink_sql",
         "from quixstreams": _RECIPES + "test_quix_streams",
         "import faust": _RECIPES + "test_faust",
+        "mkdir -p recovery": _RECIPES + "test_bytewax",
+        "python -m bytewax.run": _RECIPES + "test_bytewax",
         "bootstrap.servers": _RECIPES + "test_kafka_connect",
         "{": _RECIPES + "test_kafka_connect",
         "clusters=": _RECIPES + "test_mirror_maker",

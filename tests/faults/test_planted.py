@@ -65,6 +65,11 @@ def test_every_kind_of_fault_has_a_planted_defect() -> None:
     assert set(PLANTS) == set(ALL_KINDS)
 
 
+def test_every_kind_of_fault_is_in_the_table_of_the_readme() -> None:
+    table = (ROOT / "tests" / "README.md").read_text()
+    assert [kind for kind in ALL_KINDS if f"`{kind}`" not in table] == []
+
+
 def of_today() -> list[tuple[str, Plant]]:
     kinds = [*ALWAYS, SHORT[default_seed() % len(SHORT)]]
     return [*((kind, PLANTS[kind]) for kind in kinds), ("lost-tail", SHOWN_TOO_EARLY)]

@@ -1,5 +1,6 @@
 """Figures with the limit beside them. Each module ``NAME`` (``put_http`` for ``put-http``) has
-``figures() -> Iterator[Figure]`` and a docstring that says what is measured, beside what, and how.
+``figures() -> Iterator[Figure]`` and a docstring that names the thing measured, its peer, and the
+method.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a figure has to reach (``at_least``) or may not pass."""
+    """The bound that a figure has to reach (``at_least``) or may not pass."""
 
     value: float
     at_least: bool

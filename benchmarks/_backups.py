@@ -108,7 +108,7 @@ def dump(server: MariaDB, file: Path) -> None:
 
 
 def load(server: MariaDB, file: Path) -> None:
-    """What :func:`dump` wrote, with the ``mariadb`` client."""
+    """The rows that :func:`dump` wrote, with the ``mariadb`` client."""
     with file.open("rb") as source:
         subprocess.run(["mariadb", *_address(server)], stdin=source, check=True)
 

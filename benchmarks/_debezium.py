@@ -88,8 +88,8 @@ class Debezium:
         return time.monotonic()
 
     def wait_streaming(self, timeout_s: float) -> None:
-        """Until it follows the binary log: what is put from then on is copied. Raises RuntimeError
-        when it ended, or not in time."""
+        """Until it follows the binary log: cells that are put from then on are copied. Raises
+        RuntimeError when it ended, or not in time."""
         ends_s = time.monotonic() + timeout_s
         while "Starting streaming" not in (said := self.log.read_text(errors="replace")):
             if time.monotonic() > ends_s or self.process.status() == psutil.STATUS_ZOMBIE:
@@ -153,7 +153,7 @@ def debezium(
 ) -> Iterator[Debezium]:
     """Connect with one connector on the MariaDB server at ``port`` (its root has no password).
     ``settings``: of the connector, beside those that it needs. ``prefix``: of its topics, and of
-    what it notes: one of another prefix knows nothing of it. Raises JarsUnavailable."""
+    its notes: one of another prefix knows nothing of it. Raises JarsUnavailable."""
     class_path = class_path_of(f"debezium-{DEBEZIUM_VERSION}-connect-{CONNECT_VERSION}", _JARS)
     databases = [f"trips_{shard:04d}" for shard in range(shards)]
     connector = {

@@ -1,4 +1,4 @@
-"""What the export benchmarks have in common: an exporter as a process, a broker, and readers of the
+"""The common parts of the export benchmarks: an exporter as a process, a broker, and readers of the
 topic."""
 
 from __future__ import annotations

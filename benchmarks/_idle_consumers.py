@@ -1,4 +1,4 @@
-"""Consumers that wait: connections that send what librdkafka sends while nothing comes, and do
+"""Consumers that wait: connections that send librdkafka's requests while nothing comes, and do
 nothing else. Two thousand of the real ones are some ten thousand threads.
 
 Each asks for every partition in one Fetch (version 11, no session, as librdkafka), waits for the

@@ -30,8 +30,8 @@ START_TIMEOUT_S = 60.0
 COPY_TIMEOUT_S = 120.0
 _HEAP = "-Xmx512m"
 _BATCH_BYTES = 900_000
-"""A producer's batches as large as the broker takes by default (1 MiB): what costs a reader
-least."""
+"""A producer's batches as large as the broker takes by default (1 MiB): the cheapest for a
+reader."""
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def _produce(
     while True:
         try:
             producer.produce(topic, value, key, partition, timestamp=timestamp_ms)
-        except BufferError:  # the queue is full: what was sent leaves it
+        except BufferError:  # the queue is full: sent records leave it
             producer.poll(0.05)
         else:
             return

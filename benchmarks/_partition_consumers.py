@@ -1,5 +1,5 @@
 """Consumers of all partitions of the topic ``trips``: confluent-kafka, and a client with a fetch
-session, which sends what Java's consumer sends.
+session, which sends the requests of Java's consumer.
 
 Each reports how many seconds it took from its first request for offsets to the first record; then,
 that it has read ``before`` records; then, when ``records`` have come, the moment of each, by key.
@@ -30,7 +30,7 @@ _BYTES_MAX: Final = 1 << 20
 
 
 class _Told:
-    """What a consumer reports of the records that it gets."""
+    """The records that a consumer reports."""
 
     def __init__(self, connection: Connection, settings: dict[str, Any]) -> None:
         self._connection = connection

@@ -2,8 +2,8 @@
 over one embedded datastore, and clients of both.
 
 Each is started again (spawned, so that nothing is shared with the process that measures) and ends
-with it, however that one ends. It imports what it runs, and nothing else: where memory is measured,
-it is that of the part alone.
+with it, however that one ends. It imports the code that it runs, and nothing else: where memory is
+measured, it is that of the part alone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ STOP_TIMEOUT_S = 20.0
 """From asking a process to end to killing it."""
 
 Body = Callable[[Connection, Event, dict[str, Any]], None]
-"""What a process does: tells and is reported things through the connection, ends when the event is
-set."""
+"""The body of a process: tells and is reported things through the connection, ends when the event
+is set."""
 
 
 class Process:

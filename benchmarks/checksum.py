@@ -1,4 +1,4 @@
-"""What the checksum of a cell costs of a put through HTTP, and of a scan, as processor time.
+"""The cost of a cell's checksum in a put through HTTP, and in a scan, as processor time.
 
 The checksum alone, as puts and the embedded store compute it, and as MariaDB's frames have it: cut
 out in one piece. The time of the loop around it is taken off. Beside it, per cell: the worker's

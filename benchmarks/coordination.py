@@ -1,7 +1,7 @@
 """Coordination of 4,096 shards, in ZooKeeper beside the store: saves of offsets per second, and
 moving shards to new members.
 
-``commits`` are what shard runs do: one offset under its claim in a transaction of its own, from 8
+``commits`` are those of shard runs: one offset under its claim in a transaction of its own, from 8
 threads of one process, as a trigger worker has by default. ``rebalance`` is the time from the join
 of 7 members to the first one until all 8 have claimed 512 shards each: dividing, giving back,
 claiming, reading the offsets, one member after the other as they come. One ZooKeeper server on

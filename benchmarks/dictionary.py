@@ -1,4 +1,4 @@
-"""Stored bytes of a body, and what encoding and decoding it costs, with codecs 1 to 3 on the taxi
+"""Stored bytes of a body, and the cost of encoding and decoding it, with codecs 1 to 3 on the taxi
 trips.
 
 One thread, CPU time, bodies in groups of ``GROUP_CELLS`` as a group commit has them; runs of codecs
@@ -36,7 +36,7 @@ BYTES = at_most(105)
 frequent as those are names of drivers elsewhere."""
 ENCODE_US = at_most(3.5)
 DECODE_US = at_most(0.8)
-"""What a prototype came to on longer trips, 418 bytes of JSON."""
+"""The figures of a prototype on longer trips, 418 bytes of JSON."""
 
 
 def figures(runs: int = RUNS, trips: int = TRIPS) -> Iterator[Figure]:

@@ -9,11 +9,11 @@ heap; its values are JSON without the schema in each, which is the cheapest that
 itself.
 
 Time and CPU of both run from the first record in a topic, as a reader of the broker sees it, to the
-last one: the exporter's to its last commit. So what they take to start is in neither, and told
-apart: until the first record is there. (That of a transaction is in the topic before the
-transaction is committed.) One export that is not counted comes first: a broker that has just been
-started compiles itself during it. The broker's and MariaDB's CPU for the same rows is reported too.
-Where Debezium's jars cannot be had, its rate on such a machine stands for it: 14,400 rows/s.
+last one: the exporter's to its last commit. So the time of their starts is in neither, and has
+figures of its own: until the first record is there. (That of a transaction is in the topic before
+the transaction is committed.) One export that is not counted comes first: a broker that has just
+been started compiles itself during it. The broker's and MariaDB's CPU for the same rows is reported
+too. Where Debezium's jars cannot be had, its rate on such a machine stands for it: 14,400 rows/s.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TIMEOUT_S = 600.0
 
 class Copied(NamedTuple):
     """Rows a second, microseconds of CPU a row, resident mebibytes at the end. ``servers_cpu_us``:
-    of MariaDB's master and the broker meanwhile. ``start_s``: what it took to the first record, of
+    of MariaDB's master and the broker meanwhile. ``start_s``: the seconds to the first record, of
     Debezium from the start of its process, of the exporter from the opening of its datastore."""
 
     per_s: float

@@ -4,8 +4,8 @@ gateway process, and by two.
 ``CELLS`` taxi cells in 16 shards of a cluster of three. Before each read all gateways are ended and
 started again. The client is confluent-kafka's ``consume``; of two gateways each leads half of the
 partitions, so one client reads through both at once. ``CPU`` is that of the gateway's process per
-record: what one core can give at most is its inverse. Two gateways, a master and a client want five
-cores for themselves; with fewer, ``two ÷ one`` says how much of the machine was left.
+record: its inverse is the most that one core can give. Two gateways, a master and a client want
+five cores for themselves; with fewer, ``two ÷ one`` says how much of the machine was left.
 """
 
 from __future__ import annotations

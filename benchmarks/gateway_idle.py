@@ -1,13 +1,13 @@
-"""What a gateway costs while nothing happens, without consumers and with 2,000 that wait for new
+"""The cost of a gateway while nothing happens, without consumers and with 2,000 that wait for new
 cells, beside Apache Kafka with the same ones.
 
-Each consumer is a connection that sends what librdkafka sends while nothing comes: a Fetch of all
+Each consumer is a connection that sends librdkafka's requests while nothing comes: a Fetch of all
 16 partitions of topic ``trips`` from their ends, at most half a second to wait; when it is
 answered the next one. They are at the end of the log before the measuring begins. ``memory`` is the
-server's resident set; what the consumers take is the difference to the same server before they
-came, divided by their number. ``CPU`` is per cent of one core over ``SECONDS``. The broker is the
-JVM with its default collector and 512 MiB of heap, which it fills as it likes: its memory says
-little about single consumers.
+server's resident set; the consumers' share is the difference to the same server before they came,
+divided by their number. ``CPU`` is per cent of one core over ``SECONDS``. The broker is the JVM
+with its default collector and 512 MiB of heap, which it fills as it likes: its memory says little
+about single consumers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a consumer of 4,096 partitions costs beside one of 16, each with a client of every kind:
+"""The cost of a consumer of 4,096 partitions beside one of 16, each with a client of every kind:
 librdkafka, which names all partitions in each fetch, and a client with a fetch session (KIP-227),
 as Java's.
 
@@ -7,8 +7,8 @@ shards; all four cases are measured in one run. ``first record``: from the consu
 for its offsets to the first record, over a store with ``CELLS`` cells. ``put to consumer``: from
 the acknowledgement of a put to its record, ``PUTS_PER_S`` a second for ``SECONDS``, the first
 ``WARM_UP_S`` left out. ``CPU for a put`` is that of the gateway's process while puts come. Its
-``idle CPU``, in per cent of a core, is what it takes while the consumer waits and nothing comes.
-The ``client idle CPU`` is that of the consumer: a part of what librdkafka costs is its own.
+``idle CPU``, in per cent of a core, is its use while the consumer waits and nothing comes. The
+``client idle CPU`` is that of the consumer: a part of librdkafka's cost is its own.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ broker (one node, loopback) that holds the same records uncompressed. So once wi
 confluent-kafka: partitions are assigned, records come in calls of ``CONSUME_RECORDS``; the time
 goes from ``assign`` (the client knows the topic already; no record is asked for yet) to the last
 record that the log held then: nothing is waited for at the end. The client may queue all of it:
-with its default of 64 MB it pauses whenever the queue is full, and then that pause is what would be
+with its default of 64 MB it pauses whenever the queue is full, and then that pause would be
 measured. kcat: the whole command with its default settings from its start to its exit, records
 written to /dev/null; connecting and the last fetch, which waits in vain to learn that this is the
 end, included.
@@ -98,7 +98,7 @@ def figures(cells: int = CELLS, runs: int = RUNS, *, with_kafka: bool = True) ->
 
 
 def _kafka_with_the_same(running: ExitStack, directory: str, cells: int) -> str | None:
-    """A broker that holds what topic ``trips`` of the store in ``directory`` has; None where Kafka
+    """A broker with the records of topic ``trips`` of the store in ``directory``; None where Kafka
     cannot be had."""
     logs = Path(running.enter_context(tempfile.TemporaryDirectory()))
     try:

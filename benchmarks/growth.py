@@ -1,10 +1,10 @@
-"""What each operation costs as an embedded store grows: 16 and 4,096 shards, random row keys.
+"""The cost of each operation as an embedded store grows: 16 and 4,096 shards, random row keys.
 
 ``growth``: CPU of the process for a cell or a call; it is of all threads, so with checkpoints.
 Bytes handed to the disk for a cell, the longest of the batch puts, the process's memory. Beside
-each figure stands the same one at the smallest size; its limit is what the design allows beside
-that. A size is reached by batch puts of 500 cells; the puts from the size before to this one are
-measured.
+each figure stands the same one at the smallest size; its limit is the part that the design allows
+beside that. A size is reached by batch puts of 500 cells; the puts from the size before to this one
+are measured.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ INDEX_BATCH: Final = 2_000
 PUT_RATIO: Final = 1.5
 WRITTEN_RATIO: Final = 2.0
 RATIO: Final = 1.15
-"""What ten million cells may cost beside 0.1 million."""
+"""The bound for ten million cells beside 0.1 million."""
 
 STALL_MS: Final = at_most(250)
 
 
 @dataclass
 class Spent:
-    """What went by in :func:`measured`. ``longest_s``: of the calls noted, one by one."""
+    """The time and work that went by in :func:`measured`. ``longest_s``: of the calls noted, one by
+    one."""
 
     cpu_s: float = 0.0
     written_bytes: int = 0

@@ -1,11 +1,11 @@
-"""From a put to its entry in the index, at a steady rate of single puts; and what one more index
-costs a put.
+"""From a put to its entry in the index, at a steady rate of single puts; and the cost of one more
+index in a put.
 
 ``index-lag``: from when the put came back to when another process's entry is there; embedded and on
 one durable MariaDB server, with an index worker in a process of its own. One thread looks for all
 entries that are awaited, a millisecond after the last look: one for each would cost more than the
-index. ``worker CPU`` is what the index worker used, so that the figure can be read on a busy
-machine. ``put cost``: the time of a put beside an index worker, beside the same without one.
+index. ``worker CPU`` is the index worker's use, so that the figure can be read on a busy machine.
+``put cost``: the time of a put beside an index worker, beside the same without one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ beside reads of one cell by its key through the same worker.
 
 ``index-query``: 20 rows of one driver, the worker in a process of its own, eight callers with a
 connection each in another; embedded and MariaDB. The callers send requests made beforehand and only
-read the answers whole: they share the cores with what is measured. ``worker CPU`` is the
+read the answers whole: they share the cores with the measured work. ``worker CPU`` is the
 worker's.
 """
 
@@ -176,8 +176,8 @@ class _Caller:
         self.sock.sendall(request)
 
     def receive(self) -> float | None:
-        """Takes what is there: how long the request took once its answer is whole, else None.
-        Raises RuntimeError for any answer but 200."""
+        """Takes the entries that are there: how long the request took once its answer is whole,
+        else None. Raises RuntimeError for any answer but 200."""
         piece = self.sock.recv(1 << 16)
         if not piece:
             raise RuntimeError("the worker closed the connection")

@@ -10,11 +10,11 @@ cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through
 ``callers`` are threads; ``coroutines`` are callers in one event loop, as a worker's requests are.
 Beside both: an autocommit INSERT per cell through PyMySQL from as many threads, a connection each,
 rows and bodies ready made; into one table that has ``FILLED`` rows and more; ids by AUTO_INCREMENT,
-which a tailer cannot follow without missing cells: what one would write first. All callers are in
-one process, here and beside. ``mysql-put HTTP``: one cell a call from 64 and from 256 threads of
-this process through the product's client; to a worker in a process of its own. Runs are
-interleaved; the figures are medians. What was made beforehand is kept from Python's collector of
-cycles, for all of them.
+which a tailer cannot follow without missing cells: the statements that one would write first. All
+callers are in one process, here and beside. ``mysql-put HTTP``: one cell a call from 64 and from
+256 threads of this process through the product's client; to a worker in a process of its own. Runs
+are interleaved; the figures are medians. Objects that were made beforehand are kept from Python's
+collector of cycles, for all of them.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ def single_run(
     single_s: float,
     put_of: Callable[[int], Callable[[Put], object]],
 ) -> tuple[list[float], float]:
-    """Seconds of every put, and cells per second; ``put_of(caller)`` gives what that caller
-    calls."""
+    """Seconds of every put, and cells per second; ``put_of(caller)`` gives the function that this
+    caller calls."""
     latencies: list[float] = []
     lock = threading.Lock()
     puts = [put_of(caller) for caller in range(callers)]

@@ -4,8 +4,8 @@
 worker and client each in a process of its own, durable (synchronous=FULL) on both sides. Beside it:
 Python's ``sqlite3`` inserting the same rows, ready made, with the same unique key, in transactions
 of the same size; in one process with nothing around it. Runs are interleaved; the figures are
-medians. ``put-http single``: one cell a call, from 1 and from 64 callers. ``worker CPU`` is what
-the worker process used, so that the figure can be read on a busy machine.
+medians. ``put-http single``: one cell a call, from 1 and from 64 callers. ``worker CPU`` is the
+worker process's use, so that the figure can be read on a busy machine.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ def _single_run(
         Worker(directory) as worker,
         Client(worker.url, "trips", share_requests=False) as client,
     ):
-        client.put_cells(cells[-64:])  # what a worker loads with its first group of many
+        client.put_cells(
+            cells[-64:]
+        )  # the modules that a worker loads with its first group of many
         cpu_before = worker.cpu_seconds()
         ends = time.perf_counter() + single_s
 

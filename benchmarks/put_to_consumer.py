@@ -1,10 +1,10 @@
 """From a put's acknowledgement to a Kafka consumer that has the cell, at 500 puts a second.
 
-Worker, gateway, consumer and the putting program are four processes over one embedded store; what
-is put is durable before it is acknowledged. ``PUTS_PER_S`` single puts a second are spread evenly
-over ``CALLERS`` callers of one ``Client``: put *n* is due at *n* / ``PUTS_PER_S``, and none is left
-out when one is late; ``rate`` is what was reached. The consumer is confluent-kafka's ``poll`` over
-all partitions with its own default settings.
+Worker, gateway, consumer and the putting program are four processes over one embedded store; every
+put is durable before it is acknowledged. ``PUTS_PER_S`` single puts a second are spread evenly over
+``CALLERS`` callers of one ``Client``: put *n* is due at *n* / ``PUTS_PER_S``, and none is left out
+when one is late; ``rate`` is the rate that was reached. The consumer is confluent-kafka's ``poll``
+over all partitions with its own default settings.
 
 ``latency`` goes from the moment the caller has the acknowledgement to the moment ``poll`` gives the
 record, both on the machine's monotonic clock. It can be below zero: followers are woken when the

@@ -5,8 +5,8 @@ caller puts cells to it.
 committed durably on the target. Beside it: one ``INSERT … SELECT`` of the same rows into a table of
 the same form on the source's own server, which never leaves it. ``shard-move fence``: from the
 moment at which the shard takes no puts until processes can learn where it is.
-``shard-move longest put``: what the caller saw. Moves and statements are interleaved; the figures
-are medians, the worst fence beside them.
+``shard-move longest put``: the caller's view of it. Moves and statements are interleaved; the
+figures are medians, the worst fence beside them.
 """
 
 from __future__ import annotations

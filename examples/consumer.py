@@ -1,7 +1,7 @@
 """A Kafka consumer in Python (confluent-kafka): prints each trip, then commits its offset.
 
 Started again it continues behind the last commit. A record without a value says that the row was
-erased: forget what you have of it.
+erased: forget your copy of it.
 """
 
 from __future__ import annotations

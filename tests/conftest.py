@@ -92,8 +92,8 @@ def _no_stores_left() -> Iterator[None]:
 
 @pytest.fixture
 def no_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only stores that the test itself opens are asked for dictionaries: what an earlier test has
-    left open may have them too, or not answer."""
+    """Only stores that the test itself opens are asked for dictionaries: an earlier test may have
+    left connections open that use them, or do not answer."""
     monkeypatch.setattr(known_dictionaries, "_sources", [])
 
 

@@ -12,7 +12,7 @@ from cellfeed.cli.main import command_line, verb_alone
 from docs.site.markdown import cell, code, prose, table
 
 HIDDEN = {"run"}
-"""What ``up`` runs, and no user does."""
+"""A command that ``up`` runs, and no user does."""
 
 
 def commands() -> Iterator[str]:

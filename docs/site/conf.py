@@ -50,7 +50,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"(collections|datetime|uuid|types|typing|pathlib|contextlib)\..*"),
     ("py:class", r"RowKey"),  # UUID | str
-    ("py:class", r"cellfeed\.store\.cells\.cell\.NewCell"),  # what the loader hands over
+    ("py:class", r"cellfeed\.store\.cells\.cell\.NewCell"),  # the loader's result
     ("py:mod", r"cellfeed\..*"),
 ]
 python_use_unqualified_type_names = True

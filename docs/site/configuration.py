@@ -37,7 +37,7 @@ def _default(schema: Schema, needed: bool) -> str:
 
 
 def values(schema: Schema) -> str:
-    """What the schema takes, in words."""
+    """The values that the schema takes, in words."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

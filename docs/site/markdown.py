@@ -1,4 +1,4 @@
-"""Markdown from what the program says about itself."""
+"""Markdown from the program's own descriptions."""
 
 from __future__ import annotations
 

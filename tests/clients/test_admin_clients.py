@@ -1,5 +1,5 @@
-"""What tools that list and read a cluster ask of it (kafka-ui, AKHQ and Kafdrop do, with the Java
-client), asked with clients in Python."""
+"""Requests of tools that list and read a cluster (kafka-ui, AKHQ and Kafdrop, with the Java
+client), sent with clients in Python."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 that both speak. Their answers are equal but for ``DIFFERENCES``, each with its reason; one that is
 no longer seen has to leave the list.
 
-What names a process (addresses, node ids, the cluster's and topics' ids, ids of members,
-directories) is compared by its place, not by its value; so are sizes, and generations: a gateway's
-group begins above every one that its slot has given out.
+Values that name a process (addresses, node ids, cluster and topic ids, ids of members, directories)
+are compared by their places, not as they are; so are sizes, and generations: a gateway's group
+begins above every one that its slot has given out.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ Fields of lists have no index."""
 
 @dataclass
 class Side:
-    """One of the two. ``versions``: by API, those that it says it speaks. ``members``: what stands
+    """One of the two. ``versions``: by API, those that it says it speaks. ``members``: the names
     for the ids that it gave to members of groups. ``generation``: of the group that was joined
     last."""
 
@@ -479,7 +479,8 @@ def _questions(
 
 
 def _of_changes(ask_for: Any) -> Iterator[tuple[str, int, Any]]:
-    """What would change a topic, its settings or ACLs. A broker only looks whether it could."""
+    """Requests that would change a topic, its settings or ACLs. A broker only looks whether it
+    could."""
     dry = {"timeout": 1000, "validate_only": True}
     topic = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     yield ask_for("new", CREATE_TOPICS, **dry, topics=[{"name": "new", **topic}])

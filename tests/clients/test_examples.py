@@ -69,7 +69,7 @@ class Place:
         return row_key
 
     def trips(self) -> Trips:
-        """What topic trips.BASE has."""
+        """The cells that topic trips.BASE has."""
         return {
             (shard, cell.added_id): (cell.row_key, None if cell.erased else dict(cell.body))
             for shard in range(SHARDS)
@@ -234,7 +234,7 @@ def test_the_spark_job_sums_what_the_cells_say(place: Place) -> None:
 
 
 def available(have: Callable[[], T]) -> T:
-    """What it gives; the test is skipped where that cannot be had."""
+    """The result; the test is skipped where that cannot be had."""
     try:
         return have()
     except Unavailable as reason:

@@ -69,8 +69,8 @@ RIGHTS: Final = [
 
 
 class Principal(NamedTuple):
-    """``held``: what its ACLs allow on ``TOPIC`` and ``GROUP``. ``beside``: other names that it may
-    describe."""
+    """``held``: the rights of its ACLs on ``TOPIC`` and ``GROUP``. ``beside``: other names that it
+    may describe."""
 
     name: str
     acls: tuple[Acl, ...]
@@ -141,7 +141,7 @@ class Row:
     versions: tuple[int, int] = (0, 99)
     changes: bool = False
     without: str = ALLOWED
-    """What everybody is answered where no right is asked for."""
+    """The answer to everybody where no right is asked for."""
 
     def expected(self, principal: Principal) -> str:
         return next(
@@ -326,7 +326,7 @@ def _described_group(answer: Any, _: Principal) -> str:
 
 
 def _refused(values: dict[str, Any], error: Callable[[Any], Any], always: str) -> list[Row]:
-    """Of what nobody may do here, whatever the rights."""
+    """Requests that nobody may make here, with any rights."""
     return [
         Row("refused", lambda _: values, lambda answer, _: _error(error(answer)), without=always)
     ]

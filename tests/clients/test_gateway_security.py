@@ -1,5 +1,5 @@
-"""TLS, SASL and ACLs with stock clients: who is known reads what an ACL allows; nobody else gets
-anything."""
+"""TLS, SASL and ACLs with stock clients: a known user reads as far as an ACL allows; nobody else
+gets anything."""
 
 from __future__ import annotations
 

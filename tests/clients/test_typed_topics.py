@@ -255,8 +255,8 @@ def test_a_topic_in_another_layout_is_read_by_its_own_schema_and_no_kept_block_o
 
 
 def test_a_new_version_while_a_consumer_reads(tmp_path: Path) -> None:
-    """It continues without a pause, gets every cell once, typed by the version that it fits; what
-    it had got is what anybody who comes later gets, at any gateway."""
+    """It continues without a pause, gets every cell once, typed by the version that it fits; the
+    records that it had got are those that every later client gets, at any gateway."""
     many = list(islice(trips(), 600))
     with Datastore.open_embedded(tmp_path / "store") as datastore, ExitStack() as running:
         register(

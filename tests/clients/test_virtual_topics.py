@@ -409,8 +409,8 @@ class FollowingAiokafka:
 def test_a_consumer_that_has_read_what_is_newest_goes_on_with_every_cell(
     client: Callable[[str, str, int], Following], tmp_path: Path
 ) -> None:
-    """The same consumer over its "now": what is put together comes whole, late cells too, and
-    anybody who comes afterwards is shown the newest of it."""
+    """The same consumer over its "now": a merged body comes whole, with late cells too, and every
+    later reader is shown the newest one."""
     row = uuid.uuid4()
     with ExitStack() as opened:
         datastore = opened.enter_context(Datastore.open_embedded(tmp_path / "store"))
@@ -479,8 +479,8 @@ def test_tools_are_told_which_topics_there_are_and_which_do_not_keep_every_cell(
     ):
         [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         assert described.result(TIMEOUT_S)["cleanup.policy"].value == policy
-    # A column that may come is waited for, with and without what stands behind its name; what is no
-    # name at all is refused.
+    # A column that may come is waited for, with and without what stands behind its name; a text
+    # that is no name is refused.
     errors = {
         "trips.SOON": "UNKNOWN_TOPIC_OR_PART",
         "trips.SOON@latest": "UNKNOWN_TOPIC_OR_PART",

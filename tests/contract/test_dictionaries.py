@@ -52,7 +52,7 @@ AnyEngine = SqliteEngine | MySqlEngine
 
 
 class Storage:
-    """One storage, its engines, and a way around them: what damages it."""
+    """One storage, its engines, and a way around them: a damage to it."""
 
     def __init__(self, directory: Path, server: MariaDB | None) -> None:
         self._directory, self._server = directory, server

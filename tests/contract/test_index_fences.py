@@ -322,8 +322,8 @@ def test_a_keeper_of_a_new_version_reads_of_nodes_that_have_all_that_was_before_
 def test_a_trim_keeps_an_entry_that_a_newer_cell_made_while_it_looked(
     index: _Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it removes is a newer entry, which it takes for a wrong one, and one that is put again
-    just then."""
+    """It removes two newer entries: one that it takes for wrong, and one that is put again just
+    then."""
     index.keeper.apply(
         0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "ann"))
     )

@@ -158,7 +158,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6), save=st.booleans())
     def keep_together(self, count: int, save: bool) -> None:
-        """As a sweep does: what it cannot do is done shard by shard."""
+        """As a sweep does: the rest is done shard by shard."""
         scanned = {
             shard: cells
             for shard in range(SHARDS)
@@ -295,8 +295,8 @@ class TrimmedMachine(IndexMachine):
 
 class ErasedMachine(TrimmedMachine):
     """The same with rows that are erased, which crashes at each failpoint. Once the keeper has come
-    to the end there is nothing of an erased row in the index: no entry, no tombstone, whatever
-    bodies the row still has."""
+    to the end there is nothing of an erased row in the index: no entry, no tombstone, with any
+    bodies that the row still has."""
 
     @rule(row=st.integers(0, 2))
     def erase(self, row: int) -> None:

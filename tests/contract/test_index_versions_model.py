@@ -131,7 +131,7 @@ class VersionsMachine(RuleBasedStateMachine):
 
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 4))
     def trim(self, shard: int, count: int) -> None:
-        """What every version has come past, as a trim needs it."""
+        """The ends that every version has passed, as a trim needs them."""
         start = self.engine.heads()[shard].log_start
         below = min(
             [
@@ -156,8 +156,8 @@ class VersionsMachine(RuleBasedStateMachine):
             if place.startswith("erase.")
             else place
         )
-        # On a server tables are made under the shard's counter, which is locked there: what is
-        # built then was made before.
+        # On a server tables are made under the shard's counter, which is locked there: a version
+        # that is built then was made before.
         made_before = place == "mysql.erase.before_commit"
         if definition is not None and made_before:
             self.create(definition)
@@ -248,7 +248,7 @@ class VersionsMachine(RuleBasedStateMachine):
     @rule(data=st.data(), place=st.sampled_from([None, *DROP_PLACES]))
     @precondition(lambda self: self.kept)
     def drop(self, data: st.DataObject, place: str | None) -> None:
-        """A version, whatever its state, or all of them; killed in between, it is dropped again."""
+        """A version in any state, or all of them; killed in between, it is dropped again."""
         number = data.draw(st.sampled_from([None, *sorted(self.kept)]))
         if place is not None:
             set_failpoint(place, "raise")

@@ -24,7 +24,7 @@ from tests.durability.torn import tears, torn_by_chance
 
 
 class Unsynced(StrEnum):
-    """What becomes of it."""
+    """Its fate."""
 
     LOST = "lost"
     KEPT = "kept"
@@ -51,7 +51,7 @@ class _File:
 
 @dataclass
 class _Change:
-    """A change of names. ``file``: the one that a name is given to, whatever becomes of its other
+    """A change of names. ``file``: the one that a name is given to, with any fate of its other
     names; None for a folder."""
 
     named: Named

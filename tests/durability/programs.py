@@ -157,8 +157,8 @@ def index(directory: Path) -> None:
 
 
 def offsets(directory: Path) -> None:
-    """Members join, claim and save offsets in a ZooKeeper that is another machine: what it has is
-    said after each of its commits."""
+    """Members join, claim and save offsets in a ZooKeeper that is another machine: it reports its
+    cells after each of its commits."""
     tree = ZooKeeperTree()
     commit = tree.commit
 

@@ -2,8 +2,8 @@
 spoken lines, in order.
 
 ``record`` runs a program and returns the steps that :mod:`tests.durability.disk` replays. Only
-files below the folder count; what the program prints to its standard output comes as :class:`Said`,
-between the steps that came before and after.
+files below the folder count; the program's standard output comes as :class:`Said`, between the
+steps that came before and after.
 """
 
 from __future__ import annotations

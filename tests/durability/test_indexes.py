@@ -1,5 +1,5 @@
-"""The file of indexes after every power cut of a real run: what was saved as indexed is in the
-index (I18)."""
+"""The file of indexes after every power cut of a real run: cells that were saved as indexed are in
+the index (I18)."""
 
 from __future__ import annotations
 

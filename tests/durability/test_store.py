@@ -1,5 +1,5 @@
-"""The embedded store after every power cut of a real run, and each tear of a write: what was
-acknowledged is there, and nothing else (I1, I2, I3, I4)."""
+"""The embedded store after every power cut of a real run, and each tear of a write: every
+acknowledged cell is there, and nothing else (I1, I2, I3, I4)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.durability.recorded import Truncated, Written
 SECTOR_BYTES: Final = 512
 PAGE_BYTES: Final = 4_096
 UNITS: Final = (SECTOR_BYTES, PAGE_BYTES)
-"""What reaches a disk whole, by kind of disk."""
+"""The unit that reaches a disk whole, by kind of disk."""
 
 
 def units_of(write: Written, unit_bytes: int) -> list[Written]:

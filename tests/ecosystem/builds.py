@@ -97,7 +97,7 @@ def kafka_class_path() -> str:
 
 
 def _packages(folder: str) -> Path:
-    """What the lock file of a folder names."""
+    """The packages that the lock file of a folder names."""
 
     def build(directory: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -77,7 +77,7 @@ class Scene:
             self.system.servers[name].sql(statement)
 
     def look(self) -> None:
-        """What minions have applied by now."""
+        """The cells that minions have applied so far."""
         for name in self.minions:
             if self.system.servers[name].is_running():
                 for shard, end in self.system.servers[name].sql(
@@ -131,7 +131,7 @@ def _backed_up(
     onto: Backup | None,
     taken: list[Backup],
 ) -> str:
-    """What one backup came to, while the minions are in a state."""
+    """The result of one backup, while the minions are in a state."""
     told = scene.system.violations
     ends_well = state in ENDS_WELL
     with (

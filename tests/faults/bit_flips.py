@@ -2,9 +2,8 @@
 Then everything is read, everywhere, by every path.
 
 Each answer is right, or an error of ours that names the damage: a raw TypeError, another body, a
-shorter log is a violation (I1, I7, errors). Whatever was damaged, `cellfeed check` finds it where
-any read would have met it; `--repair` from a backup makes the store what it was, or changes
-nothing.
+shorter log is a violation (I1, I7, errors). `cellfeed check` finds every damage where any read
+would have met it; `--repair` from a backup makes the store what it was, or changes nothing.
 
 SQLite has no checksum of a page. A bit of a page's pointers can lead a search by key astray, beside
 entries that are in good order: then a cell is not found by its key, though the log has it. Such an

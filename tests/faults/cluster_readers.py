@@ -58,7 +58,7 @@ Place = tuple[int, int]
 
 
 class Exported:
-    """What the exporter has made."""
+    """The records that the exporter has made."""
 
     def __init__(self, export: Export, failed: list[BaseException]) -> None:
         self._export, self._failed = export, failed
@@ -114,8 +114,8 @@ def exporting(engine: ClusteredEngine) -> Iterator[Exported]:
 
 
 class Followed:
-    """What Kafka clients have read, and a trigger has run, by shard and added_id, in its order; and
-    what came of it in ``place``: charges, a warehouse."""
+    """The cells that Kafka clients have read, and a trigger has run, by shard and added_id, in its
+    order; and what came of it in ``place``: charges, a warehouse."""
 
     def __init__(self, place: Path, shown: Shown) -> None:
         self._shown = shown

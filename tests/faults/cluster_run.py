@@ -114,7 +114,7 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
         ExitStack() as closing,
     ):
         copies = 1 if len(system.admin) > 1 else 0
-        # What breaks off from here on, a broker that does not start among it, ends all threads.
+        # An error from here on, a broker that does not start among them, ends all threads.
         datastore = closing.enter_context(Datastore(writing := system.engine(copies)))
         writing.drain.start()
         # Only connections of several processes can have commits under way at once: each process has
@@ -298,7 +298,7 @@ def _checks(
         violations = merge(violations, _check_minions(system, name))
     told = check_log(ledger, log)
     if lossy:
-        # What was never shown may come back under another id; nothing else may change.
+        # A cell that was never shown may come back under another id; nothing else may change.
         told = {**told, "I4": [], "I12": []}
     shown.answers(ledger, place_counts=not lossy)
     shown.log("the log in the end", log)

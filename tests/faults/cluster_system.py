@@ -71,7 +71,7 @@ class ClusterSystem:
             name: TcpProxy(server.port, mysql=True) for name, server in self.servers.items()
         }
         self.work: Work
-        """What continues beside the fault; set once it has begun."""
+        """The work that continues beside the fault; set once it has begun."""
         self.violations: Violations = {}
         """Those that the fault itself has seen."""
         self.promoted: list[Promotion] = []
@@ -97,7 +97,7 @@ class ClusterSystem:
         return f"mysql://root@127.0.0.1:{self.proxies[name].port}"
 
     def engine(self, copies: int, watermark: Watermark = Watermark.REPLICATED) -> ClusteredEngine:
-        """What one process has."""
+        """The connections of one process."""
         nodes: dict[str, dict[str, OpenNode]] = {}
         for name in self.servers:
             nodes.setdefault(name[0], {})[name] = partial(_open_node, self.url(name))
@@ -187,8 +187,9 @@ def cluster_system(
 
 @dataclass
 class Work:
-    """What continues beside a fault. ``tailers``: a fault may add some, over engines of their own.
-    ``indexed``: the datastore whose ``indexes`` a worker keeps; a fault may make more of them."""
+    """The work that continues beside a fault. ``tailers``: a fault may add some, over engines of
+    their own. ``indexed``: the datastore whose ``indexes`` a worker keeps; a fault may make more of
+    them."""
 
     writers: DirectWriters
     tailers: list[Tailer]
@@ -201,7 +202,8 @@ class Work:
 class DirectWriters:
     """So many threads for each datastore that put cells, ``cells`` at a time, and write down what
     they were told; each put is tried until it is acknowledged or the run ends. ``pause`` ends
-    between two puts, when every put is acknowledged. ``more``: what every body has beside."""
+    between two puts, when every put is acknowledged. ``more``: the members that every body has
+    beside."""
 
     def __init__(
         self,
@@ -220,7 +222,7 @@ class DirectWriters:
         self._at_rest = threading.Semaphore(0)
         self.longest_call_s = 0.0
         self.errors: list[str] = []
-        """What no put of theirs may be answered."""
+        """The answers that no put of theirs may get."""
         each = [datastore for datastore in datastores for _ in range(threads)]
         self._threads = [
             threading.Thread(target=self._write, args=(datastore, number), daemon=True)
@@ -310,7 +312,7 @@ class Tailer(threading.Thread):
         self.read: dict[int, list[Seen]] = {shard: [] for shard in range(SHARDS)}
         self.heads: list[dict[int, Head]] = []
         self.errors: list[str] = []
-        """What no reader may be answered."""
+        """The answers that no reader may get."""
         self.start()
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What happens to an export in a fault run (``export_run.py``), and the proof that it happened.
+"""The faults of an export in a fault run (``export_run.py``), and the proof that they happened.
 
 export-kill           kill -9 of an exporter, at a random moment or at a random failpoint; another
                       one is started in its place
@@ -75,8 +75,8 @@ _FAILPOINTS = (
     "export.after_fencing",
 )
 SHORT_TIMEOUT_S = 2.0
-"""Of a record in the client, in a run in which the cluster goes away: what an hour is to the thirty
-seconds that it comes with, some seconds are to this."""
+"""Of a record in the client, in a run in which the cluster goes away: some seconds are to this as
+an hour is to the thirty seconds that it comes with."""
 
 TIMEOUTS = 3
 """For so many times as long as that the cluster is away, at least."""
@@ -119,8 +119,8 @@ class Link:
 
 @dataclass
 class Stage:
-    """What a fault may use. ``processes`` by name: what runs. ``links`` by the exporter's name,
-    where there are proxies. ``violations`` that it has found."""
+    """The parts that a fault may use. ``processes`` by name: the running parts. ``links`` by the
+    exporter's name, where there are proxies. ``violations`` that it has found."""
 
     store: Datastore
     export: Export

@@ -121,7 +121,7 @@ class Reader(threading.Thread):
 
 
 def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale = FULL) -> FaultRun:
-    """Runs and checks. What is hit, and when, follows from the seed."""
+    """Runs and checks. The target and the moment follow from the seed."""
     chance, result = random.Random(f"{kind}-{seed}"), FaultRun(kind, seed)
     healed_at: list[str] = []
     with ExitStack() as stack:

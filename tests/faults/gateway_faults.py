@@ -144,7 +144,7 @@ def _zookeeper(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
     pid = zookeeper.process.pid
     zookeeper.kill()
     killed_s = time.monotonic()
-    # What was acknowledged and read just before the kill does not count.
+    # Records that were acknowledged and read just before the kill do not count.
     time.sleep(1.0)
     acknowledged, resumed = system.group.total_acknowledged(), len(system.listeners.resumed)
     # Beyond the member's own session: it lives because its heartbeats are answered.

@@ -35,8 +35,8 @@ _CATCH_UP_S = 90.0
 def run_gateway_faults(
     kind: str, seed: int, directory: Path, scale: Scale = FULL, zookeeper: ZooKeeper | None = None
 ) -> FaultRun:
-    """Runs and checks. What is hit and when follows from the seed. ``zookeeper``: one that runs,
-    for kinds that leave it alone."""
+    """Runs and checks. The target and the moment follow from the seed. ``zookeeper``: one that
+    runs, for kinds that leave it alone."""
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
     with ExitStack() as stack:

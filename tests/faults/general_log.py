@@ -12,7 +12,7 @@ from typing import Final
 
 LOG_FILE: Final = "general.log"
 OPTIONS: Final = ("--general-log=1", f"--general-log-file={LOG_FILE}")
-"""What a server is started with to write one."""
+"""The options by which a server writes one."""
 
 _ENTRY: Final = re.compile(
     r"^(?:\d{6}\s+\d+:\d\d:\d\d)?\t\s*(\d+) (Connect|Query|Quit|Init DB|Binlog Dump|Kill|Connect"

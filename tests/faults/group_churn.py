@@ -18,8 +18,8 @@ than a rebalance in which a gateway dies."""
 
 
 class GroupChurn(threading.Thread):
-    """``turns`` joins and leaves, one after the other, then the last guests leave. What comes and
-    goes when follows from ``chance``."""
+    """``turns`` joins and leaves, one after the other, then the last guests leave. Arrivals,
+    departures and their moments follow from ``chance``."""
 
     def __init__(
         self,

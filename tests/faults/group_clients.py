@@ -39,8 +39,7 @@ _AWAY = (
     "Connection",
     "IllegalState",
 )
-"""What the names of errors tell a member while its gateway is gone, or when it has to join
-again."""
+"""The errors, by name, of a member whose gateway is gone, or that has to join again."""
 
 
 class _Noting(kafka.ConsumerRebalanceListener):

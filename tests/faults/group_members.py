@@ -1,5 +1,5 @@
-"""Members of a consumer group while their gateway is killed: what each was given, what it
-committed, and what the positions between them must be."""
+"""Members of a consumer group while their gateway is killed: the records that each was given, its
+commits, and the bounds of the positions between them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Resumed(NamedTuple):
 
 @dataclass
 class GroupLedger:
-    """What the members of one group did. Thread-safe."""
+    """The acts of one group's members. Thread-safe."""
 
     handled: dict[int, list[int]] = field(default_factory=dict)
     resumed: list[Resumed] = field(default_factory=list)
@@ -124,8 +124,8 @@ def check_group(ledger: GroupLedger, ends: dict[int, int]) -> Violations:
 
 
 class Member(threading.Thread):
-    """What every client's member notes down. ``run`` is the client's own: it handles a few records,
-    commits what is behind them, and waits for the answer."""
+    """The notes that every client's member keeps. ``run`` is the client's own: it handles a few
+    records, commits what is behind them, and waits for the answer."""
 
     def __init__(self, name: str, ledger: GroupLedger) -> None:
         super().__init__(name=name, daemon=True)

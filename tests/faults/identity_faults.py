@@ -109,7 +109,7 @@ class Staging:
         return int(str(count))
 
     def differences(self) -> list[str]:
-        """What has become of it."""
+        """Its fate."""
         role, silent = cluster_role(self.admin)
         closed = is_read_only(self.admin.server(role.master))
         found = ["staging's master takes no writes"] if closed else []
@@ -207,8 +207,8 @@ def _process(
 
 @contextmanager
 def _quiet(system: ClusterSystem, chance: random.Random) -> Iterator[Callable[[], None]]:
-    """A process that asks for some cells now and then, and looks at the nodes twice a second: what
-    it asks for first after a swap, it asks before it has looked."""
+    """A process that asks for some cells now and then, and looks at the nodes twice a second: its
+    first request after a swap comes before it has looked."""
     ledger, shown = system.work.ledger, Shown()
     with Datastore(system.engine(0)) as store:
         reader = KeyReader("the quiet reader", store, ledger, shown, chance)

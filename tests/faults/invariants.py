@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 
 
 Log = Mapping[int, Sequence[Seen]]
-"""What one path showed of every shard, in the order in which it showed it."""
+"""The cells that one path showed of every shard, in the order in which it showed them."""
 
 Violations = dict[str, list[str]]
 
@@ -146,8 +146,8 @@ def check_watermarks(samples: Sequence[Mapping[int, int]]) -> Violations:
 
 
 def verdict(what: str, check: Callable[[], Violations]) -> Violations:
-    """What a check finds. An exception is a violation too: damage that a check does not expect must
-    not end the run without a verdict."""
+    """The findings of a check. An exception is a violation too: damage that a check does not expect
+    must not end the run without a verdict."""
     try:
         return check()
     except Exception as error:

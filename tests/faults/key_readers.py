@@ -1,10 +1,10 @@
 """Readers of a fault run that go by key: ``get_cells``, ``get_rows``, ``get_cells_latest``, the
 log, and an index, on the master and on minions.
 
-What they are shown goes into the one ledger (:mod:`tests.faults.shown`). I1: a cell that was
-acknowledged before the question is never told to be absent: a reader may be refused, and a stale
-answer may be refused, but "not there" is a violation. An exception that no reader may see is one,
-too.
+The cells that they are shown go into the one ledger (:mod:`tests.faults.shown`). I1: a cell that
+was acknowledged before the question is never told to be absent: a reader may be refused, and a
+stale answer may be refused, but "not there" is a violation. An exception that no reader may see is
+one, too.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _INDEX_WAIT_S: Final = 2.0
 
 
 class Readable(Protocol):
-    """What :class:`cellfeed.store.datastore.Datastore` and
-    :class:`cellfeed.store.http.client.Client` both answer."""
+    """The calls of both :class:`cellfeed.store.datastore.Datastore` and
+    :class:`cellfeed.store.http.client.Client`."""
 
     def get_cells(
         self, triples: Sequence[tuple[UUID | str, str, int]], *, read_from: ReadFrom = "master"

@@ -1,6 +1,5 @@
-"""What happens to moves of shards in a fault run, while supervisors promote and a healer looks
-after moves. After each the move is gone on with, or taken back, and the next one goes the other
-way.
+"""Faults of moves of shards in a fault run, while supervisors promote and a healer looks after
+moves. After each the move is gone on with, or taken back, and the next one goes the other way.
 
 shard-moves                a mover killed (kill -9), then a master, each at a failpoint that the
                            seed chooses
@@ -89,8 +88,8 @@ def master_killed(system: ClusterSystem, datastore: Datastore, chance: random.Ra
 
 
 def back_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    """Who takes a move back, or cleans, at every failpoint of that; then the masters of both
-    sides."""
+    """A process that takes a move back, or cleans, at every failpoint of that; then the masters of
+    both sides."""
     shard = chance.randrange(SHARDS)
     witnessed = [_rollback_killed(system, shard, point) for point in BACK_POINTS]
     witnessed += [_undisturbed(system, datastore, shard), _clean_killed(system, datastore, shard)]

@@ -63,7 +63,7 @@ _BODY_BYTES: Final = 12
 """Of a stored body; those of these cells are longer."""
 
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-"""What a stored body begins with, behind its codec."""
+"""The bytes at the begin of a stored body, behind its codec."""
 
 _PAGE_BYTES: Final = 16_384
 _KEY_BYTES: Final = 16 + len("BASE") + 8
@@ -99,7 +99,7 @@ class Nodes:
         )
 
     def engine(self, first: Replica) -> ClusteredEngine:
-        """What one process has."""
+        """The connections of one process."""
         nodes = {name: node_opener(server.url) for name, server in self.servers.items()}
         return ClusteredEngine(DATASTORE, SHARDS, {"c1": nodes}, read_first=first)
 

@@ -20,7 +20,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class OffsetWatch:
-    """``look`` takes a sample of each group. What cannot be read at once is no sample."""
+    """``look`` takes a sample of each group. An unreadable state is no sample."""
 
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets

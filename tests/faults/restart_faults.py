@@ -256,8 +256,8 @@ def _check_index(system: ClusterSystem, made: Sequence[VersionRecord]) -> None:
 
 
 def _replace(system: ClusterSystem, node: str) -> None:
-    """Another machine takes the place of one that is lost with all that it had: what only that one
-    held is gone."""
+    """Another machine takes the place of one that is lost with all that it had: cells that only
+    that one had are gone."""
     system.servers[node].start()
     clone(system.admin[node[0]], node)
 
@@ -338,7 +338,7 @@ def _buffer_refused(system: ClusterSystem, datastore: Datastore, cell: NewCell) 
 
 
 def _agree(processes: Sequence[tuple[str, ClusteredEngine]], when: str) -> list[str]:
-    """What they differ in still, once they have had the time to agree."""
+    """Their remaining differences, once they have had the time to agree."""
     deadline_s = time.monotonic() + AGREE_S
     while True:
         told = {name: _believed(engine) for name, engine in processes}

@@ -258,7 +258,7 @@ def _opened(place: Path) -> None:
 def _restored_again(
     first: RestoredCluster, folder: BackupFolder, base: Backup, directory: Path
 ) -> list[str]:
-    """What an increment of the right store lacks of all that was acknowledged before it began."""
+    """The cells acknowledged before an increment of the right store began that it lacks."""
     began_s = time.monotonic()
     with closing(first.engine()) as engine:
         increment = backed_up(folder, engine, base)

@@ -61,7 +61,7 @@ def restored_log(folder: BackupFolder, backup: Backup, place: Path) -> dict[int,
 
 
 def unsound(folder: BackupFolder) -> list[str]:
-    """What is wrong with the backups of a folder, each with those that it stands on; and what is
+    """The faults of a folder's backups, each with those that it stands on; and what is
     there beside them."""
     whole, rests = folder.look()
     return [
@@ -94,7 +94,7 @@ def lacking(puts: Iterable[Put], log: dict[int, list[Seen]]) -> list[str]:
 
 
 class WrongJoin(Exception):
-    """A join was not refused as it must be: what belongs to whom cannot be told any more."""
+    """A join was not refused as it must be: nobody can say any more which part belongs to which."""
 
 
 class Joins:
@@ -106,7 +106,7 @@ class Joins:
         self.violations: Violations = {JOINS: []}
 
     def try_(self, what: str, join: Callable[[], object], ids: Sequence[str]) -> None:
-        """``ids``: what the refusal must name. Raises WrongJoin."""
+        """``ids``: the words that the refusal must have. Raises WrongJoin."""
         try:
             join()
         except CellfeedError as error:

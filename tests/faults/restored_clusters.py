@@ -67,7 +67,7 @@ class RestoredCluster:
             restore_into(target, folder, backup)
 
     def engine(self) -> ClusteredEngine:
-        """What one process has."""
+        """The connections of one process."""
         nodes = {name: partial(_open, url) for name, url in self.urls.items()}
         return ClusteredEngine(DATASTORE, SHARDS, {CLUSTER: nodes})
 

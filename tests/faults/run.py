@@ -88,7 +88,7 @@ column_defs:
 
 @dataclass
 class FaultRun:
-    """What a run came to; ``as_json`` is its summary line."""
+    """The result of a run; ``as_json`` is its summary line."""
 
     kind: str
     seed: int
@@ -106,7 +106,7 @@ class FaultRun:
         )
 
     def add(self, other: FaultRun) -> None:
-        """What another part of the run came to."""
+        """The result of another part of the run."""
         self.witnessed += other.witnessed
         self.operations_inside += other.operations_inside
         self.recovery_s += other.recovery_s
@@ -218,7 +218,7 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
 
 
 def _fault(system: System, kind: str, chance: random.Random) -> str:
-    """One fault and its healing; what was witnessed of it."""
+    """One fault and its healing; the witnessed part of it."""
     target_kind = (
         chance.choice(["worker", "gateway", "triggers", "index", "warehouse"])
         if kind in ("pause", "all")

@@ -20,7 +20,7 @@ def default_seed() -> int:
 
 
 def pytest_report_header() -> str:
-    """What pytest prints above the first test."""
+    """The line that pytest prints above the first test."""
     return f"fault runs: {VARIABLE}={default_seed()}"
 
 

@@ -1,4 +1,4 @@
-"""The one ledger of the cells that anyone was shown, on whatever path: by key, row, latest, index,
+"""The one ledger of the cells that anyone was shown, on any path: by key, row, latest, index,
 log, gateway, warehouse, and in the answers of puts.
 
 I3: a place (shard and added_id) has one cell, and a triple has one place and one body, on every

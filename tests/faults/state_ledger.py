@@ -1,5 +1,5 @@
-"""What the workers of a fault run know of the state table and of a group's offsets; what must
-be true of it (E11, I20).
+"""The knowledge that a fault run's workers have of the state table and of a group's offsets; the
+conditions that it must meet (E11, I20).
 
 Pure: no clock, no socket. ``tests/unit/harness/test_fault_ledgers.py`` shows for each check that it
 finds its own violation.

@@ -1,5 +1,5 @@
 """Work on the state table beside a fault: entries changed by compare-and-set, leases and claims
-taken in turns, offsets saved under claims, and looks at all of it. What was answered goes into
+taken in turns, offsets saved under claims, and looks at all of it. Every answer goes into
 :class:`tests.faults.state_ledger.StateLedger`."""
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class StateWork:
                 self._ended.wait(5 * _PAUSE_S)
             except (
                 Exception
-            ) as error:  # whatever else a worker is answered is a violation, and the work continues
+            ) as error:  # any other answer to a worker is a violation, and the work continues
                 self.errors.append(f"state work: {error!r}")
                 self._ended.wait(1.0)
 

@@ -1,5 +1,5 @@
-"""kill -9 of ``cellfeed load`` in the middle of a file: what was acknowledged stays, and the same
-command again finishes it without a double or a gap."""
+"""kill -9 of ``cellfeed load`` in the middle of a file: acknowledged cells stay, and the same
+command again finishes the load without a double or a gap."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_load_killed_in_the_middle_is_finished_by_the_same_command(tmp_path: P
             assert 0 < stored() < LINES, "in the middle of the file"
         killed_at = stored()
         report = json.loads(cellfeed(*arguments).stdout)
-        # What was on its way when the load was killed may have been stored after the look.
+        # A put on its way when the load was killed may have been stored after the look.
         assert (report["stored"] + report["exists"], report["complete"]) == (LINES, True)
         assert killed_at <= report["exists"] < LINES
         log = read_log(client)

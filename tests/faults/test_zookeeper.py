@@ -342,7 +342,7 @@ def test_a_cell_is_run_or_parked_wherever_its_worker_is_killed_while_it_parks_it
     wait_until(lambda: caught_up(store, coordinator), "the heir goes on")
     assert ParkedCells(store.state).count(GROUP) == 3
     workers.assert_run_or_parked()
-    # A parked cell that is given up stays given up: what was on its way is written once.
+    # A parked cell that is given up stays given up: a record that was on its way is written once.
     [first, *_] = ParkedCells(store.state).all(GROUP)
     ParkedCells(store.state).skip(GROUP, first.cell_id, "a test")
     workers.processes["heir"].terminate()

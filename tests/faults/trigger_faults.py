@@ -90,7 +90,7 @@ class Stage:
     healed_ns: int = 0
 
     def heal(self) -> None:
-        """The fault is over now: what follows is recovery."""
+        """The fault is over now: from then on it is recovery."""
         self.healed_ns = time.monotonic_ns()
 
     def host(self) -> Host:
@@ -109,8 +109,8 @@ class Stage:
         return member
 
     def begin(self, *hosts: Host) -> None:
-        """Starts hosts, and waits until their workers have begun: what is looked at from then on is
-        the group, not how fast this machine starts Python."""
+        """Starts hosts, and waits until their workers have begun: from then on the group is looked
+        at, not how fast this machine starts Python."""
         for host in hosts:
             host.start()
         for host in hosts:

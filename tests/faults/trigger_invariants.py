@@ -42,8 +42,8 @@ class Holder(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What the coordination held at a moment between ``begun_ns`` and ``at_ns``. ``members``: the
-    epochs of each name."""
+    """The state of the coordination at a moment between ``begun_ns`` and ``at_ns``. ``members``:
+    the epochs of each name."""
 
     begun_ns: int
     at_ns: int
@@ -149,8 +149,7 @@ def check_overtaken(calls: Sequence[Call], pid: int, since_ns: int, back_ns: int
     """I20: a process that was stopped or cut off at ``since_ns`` begins at most one more cell of
     its shard once another has begun on it: the one that it was about to.
 
-    ``back_ns``: when it was last seen to be no member; what it does later it does as the shard's
-    owner.
+    ``back_ns``: when it was last seen to be no member; later acts are those of the shard's owner.
     """
     found: list[str] = []
     for shard in sorted({call.shard for call in calls if call.pid == pid}):

@@ -2,7 +2,7 @@
 ZooKeeper fail; afterwards all is checked from outside.
 
 I14, I16, I18 (of an index that is kept meanwhile, over the same ZooKeeper), I20 and I21 as design
-§6 has them; what is expected of billing is worked out from the CSV file, not from the cells.
+§6 has them; the expected bills are worked out from the CSV file, not from the cells.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _LONG_RUN_S = 0.05
 """So that cells are under way when their shard is to change hands, or is taken over."""
 
 _STEP_S = 10.0
-"""What a join, a leave, or a restart takes on a busy machine."""
+"""The longest join, leave, or restart on a busy machine."""
 
 
 class Trip(NamedTuple):
@@ -93,7 +93,8 @@ class Trip(NamedTuple):
 
 @dataclass(frozen=True)
 class Books:
-    """What the store, the trigger and the card provider hold when all is done."""
+    """The cells, calls and charges of the store, the trigger and the card provider when all is
+    done."""
 
     base: Mapping[UUID, Cell]
     statuses: list[Cell]
@@ -120,8 +121,8 @@ class Books:
 def run_trigger_faults(
     kind: str, seed: int, directory: Path, scale: Scale = FULL, zookeeper: ZooKeeper | None = None
 ) -> FaultRun:
-    """Runs and checks. What is hit, when and for how long follows from the seed. ``zookeeper``: one
-    that runs, for kinds that leave it alone."""
+    """Runs and checks. The target, the moment and the length follow from the seed. ``zookeeper``:
+    one that runs, for kinds that leave it alone."""
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
     trips = _trips(chance, scale, poisoned=kind == "trigger-poison")
@@ -274,8 +275,8 @@ def _recovered(system: TriggerSystem, calls: Calls, healed_s: float) -> float:
 
 
 def _cured(system: TriggerSystem) -> list[str]:
-    """What was poison is none any more, and somebody has the parked cells tried again; what is left
-    of them."""
+    """Poison cells are harmless from then on, and somebody has the parked cells tried again; the
+    cells that remain parked."""
     (system.billing / "antidote").touch()
     system.ask("parked", "retry", GROUP)
     state = system.datastore.state

@@ -1,8 +1,8 @@
 """A trigger group under test, from outside: three ``cellfeed triggers run`` of one worker each, as
 on three hosts, and a real ZooKeeper behind a proxy each.
 
-The store is embedded, so it is up whenever a process is: what these runs look at is the group and
-its coordination.
+The store is embedded, so it is up whenever a process is: these runs look at the group and its
+coordination.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class TriggerSystem:
 
     @property
     def session_s(self) -> float:
-        """What a member's session lasts without a sign of life, see
+        """The length of a member's session without a sign of life, see
         ``bridge/coordination/zookeeper/sessions.py``."""
         return 1.5 * self.lease_s
 

@@ -27,8 +27,8 @@ _PUT_EVERY_S = 0.05
 
 
 class Watch(threading.Thread):
-    """Looks at members, claims and offsets several times a second, past every proxy. What cannot be
-    read at once is no sample."""
+    """Looks at members, claims and offsets several times a second, past every proxy. An unreadable
+    state is no sample."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         super().__init__(name="watch", daemon=True)

@@ -85,7 +85,7 @@ class Workers:
         return process
 
     def end(self) -> None:
-        """Whatever is left of them."""
+        """Those of them that are left."""
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)

@@ -55,7 +55,7 @@ class Captured(NamedTuple):
 
 @cache
 def captured_frames() -> list[Captured]:
-    """What the file holds."""
+    """The contents of the file."""
     lines = [line.split("\t") for line in FILE.read_text().splitlines() if not line.startswith("#")]
     return [Captured(client, bytes.fromhex(frame)) for client, frame in lines]
 
@@ -80,7 +80,7 @@ class Forwarder:
             each.close()
 
     def taken(self) -> list[bytes]:
-        """The frames since the last call; what is not whole yet is left out."""
+        """The frames since the last call; an incomplete frame is left out."""
         sent, self._sent = self._sent, []
         return [frame for data in sent for frame in _frames(bytes(data))]
 

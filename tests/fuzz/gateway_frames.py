@@ -73,8 +73,8 @@ def valid_frames() -> list[bytes]:
         for nulls in (False, True)
     ]
     with patch.dict(SAMPLES, _TRIPS):
-        # Three times each, as what real clients sent: what is refused early needs fewer tries than
-        # what goes through a handler.
+        # Three times each, as what real clients sent: a frame that is refused early needs fewer
+        # tries than one that goes through a handler.
         frames += 3 * [each.frame for each in captured_frames()]
         return frames + 3 * [
             head_bytes(key, version) + sample(key, version)[1] for key, version in ALL_VERSIONS

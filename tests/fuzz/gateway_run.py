@@ -68,7 +68,7 @@ warm-up; no pool grows beyond its size."""
 
 @dataclass
 class FuzzRun:
-    """What a run came to; ``as_json`` is its summary line."""
+    """The result of a run; ``as_json`` is its summary line."""
 
     seed: int
     sent: Sent = field(default_factory=Sent)
@@ -120,8 +120,8 @@ def run_gateway_fuzz(
         clients = stack.enter_context(good_clients(directory / "store", gateway))
         pool = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
         process = gateway.process
-        # What the process holds for good (schemas, plans, threads, kept blocks) it holds after some
-        # of the frames.
+        # Some of the frames make the process load the parts (schemas, plans, threads, kept blocks)
+        # that it keeps for good.
         warm = pool.submit(send_batch, gateway.port, seed, -1, min(_WARM_UP, frames)).result()
         half_way = stack.enter_context(_half_way_peers(gateway.port, seed))
         clients.follow()
@@ -345,7 +345,7 @@ def _descriptors(process: psutil.Process) -> Iterator[Path]:
 
 
 def _strangers(process: psutil.Process, port: int) -> int:
-    """Connections of peers: what listens, or comes from 127.0.0.1, is not theirs."""
+    """Connections of peers: a socket that listens, or comes from 127.0.0.1, is not theirs."""
     found = process.net_connections("tcp")
     return sum(
         each.laddr.port == port and bool(each.raddr) and each.raddr.ip.startswith("127.0.1.")

@@ -1,6 +1,6 @@
 """Peers that send what no client sends, each on a connection of its own, many at a time: whole,
 torn into pieces, byte by byte, behind and before other requests, gone at once, and deaf to the
-answers. What a batch sends and how follows from its seed.
+answers. The frames of a batch, and the way of sending them, follow from its seed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 @dataclass
 class Sent:
-    """What a batch came to. ``failures``: peers that the gateway did not let go, with what they
+    """The result of a batch. ``failures``: peers that the gateway did not let go, with what they
     sent."""
 
     by_mutation: Counter[str] = field(default_factory=Counter)
@@ -116,7 +116,7 @@ async def _send_batch(port: int, chance: random.Random, name: str, frames: int) 
 
 
 async def _within(work: Coroutine[Any, Any, T]) -> T:
-    """What it comes to. Raises TimeoutError after LETTING_GO_S."""
+    """Its result. Raises TimeoutError after LETTING_GO_S."""
     task = asyncio.ensure_future(work)
     for _ in range(int(LETTING_GO_S / _LOOK_S)):
         await asyncio.wait([task], timeout=_LOOK_S)
@@ -196,7 +196,7 @@ _WEIGHTS: Final = {"whole": 12, "torn": 3, "pipelined": 3}
 
 
 async def _ended(link: _Link, data: bytes) -> bool:
-    """Reads until the gateway closes. A peer that goes at once is not answered: what asks for an
+    """Reads until the gateway closes. A peer that goes at once is not answered: a request for an
     answer is given a moment, so that the handlers see it."""
     answered = False
     if expects_no_more(data):

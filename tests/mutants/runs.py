@@ -50,7 +50,7 @@ _MESSAGE_CHARACTERS: Final = 160
 
 
 class Verdict(StrEnum):
-    """What the named tests said."""
+    """The verdict of the named tests."""
 
     KILLED = "killed"
     SURVIVED = "survived"
@@ -59,7 +59,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``by``: what failed, or why the run says nothing."""
+    """``by``: the failure, or why the run says nothing."""
 
     verdict: Verdict
     by: str

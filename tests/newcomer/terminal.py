@@ -37,8 +37,8 @@ class Terminal:
         (self.home / name).write_text(text)
 
     def run(self, command: str, *, code: int = 0, sees: str = "") -> str:
-        """Types a command; what it printed. ``code``: how it must end; ``sees``: what must be in
-        it. No command may print a traceback."""
+        """Types a command; its output. ``code``: how it must end; ``sees``: the text that it
+        must have. No command may print a traceback."""
         print(f"\n$ {command}", flush=True)
         done = self._done(command)
         print(done.stdout.rstrip(), flush=True)

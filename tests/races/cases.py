@@ -1,4 +1,4 @@
-"""What two actors do at once, over coordination in the store and in ZooKeeper. Each has a
+"""Pairs of acts at once, over coordination in the store and in ZooKeeper. Each has a
 coordinator of its own, as two processes have."""
 
 from __future__ import annotations

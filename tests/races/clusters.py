@@ -92,7 +92,7 @@ class Place:
         return wanted
 
     def note(self, cells: list[NewCell], results: list[PutResult]) -> None:
-        """What was acknowledged, to be looked for ever after."""
+        """The acknowledged cells, to be looked for ever after."""
         for cell, result in zip(cells, results, strict=True):
             if result.acknowledged:
                 self.acknowledged[cell.row_key] = (cell, result.added_id)
@@ -135,7 +135,8 @@ class Place:
         assert opened in ([], [newest.master]), f"{opened} take writes, {newest.master} is master"
 
     def heal(self) -> None:
-        """As an operator or a supervisor does: what was begun is ended, every node follows."""
+        """As an operator or a supervisor does: moves and erasures under way are ended, every node
+        follows."""
         role = self.role()
         if (
             is_read_only(self.admin.server(role.master))

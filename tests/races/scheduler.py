@@ -149,8 +149,8 @@ def every_order(
 
 
 def one_order(make: Callable[[], Case], points: Collection[str], order: Sequence[int]) -> Run:
-    """This order of steps; who is named there and has ended, and what comes behind it, gives way to
-    the first actor that has not."""
+    """This order of steps; an actor that is named there and has ended gives way, with all behind
+    it, to the first actor that has not."""
 
     def choose(step: int, ready: Sequence[int]) -> int:
         return order[step] if step < len(order) and order[step] in ready else ready[0]

@@ -28,8 +28,8 @@ MARKED: Final = {
     "store/clusters/operating/new_master.py:raise_epoch": "role.raise",
     "store/clusters/model/promises.py:promise": "role.promise",
 }
-"""What compares and sets, claims, fences, or changes roles by itself, and the failpoints around
-it."""
+"""Calls that compare and set, claim, fence, or change roles by themselves, and the failpoints
+around them."""
 
 THROUGH: Final = {
     "store/clusters/serving/state.py:ClusterState.commit": "commit",
@@ -37,7 +37,7 @@ THROUGH: Final = {
     "bridge/coordination/zookeeper/history.py:ZooKeeperHistory.commit": "commit",
     "cellfeed/testing/checked_state.py:CheckedState.commit": "commit",
 }
-"""What goes through one of those, by the call with which it does."""
+"""Calls that go through one of those, by the call with which they do."""
 
 OTHERS: Final = {
     "store/engines/contract/engine.py:StateTable.commit": "a protocol",
@@ -75,7 +75,7 @@ SQL_OF_ROLES: Final = (
     "state_entry (entry_key, value, version) VALUES",
     "SET leader_epoch = {",
 )
-"""What a claim, a fence or a change of roles says to a server."""
+"""The statements that a claim, a fence or a change of roles sends to a server."""
 
 SQL_BESIDE: Final = {
     "store/backups/into_mysql.py": (
@@ -89,7 +89,8 @@ SQL_BESIDE: Final = {
         "two connections that set the same: failpoints cas.guard.* of the write that needs it"
     ),
 }
-"""Who says it elsewhere, by file or by function, and why without failpoints of its own."""
+"""Other places with these statements, by file or by function, and why they have no failpoints of
+their own."""
 
 
 def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

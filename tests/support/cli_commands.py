@@ -14,7 +14,7 @@ from tests.support.cli_instance import CELLFEED, ROOT
 
 
 def done(*words: object) -> str:
-    """What the command prints; it ends well."""
+    """The command's output; it ends well."""
     result = CliRunner().invoke(command_line(str(words[0])), [str(word) for word in words])
     assert result.exit_code == 0, (result.output, result.exception)
     return result.output

@@ -1,4 +1,4 @@
-"""An instance of its own for a test: started with the command line, ended whatever happens."""
+"""An instance of its own for a test: started with the command line, ended in any case."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def running(directory: Path, config: str = EMBEDDED) -> Iterator[Path]:
 
 @contextmanager
 def ended(run_dir: Path) -> Iterator[None]:
-    """Whatever runs in ``run_dir`` at the end is killed: only processes that name the directory in
-    their own command line."""
+    """Processes that run in ``run_dir`` at the end are killed: only processes that name the
+    directory in their own command line."""
     try:
         yield
     finally:

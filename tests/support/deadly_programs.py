@@ -49,7 +49,7 @@ _DEEDS: Final[Mapping[str, Callable[[], object]]] = {
     "close": lambda: raise_it(GeneratorExit()),
     "leave": lambda: sys.exit(3),
 }
-"""What a cell's body may ask for, under ``do``."""
+"""The acts that a cell's body may ask for, under ``do``."""
 
 
 def deadly(settings: Mapping[str, Any]) -> list[Trigger]:

@@ -27,13 +27,13 @@ READ_TIMEOUT_S = 40.0
 
 LONG_POLL_MS = 30_000
 """How long a fetch of a consumer that is to be woken may wait; the client's own default elsewhere
-(half a second: what a client asks of a broker on the same connection waits behind its fetch)."""
+(half a second: a client's request to a broker on the same connection waits behind its fetch)."""
 
 DEFAULT_POLL_MS = 500
 
 
 class Driver(Protocol):
-    """What is asked of a client."""
+    """The questions to a client."""
 
     def read(
         self,

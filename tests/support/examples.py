@@ -71,7 +71,7 @@ class Shell:
         return known.sub(lambda found: self.words[found[0]], command)
 
     def run(self, command: str, timeout_s: float) -> str:
-        """What it prints to standard output. It ends well."""
+        """Its standard output. It ends well."""
         done = subprocess.run(
             ["bash", "-ec", self.text(command)],
             cwd=ROOT,

@@ -2,7 +2,7 @@
 EXPORTS_JSON COORDINATION LOOK_S. SIGTERM drains.
 
 STORE: the directory of an embedded one, or the URL of a MariaDB server that is a cluster by itself.
-LOOK_S: what a look at the logs takes at least, in seconds.
+LOOK_S: the least time that a look at the logs takes, in seconds.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ def writing(datastore: Datastore, writers: int = 2) -> Iterator[Sequence[Writer]
 
 class Exporter:
     """An exporter as a process. Its log is ``log``. ``url``: of a store that is not the embedded
-    one in ``store``, beside which the log is. ``look_s``: what a look at the logs takes at least.
+    one in ``store``, beside which the log is. ``look_s``: the least time that a look at the logs
+    takes.
     """
 
     def __init__(

@@ -192,7 +192,7 @@ def pieces(page: str | None = None) -> list[Piece]:
 
 
 def to_be_run_here(page: str) -> list[Piece]:
-    """What ``test_guides.py`` runs of a page, in order."""
+    """The pieces of a page that ``test_guides.py`` runs, in order."""
     return [
         piece for piece in pieces(page) if piece.run_by is None and piece.listed(NOT_RUN) is None
     ]

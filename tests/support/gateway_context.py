@@ -1,5 +1,5 @@
-"""A gateway's context for API handlers, whose parts are values: what the store, the coordination
-and the other gateways say is what a test has them say."""
+"""A gateway's context for API handlers, whose parts are values: the store, the coordination and the
+other gateways answer as a test says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PEER = Peer("client", "127.0.0.1", 1, "default", "ANONYMOUS", 1, 0.0)
 
 
 class Heads(dict[int, Head]):
-    """``fresher``: what a look finds."""
+    """``fresher``: the result of a look."""
 
     def __init__(self, heads: Mapping[int, Head]) -> None:
         super().__init__(heads)
@@ -144,7 +144,7 @@ class KnownHeads:
         )
 
     def ask(self, handler: Any, version: int = 0, **fields: Any) -> Any:
-        """What a handler answers to a request with these fields."""
+        """A handler's answer to a request with these fields."""
         request: Any = SimpleNamespace(**fields)
         if handler is api_01_fetch:
             request = fetch_of(request, version)

@@ -1,4 +1,5 @@
-"""An index store that passes every call on: what a test changes of it is a method of a subclass."""
+"""An index store that passes every call on: a test changes a call of it by a method of a
+subclass."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def made_index(datastore: Datastore, definition: IndexDefinition) -> IndexVersio
 
 
 def differences(datastore: Datastore, version: IndexVersion) -> list[str]:
-    """I18, once nobody puts any more: waits until the index has come to the ends of the logs; what
-    is missing, stale or invented then."""
+    """I18, once nobody puts any more: waits until the index has come to the ends of the logs; the
+    entries that are missing, stale or invented then."""
     caught_up(datastore, version)
     assert datastore.indexes.positions is not None
     check = IndexCheck(datastore.engine, version, datastore.indexes.positions)

@@ -75,7 +75,7 @@ class Kafka:
     gone. ``advertised``: a port in front of it (a proxy).
 
     ``links``: more listeners, by a name in capitals, each with its own port and one in front of it:
-    who enters by the one in front is sent there again.
+    a client that enters by the one in front is sent there again.
     """
 
     directory: Path

@@ -62,7 +62,8 @@ class Message:
 @dataclass
 class MemoryTopic:
     """``records``: by partition, a record for each offset, None where a mark is. ``epoch``: of the
-    newest producer. ``fails``: what the next calls of a producer raise, by their name."""
+    newest producer. ``fails``: the errors that the next calls of a producer raise, by their
+    name."""
 
     partitions: int
     records: dict[int, list[OutRecord | None]] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 """The ``conftest.py`` of the contract suite where only the client is installed: each client at the
-worker of :data:`WORKER_URL`. What needs the store in process is skipped."""
+worker of :data:`WORKER_URL`. Tests that need the store in process are skipped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Bodies that share much, and have something of one person each: what dictionaries are trained on
-in tests."""
+"""Bodies that share much, and have something of one person each: the bodies that dictionaries are
+trained on in tests."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def records(shard: int, found: Sequence[tuple[int, bytes]]) -> list[Record]:
 
 
 def end_of(shard: int, offset: int) -> Record:
-    """What the client says at the end of a partition."""
+    """The client's message at the end of a partition."""
     return Record(shard, offset, error=KafkaError(KafkaError._PARTITION_EOF))
 
 
@@ -60,8 +60,8 @@ Step = Sequence[Record] | Callable[[], Sequence[Record] | None]
 
 
 class ScriptedConsumer:
-    """``steps``: what each :meth:`consume` gives; a function is called first. ``calls``: what was
-    asked of it, in order."""
+    """``steps``: the batch that each :meth:`consume` gives; a function is called first. ``calls``:
+    the calls that it got, in order."""
 
     def __init__(self, steps: list[Step] | None = None, ends: Mapping[int, int] | None = None):
         self.steps = steps or []

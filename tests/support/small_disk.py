@@ -18,7 +18,7 @@ class NoSmallDisk(Exception):
 
 @contextmanager
 def small_disk(size_bytes: int) -> Iterator[Path]:
-    """Its folder; gone at the end, with whatever is in it. Raises NoSmallDisk."""
+    """Its folder; gone at the end, with everything in it. Raises NoSmallDisk."""
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-small-disk-"))
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)],

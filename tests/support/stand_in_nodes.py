@@ -1,4 +1,4 @@
-"""Nodes of a cluster as values: what they say is what a test has them say."""
+"""Nodes of a cluster as values: they say as a test has them say."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def named(engine: Any) -> str:
 
 
 class Node:
-    """What a cluster asks of a node. ``after_call`` happens while a call is under way; ``on_look``
-    when it is looked at; ``engine`` is what a call gets, the node's name where there is none."""
+    """The calls that a cluster makes to a node. ``after_call`` happens while a call is under way;
+    ``on_look`` when it is looked at; ``engine`` is what a call gets, the node's name where there is
+    none."""
 
     is_damaged = False
     damaged: str | None = None

@@ -36,7 +36,7 @@ class Direction(Enum):
 
 
 class Action(Enum):
-    """What happens to a statement that a rule recognises."""
+    """The fate of a statement that a rule recognises."""
 
     CUT_BEFORE = "the server never hears of it: cut instead of passing it on"
     CUT_AFTER = "the server runs it and answers; the answer is thrown away and the connection cut"
@@ -47,7 +47,7 @@ class Action(Enum):
 
 @dataclass
 class Rule:
-    """What to do with commands that contain ``text``. ``times``: how often it acts; None for
+    """The act on commands that contain ``text``. ``times``: how often it acts; None for
     always."""
 
     text: bytes
@@ -130,8 +130,8 @@ class TcpProxy:
 
     def silence(self, direction: Direction) -> None:
         """Nothing passes one way until ``resume``, not even the end of a connection; the other way
-        is as it was. As of a network that loses packets one way: what was sent meanwhile arrives
-        when it heals, also what a client sent that has given the connection up."""
+        is as it was. As of a network that loses packets one way: bytes that were sent meanwhile
+        arrive when it heals, also those of a client that has given the connection up."""
         self._flowing[direction].clear()
 
     def resume(self) -> None:
@@ -146,13 +146,13 @@ class TcpProxy:
 
     def drop_after(self, count: int, direction: Direction) -> None:
         """Cuts the connection on which the ``count``-th byte from now in ``direction`` has been
-        passed; what follows it is thrown away. Acts once."""
+        passed; the bytes that follow it are thrown away. Acts once."""
         with self._lock:
             self._left[direction] = count
 
     def on_query(self, text: str, action: Action, times: int | None = 1) -> Rule:
         """Acts on the next ``times`` commands whose statements contain ``text`` as words of its
-        own, on whatever connection. The rule tells whether it has."""
+        own, on any connection. The rule tells whether it has."""
         if not self._mysql:
             raise ValueError("on_query needs TcpProxy(…, mysql=True)")
         rule = Rule(text.encode(), action, times)
@@ -161,7 +161,7 @@ class TcpProxy:
         return rule
 
     def clear(self) -> None:
-        """Ends every fault; what is held is let go. Connections that are open stay."""
+        """Ends every fault; the waiting bytes are let go. Connections that are open stay."""
         with self._lock:
             rules, self._rules = self._rules, []
             self._left = dict.fromkeys(Direction, None)
@@ -375,8 +375,8 @@ class _Connection:
 
     def _send(self, side: socket.socket, piece: bytes, direction: Direction) -> bool:
         if self._ended.is_set():
-            # What was held when the connection was cut is not let through by the cut, although the
-            # sides may not be closed yet.
+            # Bytes that waited when the connection was cut are not let through by the cut, although
+            # the sides may not be closed yet.
             self._proxy._drop(len(piece), direction)
             return False
         allowed, to_be_cut = self._proxy._allowed(len(piece), direction)

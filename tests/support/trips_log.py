@@ -1,4 +1,5 @@
-"""A datastore for client tests: what is in it, and what a Kafka client must therefore receive."""
+"""A datastore for client tests: its cells, and the records that a Kafka client must therefore
+receive."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from cellfeed.store.datastore import Datastore
 SHARDS = 16
 TRIPS = 4_000
 FORMATS = {"*": "avro", "trips.BASE": "json"}
-"""What the gateways of the client tests are configured with."""
+"""The configuration of the client tests' gateways."""
 
 _NAMES = uuid.UUID("3e0c3b5e-97a4-5d0a-9d2f-3f6b7b0a1c11")
 
@@ -62,8 +63,8 @@ def fill(directory: Path) -> None:
 def expected_records(
     directory: Path, formats: Mapping[str, str] = FORMATS
 ) -> dict[str, list[Received]]:
-    """Topic to all its records, by partition and offset: what every client must read, to the
-    byte."""
+    """Topic to all its records, by partition and offset: the records that every client must read,
+    to the byte."""
     topics: dict[str, list[Received]] = {"trips": []}
     avro, json = AvroFormat(envelope_schema_id()), JsonFormat()
     with Datastore.open_embedded(directory) as datastore:

@@ -147,7 +147,7 @@ def types(draw: st.DrawFn, names: Iterator[int], depth: int) -> Drawn:
 
 
 def unnamed_kind(drawn: Drawn) -> str:
-    """What two branches of a union may not have in common."""
+    """The kind that two branches of a union may not have in common."""
     return str(
         drawn.schema
         if isinstance(drawn.schema, str)

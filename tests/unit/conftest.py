@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _starts_no_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`make test-fast` runs whatever has no mark, and is to end within a minute."""
+    """`make test-fast` runs every test without a mark, and is to end within a minute."""
     if request.node.get_closest_marker("integration"):
         return
     name = request.node.name

@@ -1,5 +1,5 @@
 """An explicit-state model of a cluster: promotion, state, buffer and rejoin.
 
-``docs/inside/cluster-model.md`` says what it shows. Run it with ``make model``, or
+``docs/inside/cluster-model.md`` describes its results. Run it with ``make model``, or
 ``python -m docs.inside.cluster_model --help``.
 """

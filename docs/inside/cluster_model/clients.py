@@ -1,6 +1,6 @@
-"""What processes do: write, repeat a write, read.
+"""The acts of processes: write, repeat a write, read.
 
-The model has no memory of what each process believes: at any moment some process may still believe
+The model has no memory of the beliefs of each process: at any moment some process may still believe
 in any role that was ever reported; so every node that was ever master is written to and read from.
 Two steps happen as soon as they can, because waiting could only promise less: a commit is answered,
 and a cell below the watermark is shown.
@@ -138,7 +138,8 @@ def _is_locked(model: Model, state: State, node: int, kind: str) -> bool:
 
 def _unchanged(model: Model, state: State, number: int, master: int, kind: str) -> Iterator[Step]:
     """The repeated write of something that the master has already: no commit, so no wait for a
-    minion. ``unchanged_answers_wait``: it is answered only when a minion holds what it found."""
+    minion. ``unchanged_answers_wait``: it is answered only when a minion has the cells that it
+    found."""
     node = state.nodes[master]
     role = model.view(node).role
     if node.open and role.master == master:
@@ -153,7 +154,7 @@ def _unchanged(model: Model, state: State, number: int, master: int, kind: str) 
 
 
 def settle(model: Model, state: State) -> State:
-    """Answers what can be answered, and shows what can be shown."""
+    """Answers the puts that can be answered, and shows the cells that can be shown."""
     for number, process in enumerate(state.processes):
         pending = process.pending
         if (

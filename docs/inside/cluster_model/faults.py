@@ -1,4 +1,4 @@
-"""Crashes, restarts, cut links and replication: what happens to nodes by itself."""
+"""Crashes, restarts, cut links and replication: the faults of nodes by themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def faults(model: Model, state: State) -> Iterator[Step]:
     for number in NODES:
         node = state.nodes[number]
         if not node.up:
-            # What a server has in its log is there again, answered or not. Its configuration says
+            # The log of a server is there again, answered or not. Its configuration says
             # nothing of ``read_only``, and decides about semi-synchronous replication.
             again = node._replace(
                 up=True, open=True, semi_sync=model.scenario.restarts_with, stopped=False

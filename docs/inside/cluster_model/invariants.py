@@ -1,4 +1,4 @@
-"""What must hold in every state."""
+"""The conditions that every state must meet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from docs.inside.cluster_model.state import Job, Model, Own, State
 
 
 def violation(model: Model, state: State) -> str:
-    """What is wrong in this state; empty when nothing is."""
+    """The fault of this state; empty when nothing is."""
     if state.violation:
         return state.violation
     if state.job is Job.FAILED and state.own in (Own.ON_MASTER, Own.ON_MINION):
@@ -28,7 +28,8 @@ def violation(model: Model, state: State) -> str:
 
 
 def lost(model: Model, state: State, view: View) -> str:
-    """What a log lacks, or has otherwise, although somebody was promised it; empty when nothing."""
+    """The transactions that a log lacks, or has otherwise, although somebody was promised them;
+    empty when nothing."""
     if view.cells[: len(state.shown)] != state.shown:
         return f"has cells {list(view.cells)} where {list(state.shown)} were shown"
     commits = {

@@ -1,4 +1,4 @@
-"""The binary logs of the nodes: a tree of transactions, and what each log says.
+"""The binary logs of the nodes: a tree of transactions, and the contents of each log.
 
 A log is a number. Two nodes have the same log exactly when they have the same number, so states
 compare and hash as small integers.
@@ -15,7 +15,7 @@ Transaction = tuple[Any, ...]
 
 
 class Role(NamedTuple):
-    """Who is master, as a state entry in the log says it."""
+    """The master, as a state entry in the log names it."""
 
     epoch: int
     master: int
@@ -29,8 +29,8 @@ class Role(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a log says. ``path``: the logs that it grew from, itself last. ``masters``: all that
-    ever were one. ``raises``: each epoch with the length of the log before its promotion.
+    """The contents of a log. ``path``: the logs that it grew from, itself last. ``masters``: all
+    that ever were one. ``raises``: each epoch with the length of the log before its promotion.
     ``lease``: version and commit of the one state entry that processes write."""
 
     path: tuple[int, ...]

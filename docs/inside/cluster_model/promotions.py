@@ -36,7 +36,7 @@ def promotions(model: Model, state: State) -> Iterator[Step]:
 
 
 def _begin(model: Model, state: State) -> Iterator[Step]:
-    """Locks a majority, and asks who is master and who shares its history.
+    """Locks a majority, and asks for the master and for the nodes that share its history.
 
     A node that answers may have promised an epoch that no node tells: that promotion may have
     happened on a node that is away. Then only another promotion, above it, settles who is master.
@@ -69,8 +69,8 @@ def _begin(model: Model, state: State) -> Iterator[Step]:
         return
     gave_up = tuple(sorted(set(role.minions) - set(there)))
     if gave_up:
-        # What only given up nodes hold is lost by the operator's word: the model looks at the
-        # others.
+        # Cells that only given up nodes have are lost by the operator's word: the model looks at
+        # the others.
         if len(gave_up) > spent.budget.give_ups or all(
             lost(model, state, model.view(state.nodes[node])) for node in candidates
         ):
@@ -272,7 +272,8 @@ def _follow(model: Model, state: State, number: int, role: Role) -> Iterator[Ste
 
 
 def _clone(model: Model, state: State, number: int, role: Role) -> Iterator[Step]:
-    """What only this node has is put again; when that is answered the node becomes a copy."""
+    """Cells that only this node has are put again; when that is answered the node becomes a
+    copy."""
     own, master = model.view(state.nodes[number]), model.view(state.nodes[role.master])
     extra = [cell for cell in own.cells if cell not in master.cells]
     if extra:

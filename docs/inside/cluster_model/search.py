@@ -1,4 +1,4 @@
-"""A breadth-first search over all states, and what must hold in each."""
+"""A breadth-first search over all states, and the conditions that each must meet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from docs.inside.cluster_model.state import Model, Rules, Scenario, State, Step
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to. ``trace``: the shortest way to the violation; empty without one."""
+    """The result of a search. ``trace``: the shortest way to the violation; empty without one."""
 
     states: int
     violation: str

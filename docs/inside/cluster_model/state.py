@@ -104,7 +104,7 @@ class Budget(NamedTuple):
 
 
 class State(NamedTuple):
-    """``acknowledged``: what callers were promised. ``shown``: the cells that readers saw, by id.
+    """``acknowledged``: the promises to callers. ``shown``: the cells that readers saw, by id.
     ``drained``: the ``accepted`` flag that the drain read with the copy; None before."""
 
     nodes: tuple[Node, ...]
@@ -148,7 +148,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A bounded search. ``kinds``: what processes write. ``minions``: those of the first role.
+    """A bounded search. ``kinds``: the writes of processes. ``minions``: those of the first role.
     ``restarts_with``: semi-synchronous replication as the servers' own configuration has it.
     ``keeps_all``: no fault happens, so an asynchronous commit must survive, too. ``begins``: the
     steps that are taken before the search begins."""
@@ -213,7 +213,8 @@ class Model:
         return self.logs.is_prefix(log, state.nodes[node].log)
 
     def is_received(self, state: State, pending: Pending) -> bool:
-        """A minion says so for what it receives, whatever else is in its log."""
+        """A minion says so for every transaction that it receives, with anything else in its
+        log."""
         return any(
             node != pending.node
             and (self.has(state, node, pending.log) or self._took(state.nodes[node], pending))
@@ -229,7 +230,7 @@ class Model:
         )
 
     def visible(self, state: State, node: int) -> View:
-        """What a reader sees on the node: with AFTER_SYNC a commit shows once a minion has it."""
+        """A reader's view of the node: with AFTER_SYNC a commit shows once a minion has it."""
         log = state.nodes[node].log
         path = self.logs.views[log].path
         for process in state.processes:
@@ -262,7 +263,7 @@ def spend(state: State, what: str) -> State | None:
 
 
 def cut_off_clients(state: State, node: int) -> State:
-    """Ends the calls under way on a node: their callers do not know what happened."""
+    """Ends the calls under way on a node: their callers know no outcome."""
     for number, process in enumerate(state.processes):
         pending = process.pending
         if pending is not None and pending.node == node:

@@ -24,7 +24,7 @@ BUILD_TIMEOUT_S: Final = 230.0
 
 
 class Unavailable(Exception):
-    """What is missing on this machine, and where it comes from."""
+    """The parts that this machine lacks, and where they come from."""
 
 
 @cache
@@ -79,7 +79,7 @@ def kafka_jars() -> str:
 
 
 def npm_ci(directory: Path) -> None:
-    """What the lock file there names."""
+    """The packages that the lock file there names."""
     fetch(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory)
 
 
@@ -94,7 +94,7 @@ def needs(program: str, what: str) -> None:
 
 
 def built(name: str, folder: Path, build: Callable[[Path], None]) -> Path:
-    """What ``build`` makes of the files of a folder, in a copy of it; made once for each state of
+    """The result of ``build`` in a copy of a folder's files; made once for each state of
     them."""
     sources = sorted(each for each in folder.iterdir() if each.is_file())
     digest = sha256(

@@ -1,4 +1,4 @@
-"""A driver at work: what it has written out so far, and how it ends."""
+"""A driver at work: its output so far, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every client of the grid is asked, each thing once in a run, and what came of it."""
+"""The questions to every client of the grid, each once in a run, and the answers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.running_gateway import GatewayProcess
 from tests.support.trips_log import SHARDS, Received
 
 _NO_COORDINATOR: Final = "Failed to find group coordinator"
-"""What kafkajs makes of "not authorized" where it looks for a coordinator of transactions."""
+"""The words of kafkajs for "not authorized" where it looks for a coordinator of transactions."""
 
 TOPIC: Final = "trips.BASE"
 """In JSON, so that a driver needs no decoder: text is compared."""
 
 FIRST_PART: Final = 1_500
-"""What a member reads before it is restarted."""
+"""The records that a member reads before it is restarted."""
 
 NOT_OFFERED: Final = "–"
 """The cell of what a client has no call for."""
@@ -41,8 +41,8 @@ class Outcome:
 
 @dataclass
 class Grid:
-    """Runs a scenario when it is asked for the first time. ``expected``: what is in the topic of
-    ``gateway``, which is over ``store``."""
+    """Runs a scenario when it is asked for the first time. ``expected``: the records of the topic
+    of ``gateway``, which is over ``store``."""
 
     store: Path
     gateway: GatewayProcess

@@ -1,4 +1,4 @@
-"""cellfeed backup verify --restore: what a trial restore finds, and that it leaves nothing."""
+"""cellfeed backup verify --restore: the findings of a trial restore, which leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The commands on a running instance: what they print, for people and machines, and the exit code
-and the one line that every refusal comes to."""
+"""The commands on a running instance: their output, for people and machines, and the exit code and
+the one line of every refusal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CONFIG = Config(
 
 @dataclass
 class Said:
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str

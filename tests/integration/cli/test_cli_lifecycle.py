@@ -1,5 +1,5 @@
-"""up, down, start: what is written, what a killed process leaves behind, and that nothing is ever
-left running."""
+"""up, down, start: the files that are written, those that a killed process leaves behind, and that
+nothing is ever left running."""
 
 from __future__ import annotations
 

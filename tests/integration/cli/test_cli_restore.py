@@ -1,5 +1,5 @@
-"""cellfeed backup and restore from the command line: what is refused, with the exit codes, and what
-a kill -9 at each point leaves."""
+"""cellfeed backup and restore from the command line: the refusals, with the exit codes, and the
+state that a kill -9 at each point leaves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""cellfeed trim from the command line: what it says, what it refuses, and what a kill -9 at each
-point of it leaves."""
+"""cellfeed trim from the command line: its output, its refusals, and the state that a kill -9 at
+each point of it leaves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """``docker/``: the containers are the topology of ``docker/production-local.yaml``, with the same
-files and settings. What no test can say without a Docker engine is that they run."""
+files and settings. Without a Docker engine no test can say that they run."""
 
 from __future__ import annotations
 

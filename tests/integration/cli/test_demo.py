@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("demo")]
 
 CELLFEED = str(Path(sys.executable).with_name("cellfeed"))
-"""The installed command: what a user types."""
+"""The installed command: the words that a user types."""
 
 DEMO_TIMEOUT_S = 110.0
 FEW_TRIPS = 150

@@ -62,8 +62,8 @@ TRIP_SCHEMA: Final = json.dumps(
 
 
 class Guide:
-    """An instance whose directory of everything is ``home``: what the pages call /srv, with
-    ``/srv/cellfeed`` as its run directory, which is ``run`` for commands that name none."""
+    """An instance whose directory of everything is ``home``: the folder that the pages call /srv,
+    with ``/srv/cellfeed`` as its run directory, which is ``run`` for commands that name none."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -133,8 +133,8 @@ def guide(tmp_path: Path) -> Iterator[Guide]:
 def in_order(
     guide: Guide, page: str, special: Mapping[str, Callable[[Piece], object]] | None = None
 ) -> dict[str, str]:
-    """Runs what a page has; what each said by its first line. ``special``: by the beginning of a
-    piece what runs it, given the piece; each is used."""
+    """Runs what a page has; the output of each by its first line. ``special``: by the beginning of
+    a piece what runs it, given the piece; each is used."""
     unused = set(special or {})
     said: dict[str, str] = {}
     for piece in to_be_run_here(page):

@@ -1,5 +1,5 @@
-"""A history knows itself: servers and clusters of another one are refused, whatever their names and
-positions say."""
+"""A history knows itself: servers and clusters of another one are refused, with any names and
+positions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The test kit: what a run is, what each fault does to it, and that a fault which never happened is
-reported."""
+"""The test kit: the meaning of a run, the effect of each fault on it, and that a fault which never
+happened is reported."""
 
 from __future__ import annotations
 
@@ -360,8 +360,8 @@ def test_zookeeper_cannot_be_away_from_a_kit_that_has_run_without_it(kit: Kit) -
 # --- death ----------------------------------------------------------------------------------------
 
 
-# What a run of cells that are run or parked passes for certain; the others belong to starts, tries
-# on record, time-outs and control.
+# The points that a run of cells that are run or parked passes for certain; the others belong to
+# starts, tries on record, time-outs and control.
 PASSED = [
     "trigger.before_run",
     "trigger.after_run",

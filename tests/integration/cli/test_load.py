@@ -1,5 +1,5 @@
-"""``cellfeed load`` as a person meets it: what a dry run shows, what a terminal is asked, what is
-said at the end."""
+"""``cellfeed load`` as a person meets it: the output of a dry run, the questions on a terminal, and
+the last lines."""
 
 from __future__ import annotations
 

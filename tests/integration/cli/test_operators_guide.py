@@ -66,7 +66,7 @@ def run(lines: list[str], srv: Path) -> list[Result]:
 
 @pytest.fixture
 def srv(tmp_path: Path) -> Iterator[Path]:
-    """What the guide calls /srv."""
+    """The folder that the guide calls /srv."""
     with ended(tmp_path / "cellfeed"):
         yield tmp_path
 

@@ -1,5 +1,5 @@
-"""A row or a shard of a backup goes into a store that has cells: what is put, counted, named and
-refused, beside a running worker and after a kill."""
+"""A row or a shard of a backup goes into a store that has cells: the cells that are put, counted,
+named and refused, beside a running worker and after a kill."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def cells_of(run_dir: Path, shard: int = SHARD) -> list[StoredCell]:
 
 
 def part(*words: object, exit_code: int = 0) -> dict[str, Any]:
-    """What the command prints."""
+    """The command's output."""
     result = CliRunner().invoke(
         command_line("restore"), ["restore", *(str(word) for word in words), "--json"]
     )

@@ -1,4 +1,4 @@
-"""cellfeed restore --at: what it brings back, what it says, and what it refuses."""
+"""cellfeed restore --at: the cells that it brings back, its output, and its refusals."""
 
 from __future__ import annotations
 

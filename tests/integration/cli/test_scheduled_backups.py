@@ -51,7 +51,7 @@ def put(run_dir: Path, number: int) -> None:
 
 
 def status(run_dir: Path) -> dict[str, Any]:
-    """What it says of the schedule."""
+    """Its words about the schedule."""
     done = cellfeed("status", "--json", "--run-dir", str(run_dir))
     assert done.returncode == 0, done.stderr
     [told] = json.loads(done.stdout)["backups"]

@@ -1,4 +1,4 @@
-"""Commands that wait, and output that is too wide: what a person sees."""
+"""Commands that wait, and output that is too wide: the lines that a person sees."""
 
 from __future__ import annotations
 

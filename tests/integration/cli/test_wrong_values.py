@@ -23,7 +23,7 @@ PATIENCE_S: Final = 30.0
 """A command that says nothing for so long is silent. Machines are busy; most take a tenth."""
 
 NO_TEXT: Final = "\udcff"
-"""What Python makes of an argument that is not UTF-8."""
+"""Python's form of an argument that is not UTF-8."""
 
 GOOD: Final = {
     "row_key": "00000000-0000-4000-8000-000000000000",

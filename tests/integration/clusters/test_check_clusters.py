@@ -1,5 +1,5 @@
 """`cellfeed check` of clusters looks at every node by itself: damage of one node is named with it,
-whatever the others have."""
+with any cells on the others."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ def test_a_put_that_meets_one_promotion_after_another_may_be_tried_again(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     engine.put(cells(range(10)))
-    # What a promotion does first on its new master, before any node tells the role that goes with
-    # it.
+    # The first step of a promotion on its new master, before any node reports the role that goes
+    # with it.
     cluster.servers["a"].sql("UPDATE trips_meta.shard_counter SET leader_epoch = leader_epoch + 1")
     with pytest.raises(
         StorageUnavailable, match=r"a promotion is under way.*nothing written"
@@ -190,7 +190,7 @@ def test_what_was_shown_is_never_a_hole_when_only_a_minion_that_lacks_it_is_left
         cluster.servers[name].kill()
     for shard, first in before.items():
         assert engine.heads()[shard].watermark > first
-        # What it has it gives; of the rest nobody says that it is not there.
+        # It gives the cells that it has; of the rest nobody says that it is not there.
         assert [c.added_id for c in engine.scan(shard, 0, 1_000)] == list(range(first))
         with pytest.raises(StorageUnavailable, match="was shown"):
             engine.scan(shard, first, 1_000)
@@ -303,7 +303,7 @@ def test_kill_9_of_the_master_then_promotion_keeps_every_acknowledged_cell(
     assert not done.fenced
     put_until_stored(engine, cells(range(60, 70)))
     assert all(engine.get([cell.triple for cell in acknowledged]))
-    # The old master returns: what it had was on the minions, so it follows.
+    # The old master returns: the minions had its cells, so it follows.
     cluster.servers["a"].start()
     role, _ = cluster_role(cluster.admin)
     assert is_prefix(cluster.admin, "a", role)
@@ -340,7 +340,7 @@ def test_a_minion_that_does_not_answer_is_given_up_only_by_name(
 
 @pytest.fixture
 def supervisors(cluster: TestCluster) -> Iterator[list[Promotion]]:
-    """Two supervisors at work, as on two hosts; what they promote."""
+    """Two supervisors at work, as on two hosts; the processes that they promote."""
     stop, promoted = threading.Event(), list[Promotion]()
     threads = [
         threading.Thread(

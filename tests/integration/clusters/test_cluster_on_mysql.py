@@ -28,7 +28,7 @@ def servers() -> Iterator[list[MariaDB]]:
 
 
 def state(server: MariaDB) -> list[object]:
-    """What making a cluster would change."""
+    """The changes by which a server becomes a cluster."""
     return [
         server.sql(statement)
         for statement in (

@@ -185,8 +185,8 @@ def test_a_master_that_no_minion_catches_up_with_is_given_up_by_name(
 def test_a_master_that_answers_and_cannot_be_fenced_loses_nothing(
     made: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asynchronous, it may acknowledge cells all the while; semi-synchronous, a minion has whatever
-    it acknowledges, and it is refused by its minions later."""
+    """Asynchronous, it may acknowledge cells all the while; semi-synchronous, a minion has every
+    cell that it acknowledges, and it is refused by its minions later."""
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
 

@@ -1,5 +1,5 @@
-"""A process that is cut off from every node but an old master: what it may still read is true, and
-what may not be is reported as such (I3, I6)."""
+"""A process that is cut off from every node but an old master: the cells that it may still read are
+true, and the others are reported as such (I3, I6)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CutOff:
         self.cluster, self.ways = cluster, ways
 
     def engine(self, watermark: Watermark = Watermark.REPLICATED) -> ClusteredEngine:
-        """What the process has."""
+        """The connections of the process."""
         openers = {
             name: node_opener(f"mysql://root@127.0.0.1:{way.port}")
             for name, way in self.ways.items()

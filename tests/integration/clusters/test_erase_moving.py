@@ -188,7 +188,7 @@ def test_an_erasure_that_dies_while_it_drops_a_copy_is_repeated_and_nothing_of_i
             engine.erase(cell.row_key)
         assert passes(point) == 1
         clear_failpoints()
-        # What is left is behind the mark, and listed.
+        # The rest is behind the mark, and listed.
         assert marks(clusters["c1"])[0] == "c2"
         assert [(each.stage, each.source, each.target) for each in underway(admins(clusters))] == [
             ("copying", "c1", "c2")
@@ -258,8 +258,8 @@ def test_a_copy_is_not_dropped_while_the_cluster_that_it_is_on_is_away_or_unknow
 
 
 def is_done(engine: ClusteredEngine, cell: NewCell) -> bool:
-    """Tried again, as errors that may be retried are: what a process has heard of a node that is
-    back is old for a moment."""
+    """Tried again, as errors that may be retried are: a process's last news of a node that is back
+    is old for a moment."""
     with suppress(StorageUnavailable, OutcomeUnknown):
         return engine.erase(cell.row_key).done
     return False

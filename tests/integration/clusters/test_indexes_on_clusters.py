@@ -56,8 +56,8 @@ column_defs:
 
 @contextmanager
 def writing(datastore: Datastore) -> Iterator[list[int]]:
-    """Cells without end; some move their row to another driver; what is yielded counts
-    them. A put that fails is done again."""
+    """Cells without end; some move their row to another driver; the yielded list counts them. A put
+    that fails is done again."""
     stop, written = threading.Event(), [0]
 
     def write() -> None:

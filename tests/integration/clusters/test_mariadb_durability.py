@@ -1,5 +1,5 @@
-"""Acknowledged is on disk, on MariaDB: what its durability rests on is read back from every running
-server; and revisions survive promotions."""
+"""Acknowledged is on disk, on MariaDB: the settings that its durability rests on are read back from
+every running server; and revisions survive promotions."""
 
 from __future__ import annotations
 

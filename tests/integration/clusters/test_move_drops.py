@@ -63,7 +63,7 @@ def engine(clusters: dict[str, TestCluster]) -> Iterator[ClusteredEngine]:
 
 @contextmanager
 def behind(minion: MariaDB, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A minion that hears nothing of its master; who waits for it has little patience."""
+    """A minion that hears nothing of its master; a caller that waits for it has little patience."""
     with monkeypatch.context() as patched:
         for part in (copying, switching):
             patched.setattr(part, "AGAIN_S", 0.5)

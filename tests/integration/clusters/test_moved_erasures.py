@@ -1,4 +1,4 @@
-"""What a shard knows of erased rows moves with it."""
+"""A shard's knowledge of erased rows moves with it."""
 
 from __future__ import annotations
 

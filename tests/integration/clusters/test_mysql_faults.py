@@ -83,7 +83,7 @@ class _InThread(threading.Thread):
             self._error = error
 
     def error(self) -> CellfeedError | None:
-        """What the call raised, once it has ended."""
+        """The error that the call raised, once it has ended."""
         self.join(30)
         assert not self.is_alive()
         return self._error

@@ -1,5 +1,5 @@
-"""How a datastore's tables are made and changed on a real server: only where told, whatever is
-killed on the way, and never over somebody else's."""
+"""How a datastore's tables are made and changed on a real server: only where the caller says so,
+with a kill at any point, and never over somebody else's."""
 
 from __future__ import annotations
 

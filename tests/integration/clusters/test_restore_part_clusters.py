@@ -131,7 +131,7 @@ def test_while_the_master_is_away_nothing_is_counted_as_put(
     assert told.get("failed", 0) + told.get("unknown", 0) == 20
     assert told["not_reached"] == len(CELLS) - 20
     assert {each["retriable"] for each in told["problems"]} == {True}
-    # Who was erased cannot be read now, so nothing is begun.
+    # The list of erased rows cannot be read now, so nothing is begun.
     refusal = refused(
         *("restore", tmp_path / "backups", "--into", tmp_path / "run", "--config", config),
         *("--shard", SHARD),

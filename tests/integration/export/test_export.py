@@ -1,5 +1,5 @@
-"""The exporter against a real broker: the partition equals the shard's log whatever is killed,
-paused or away (I15)."""
+"""The exporter against a real broker: the partition equals the shard's log after every kill, pause
+and absence (I15)."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_the_next_cells_are_looked_for_while_a_transaction_is_under_way_where_lo
 def test_after_an_error_the_ends_of_partitions_are_read_behind_a_new_fence(
     kafka: Kafka, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The marks of the last commit may be on their way still: who reads without fencing sees the end
+    # The marks of the last commit may be on their way still: a reader without fencing sees the end
     # before it, and exports its cells again.
     export = export_to(kafka, units=1)
     put(store, 500)

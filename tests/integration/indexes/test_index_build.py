@@ -39,7 +39,7 @@ def behind(run_dir: Path) -> int:
 
 
 def on_a_terminal(*words: str) -> tuple[subprocess.CompletedProcess[str], str]:
-    """What it did, and what it has shown on a terminal as its errors' output."""
+    """Its result, and its output on a terminal as that of its errors."""
     ours, its = os.openpty()
     shown: list[bytes] = []
 

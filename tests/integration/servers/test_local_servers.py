@@ -46,8 +46,8 @@ PUT_AND_READ_CELLS = 40
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that MariaDB's own user can get at, which pytest's are not. Whatever servers still
-    run in it at the end are killed."""
+    """A folder that MariaDB's own user can get at, which pytest's are not. Servers that still run
+    in it at the end are killed."""
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-servers-"))
     directory.chmod(0o755)
     try:

@@ -243,7 +243,7 @@ def test_what_is_held_when_its_connection_is_cut_is_not_let_through_by_the_cut(
     reset = tcp_proxy._reset
 
     def slow_reset(side: socket.socket) -> None:
-        time.sleep(0.2)  # so that whatever waits to be let through would be
+        time.sleep(0.2)  # so that every command that waits to be let through would be
         reset(side)
 
     monkeypatch.setattr(tcp_proxy, "_reset", slow_reset)

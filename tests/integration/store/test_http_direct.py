@@ -64,7 +64,7 @@ def read_answers(peer: socket.socket, count: int) -> list[tuple[int, int, Any]]:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What was taken directly."""
+    """The requests that were taken directly."""
     found: list[bytes] = []
     take = DirectRequests.take
 

@@ -1,5 +1,5 @@
-"""Workers that die, peers that stop half-way, connections that are cut: what the client says, and
-what is in the store afterwards."""
+"""Workers that die, peers that stop half-way, connections that are cut: the client's report, and
+the cells in the store afterwards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A commit of an embedded store that fails, or is followed by something that fails: what the caller
-is reported is what is in the store."""
+"""A commit of an embedded store that fails, or is followed by something that fails: the caller's
+answer is true of the store."""
 
 from __future__ import annotations
 

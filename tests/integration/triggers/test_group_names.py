@@ -41,7 +41,7 @@ triggers: {triggers}
 
 
 def program(directory: Path, name: str, column: str, more: str = "") -> Path:
-    """A file with a function ``bill`` of its own; what it ran is in ``NAME.runs``."""
+    """A file with a function ``bill`` of its own; the cells that it ran are in ``NAME.runs``."""
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"{name}.py"
     file.write_text(PROGRAM.format(column=column, more=more, runs=str(directory / f"{name}.runs")))

@@ -38,7 +38,7 @@ column_defs: [{column_name: BASE, fields: [{field: all, type: int}, {field: n, t
 
 @contextmanager
 def at_work(run: Callable[[threading.Event], None]) -> Iterator[None]:
-    """On a thread; what it has is given back at the end, which takes a while."""
+    """On a thread; its shards are given back at the end, which takes a while."""
     stop = threading.Event()
     thread = threading.Thread(target=run, args=(stop,))
     thread.start()

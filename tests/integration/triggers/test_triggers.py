@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
 
 @pytest.fixture
 def start(tmp_path: Path, store: Datastore) -> Iterator[Start]:
-    """Starts workers; whatever is left of them ends with the test."""
+    """Starts workers; those of them that are left end with the test."""
     processes: list[subprocess.Popen[str]] = []
 
     def start_one(
@@ -263,7 +263,7 @@ def test_a_function_that_never_returns_keeps_neither_its_lease_from_being_renewe
 def test_a_rolling_restart_runs_no_cell_twice(
     store: Datastore, start: Start, tmp_path: Path
 ) -> None:
-    # With leases that no busy machine lets run out: what is looked at is the hand-over, not a
+    # With leases that no busy machine lets run out: the test is about the hand-over, not about a
     # take-over.
     first = start("a", run_s=0.002, lease_s=20)
     put(store, range(600))

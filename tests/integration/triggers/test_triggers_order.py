@@ -114,7 +114,7 @@ def test_each_row_key_keeps_its_order_over_parking_kills_and_retries(
     for each in range(ROWS):
         of_row = [number for key, number, _ in runs(tmp_path) if key == str(row(each))]
         assert list(dict.fromkeys(of_row)) == list(range(CELLS)), f"row {each}: {of_row}"
-        # What ran again after the kill did so in order as well, from some place on.
+        # The cells that ran again after the kill did so in order as well, from some place on.
         assert all(later <= earlier + 1 for earlier, later in pairwise(of_row)), (
             f"row {each}: {of_row}"
         )

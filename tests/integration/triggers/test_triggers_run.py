@@ -79,7 +79,7 @@ class Instance:
         return self.directory / f"run-{number}.log"
 
     def ask(self, *words: str) -> Any:
-        """Runs a verb of ``cellfeed triggers`` to its end; what it says as JSON."""
+        """Runs a verb of ``cellfeed triggers`` to its end; its output as JSON."""
         ended = cellfeed("triggers", *words, "--run-dir", str(self.run_dir), "--json")
         assert ended.returncode == 0, ended.stderr
         return [json.loads(line) for line in ended.stdout.splitlines()]
@@ -171,7 +171,7 @@ def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def test_a_rolling_restart_of_three_under_load_runs_no_cell_twice(anywhere: Instance) -> None:
-    # With leases that no busy machine lets run out: what is looked at is the hand-over, not a
+    # With leases that no busy machine lets run out: the test is about the hand-over, not about a
     # take-over.
     group = [anywhere.run("--lease-s", "20", run_s=0.02) for _ in range(3)]
     wait_until(lambda: anywhere.is_settled(3), "three share the shards", 60)
@@ -472,7 +472,7 @@ def test_a_worker_stopped_in_its_sleep_cannot_undo_a_reset(anywhere: Instance) -
     )
     anywhere.put(range(400, 420))
     wait_until(anywhere.caught_up, "it goes on")
-    # What was under way in its threads when it was stopped may end; no other cell from before the
+    # Cells under way in its threads when it was stopped may end; no other cell from before the
     # reset is run.
     new = [cell for cell in anywhere.cells() if cell[1] >= deed["after"][str(cell[0])]]
     assert len(new) == 20

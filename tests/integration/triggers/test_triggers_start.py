@@ -1,5 +1,5 @@
-"""Workers as processes that begin at the end of the log: whatever moment the first one is killed
-at, nothing that is put afterwards is left out."""
+"""Workers as processes that begin at the end of the log: with a kill of the first one at any
+moment, no cell that is put afterwards is left out."""
 
 from __future__ import annotations
 

@@ -447,8 +447,8 @@ def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_c
 
 
 def refused_by_tls(url: str) -> str:
-    """What a process of its own says when TLS is refused. kazoo leaves the socket of a handshake
-    that failed to the garbage collector, which would warn."""
+    """The output of a process of its own when TLS is refused. kazoo leaves the socket of a
+    handshake that failed to the garbage collector, which would warn."""
     code = (
         f"from cellfeed.bridge.coordination.open import open_coordinator\nopen_coordinator({url!r},"
         " None).fetch_offsets('g')"

@@ -1,4 +1,4 @@
-"""What ``status`` says of an instance whose parts are there, away or behind."""
+"""The report of ``status`` on an instance whose parts are there, away or behind."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def store(directory: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datast
 
 
 def printed(directory: RunDir, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int]:
-    """What the command prints, and its exit code."""
+    """The command's output, and its exit code."""
     monkeypatch.setattr(console, "width", 500, raising=False)
     code = 0
     with console.capture() as said:

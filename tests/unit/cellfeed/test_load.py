@@ -1,5 +1,5 @@
-"""Loading: cut off anywhere and run again, a file is in the store whole and once; what is wrong
-with a line is informed, and costs only that line."""
+"""Loading: cut off anywhere and run again, a file is in the store whole and once; the report names
+the fault of a line, which costs only that line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Row keys out of a record's values: frozen by golden vectors, and different for different values
-whatever characters are in them."""
+with any characters in them."""
 
 from __future__ import annotations
 

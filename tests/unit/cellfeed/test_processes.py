@@ -1,5 +1,5 @@
-"""What each kind of process is started with, and that both signals tell it to stop. What they do
-when they run is tested where they are at home."""
+"""The arguments that each kind of process is started with, and that both signals stop it. Their
+work is tested where they are at home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory: who is alive is asked of the system, and nobody else's process is ever
+"""The run directory: the system says which process is alive, and nobody else's process is ever
 touched."""
 
 from __future__ import annotations

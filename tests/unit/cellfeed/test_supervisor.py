@@ -1,4 +1,4 @@
-"""The supervisor: what has died is reported once and, where asked for, started again with growing
+"""The supervisor: a dead process is reported once and, where asked for, started again with growing
 patience; told to stop it waits for nothing."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ READY = (
     "import os, sys, json; given = json.loads(sys.stdin.readline()); os.write(given['ready_fd'],"
     " b'!'); os.close(given['ready_fd']); "
 )
-"""What every worker does first."""
+"""The first step of every worker."""
 
 
 class Fleet:

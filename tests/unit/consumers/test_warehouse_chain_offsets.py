@@ -1,4 +1,4 @@
-"""The chain of a shard's commits has no gap in Kafka's offsets either, whatever their ids say."""
+"""The chain of a shard's commits has no gap in Kafka's offsets either, with any ids."""
 
 from __future__ import annotations
 

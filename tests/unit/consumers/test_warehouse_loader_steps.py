@@ -35,7 +35,8 @@ LOG = {shard: Log(range(20), shard=shard) for shard in (ONE, TWO)}
 
 
 class Cluster:
-    """Whom the loader reads from. ``answers``: what the next questions get; True after them."""
+    """Whom the loader reads from. ``answers``: the answers to the next questions; True after
+    them."""
 
     def __init__(self) -> None:
         self.is_recognised = False

@@ -1,5 +1,5 @@
-"""One shard from records to commits: exactly once, whatever dies, and whichever process loads as
-well (I16)."""
+"""One shard from records to commits: exactly once, with every death, and with any second process
+that loads as well (I16)."""
 
 from __future__ import annotations
 

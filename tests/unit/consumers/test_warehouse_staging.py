@@ -1,4 +1,4 @@
-"""Staged files between two processes: what is committed is never removed, and a name is no file
+"""Staged files between two processes: a committed file is never removed, and a name is no file
 until it is looked at."""
 
 from __future__ import annotations

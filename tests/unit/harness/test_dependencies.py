@@ -1,4 +1,4 @@
-"""What the product declares that it needs is what it imports."""
+"""The product declares just the packages that it imports."""
 
 from __future__ import annotations
 

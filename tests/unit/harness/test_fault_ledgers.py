@@ -64,7 +64,7 @@ def seen(number: int, added_id: int, body: bytes = b"{}") -> Seen:
 
 
 def shown_by(*sights: tuple[str, int, Seen]) -> set[str]:
-    """What is found when these are shown, of cells 1 and 2 that were put as ``{}``."""
+    """The findings when these are shown, of cells 1 and 2 that were put as ``{}``."""
     shown, ledger = (
         Shown(),
         Ledger(
@@ -122,7 +122,7 @@ def put_cells(datastore: Datastore) -> Ledger:
 
 
 def looked(datastore: Datastore, ledger: Ledger, *, with_index: bool = False) -> set[str]:
-    """What a reader finds that looks at all, and then a few times more."""
+    """The findings of a reader that looks at all, and then a few times more."""
 
     def question(put: Put) -> IndexQuestion:
         number = int(put.row_key)

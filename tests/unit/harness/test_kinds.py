@@ -25,7 +25,9 @@ def contracts() -> list[dict[str, Any]]:
 def missing(kinds: set[str], contracts: list[dict[str, Any]]) -> Iterator[str]:
     """Kinds that one of the two contracts about kinds does not name, and names that are no kind."""
     [floors] = [each for each in contracts if each.get("containers") == ["cellfeed.kinds"]]
-    [forbidden] = [each for each in contracts if each.get("source_modules") == ["cellfeed.instance"]]
+    [forbidden] = [
+        each for each in contracts if each.get("source_modules") == ["cellfeed.instance"]
+    ]
     named = {
         "floors": {name for layer in floors["layers"] for name in layer.split(" | ")} - NO_KINDS,
         "forbidden_modules": {

@@ -1,4 +1,4 @@
-"""What `make test-fast` runs starts no process."""
+"""No test of `make test-fast` starts a process."""
 
 from __future__ import annotations
 

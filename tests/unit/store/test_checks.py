@@ -1,5 +1,5 @@
-"""The check that workers run unasked: what it finds, how far it is after a kill or a stop, and what
-it makes of cells that change while it runs."""
+"""The check that workers run unasked: its findings, its place after a kill or a stop, and its view
+of cells that change while it runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHARDS, CELLS, DAY_S = 2, 600, 86_400.0
 
 
 class Waits(threading.Event):
-    """Instead of a stop: what was waited for, at once; ``between`` is called with each wait."""
+    """Instead of a stop: the awaited event, at once; ``between`` is called with each wait."""
 
     def __init__(self, between: Callable[[], object] = lambda: None) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""An erasure that was asked for is ended, whatever dies or is away meanwhile: it is on record, and
-a job continues with it."""
+"""An erasure that was asked for is ended, with all deaths and absences meanwhile: it is on record,
+and a job continues with it."""
 
 from __future__ import annotations
 

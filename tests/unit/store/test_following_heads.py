@@ -17,7 +17,7 @@ from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.following.heads import LogHeads
 
 LONG_S = 60.0
-"""Longer than a test may take: who waits for as long was not woken."""
+"""Longer than a test may take: a caller that waits for as long was not woken."""
 
 
 class Counters:

@@ -1,5 +1,5 @@
-"""Calls that are done together: what comes while one lot is under way is the next one, and each
-hears of its own error."""
+"""Calls that are done together: calls that come while one lot is under way are the next one, and
+each hears of its own error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Lots:
         self.done.append(sorted(items))
 
     def run(self, items: Sequence[int]) -> dict[int, BaseException]:
-        """Item 0 first, and the others while it is under way; what they raised."""
+        """Item 0 first, and the others while it is under way; their errors."""
         raised: dict[int, BaseException] = {}
 
         def call(item: int) -> None:

@@ -81,7 +81,7 @@ def connection(sent: bytes) -> Any:
 
 
 def both(sent: bytes, answers: int = 1) -> list[list[Any]]:
-    """What ours and PyMySQL's make of the same bytes."""
+    """The reading of the same bytes by ours and by PyMySQL's."""
     found = []
     for take in (take_answer, lambda each: each.next_result()):
         peer, told = connection(sent), list[Any]()

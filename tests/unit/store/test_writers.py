@@ -1,4 +1,4 @@
-"""Puts of several commit groups: what one call's parts come to together."""
+"""Puts of several commit groups: the joint result of one call's parts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Two actors at one compare-and-set of the coordination in the store: what happens between a look
-and its commit is decided by the commit."""
+"""Two actors at one compare-and-set of the coordination in the store: an event between a look and
+its commit is decided by the commit."""
 
 from __future__ import annotations
 

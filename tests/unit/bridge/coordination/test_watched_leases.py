@@ -1,4 +1,4 @@
-"""What one process believes of leases that it did not write, by its own clock."""
+"""One process's belief in leases that it did not write, by its own clock."""
 
 from __future__ import annotations
 

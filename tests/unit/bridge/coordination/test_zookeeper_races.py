@@ -1,6 +1,6 @@
-"""Two actors at one transaction of the coordination in ZooKeeper: what happens between a look and
-its commit is decided by the commit. A new group is made by two actors in every order of one's calls
-and the other's whole join."""
+"""Two actors at one transaction of the coordination in ZooKeeper: an event between a look and its
+commit is decided by the commit. A new group is made by two actors in every order of one's calls and
+the other's whole join."""
 
 from __future__ import annotations
 

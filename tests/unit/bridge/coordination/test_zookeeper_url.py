@@ -1,4 +1,4 @@
-"""ZooKeeper URLs: what they say, and what is refused without ever showing a password."""
+"""ZooKeeper URLs: their parts, and the refusals, which never show a password."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Compressed batches: what other libraries read out of them is what went in, whatever its size and
-kind; a batch without records stays as it is."""
+"""Compressed batches: other libraries read out of them just the bytes that went in, of every size
+and kind; a batch without records stays as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers that records share: each says what its own cell is, whatever the ones beside it are."""
+"""Headers that records share: each names its own cell, beside any others."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Named:
 
 @dataclass
 class Group:
-    """What is looked at of a group. ``locations`` by shard that the process has."""
+    """The parts of a group that are looked at. ``locations`` by shard that the process has."""
 
     locations: dict[int, int]
     export: Named = field(default_factory=lambda: Named("all"))

@@ -1,4 +1,4 @@
-"""The exporters of one export over a topic in memory: who has which unit, what happens before the
+"""The exporters of one export over a topic in memory: the owner of each unit, the time before the
 topic is known, and how units change hands."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of an error that the Kafka client raises out of a callback, and hides."""
+"""The fate of an error that the Kafka client raises out of a callback, and hides."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One unit of an export over a topic in memory: whatever fails or comes in between, its partitions
-are the logs, and nothing is saved that they do not hold."""
+"""One unit of an export over a topic in memory: its partitions are the logs after every failure and
+event, and nothing is saved that they do not have."""
 
 from __future__ import annotations
 

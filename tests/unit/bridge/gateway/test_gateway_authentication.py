@@ -116,7 +116,7 @@ def test_a_user_who_is_removed_between_two_messages_does_not_come_in(
 
 
 def last_message(first: bytes, challenge: bytes, password: str) -> bytes:
-    """What a client of SCRAM-SHA-256 sends at last."""
+    """The last message of a client of SCRAM-SHA-256."""
     nonce, salt, iterations = (part[2:] for part in challenge.split(b",", 2))
     without_proof = b"c=biws,r=" + nonce
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), b64decode(salt), int(iterations))

@@ -1,5 +1,5 @@
-"""Kept blocks in files: whatever happens to the files, to the process and to the store, a block
-that is read is what the store would give."""
+"""Kept blocks in files: after any event of the files, the process and the store, a block that is
+read is the one that the store would give."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class Log:
         self.erased.append((added_id, self.watermark))
 
     def restored(self, length: int) -> None:
-        """As from a backup of when the log was that long: what was erased since is erased again, as
-        anybody who restores a store must do."""
+        """As from a backup of when the log was that long: rows that were erased since are erased
+        again, as anybody who restores a store must do."""
         del self.cells[length:]
         self.log_start = min(self.log_start, length)
         again = [
@@ -115,7 +115,7 @@ def settle(files: BlockFiles) -> None:
 
 
 def kill(files: BlockFiles) -> None:
-    """What waits is never done; the folder is free."""
+    """A task that waits is never done; the folder is free."""
     with files._lock:
         files._work.clear()
     files.close()

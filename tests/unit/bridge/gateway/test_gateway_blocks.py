@@ -1,5 +1,5 @@
-"""Kept blocks: whatever offset is asked for, each record once and in order, encoded at most twice,
-within the memory that they may take."""
+"""Kept blocks: from every offset, each record once and in order, encoded at most twice, within the
+memory that they may take."""
 
 from __future__ import annotations
 

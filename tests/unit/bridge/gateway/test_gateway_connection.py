@@ -1,5 +1,5 @@
-"""One connection and its limits: who stops half-way, stays silent, leaves answers unread or claims
-too much is let go; who waits for an answer is not."""
+"""One connection and its limits: a peer that stops half-way, stays silent, leaves answers unread or
+claims too much is let go; a peer that waits for an answer is not."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def with_gateway(
 
 
 _opened: list[Peer] = []
-"""What a test has opened, closed with it also when it fails."""
+"""The connections that a test has opened, closed with it also when it fails."""
 
 
 async def connect(gateway: Gateway, buffer_bytes: int | None = None) -> Peer:

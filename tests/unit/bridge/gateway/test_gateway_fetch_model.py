@@ -1,6 +1,6 @@
-"""What a gateway keeps of fetches changes no answer, whatever happens to logs, to rights and to it.
-A consumer with a session knows what a full fetch of a new client is answered. One that repeats full
-fetches gets the very same bytes. Nothing is skipped, nothing comes twice."""
+"""A gateway's memory of fetches changes no answer, through all events of logs, of rights and of the
+gateway. A consumer with a session knows what a full fetch of a new client is answered. One that
+repeats full fetches gets the very same bytes. Nothing is skipped, nothing comes twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Fetch by topic id: who may describe a topic may not read it, and who may do neither learns
-nothing of it."""
+"""Fetch by topic id: a client that may describe a topic may not read it, and one that may do
+neither learns nothing of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RULES = [
 
 
 class Gateway:
-    """What Fetch asks of its context before it reads."""
+    """The parts of its context that Fetch uses before it reads."""
 
     def __init__(self) -> None:
         self.engine = SimpleNamespace(shards=4)

@@ -1,4 +1,5 @@
-"""Frames are checked before anything is allocated for them; what is let through is read exactly."""
+"""Frames are checked before anything is allocated for them; a frame that is let through is read
+exactly."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def test_a_lying_count_is_found_before_anything_is_allocated() -> None:
 
 
 def test_mutated_requests_are_read_or_malformed_and_nothing_else() -> None:
-    """Whatever passes the check is safe to read: thousands of mutations, seeded."""
+    """Every frame that passes the check is safe to read: thousands of mutations, seeded."""
     chance = random.Random(7)
     samples = [
         (key, version, head_bytes(key, version) + sample(key, version)[1])

@@ -38,7 +38,7 @@ def told() -> KnownHeads:
 
 
 def awaited(told: KnownHeads, handler: Any, **fields: Any) -> Any:
-    """What is answered while the group's members are about to come back."""
+    """The answer while the group's members are about to come back."""
 
     async def asked() -> Any:
         told.groups.take_slot(slot_of(GROUP), 0, {GROUP: 60.0})

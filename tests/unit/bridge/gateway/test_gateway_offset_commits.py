@@ -1,5 +1,5 @@
-"""OffsetCommit: what is saved carries this gateway's claim, and only of topics that the peer may
-read. The gateway's parts are values here."""
+"""OffsetCommit: an offset that is saved carries this gateway's claim, and only of topics that the
+peer may read. The gateway's parts are values here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLAIM = Claim("__gateways", "__consumer_offsets", 5, "gateway-1", 77)
 
 
 class Gateway:
-    """What OffsetCommit asks of its context. ``refuses`` is raised by the coordination;
+    """The parts of its context that OffsetCommit uses. ``refuses`` is raised by the coordination;
     ``forbidden`` are topics that nobody may read."""
 
     def __init__(self) -> None:

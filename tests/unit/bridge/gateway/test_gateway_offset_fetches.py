@@ -28,7 +28,7 @@ RULES = [
 
 
 class Gateway:
-    """What OffsetFetch asks of its context."""
+    """The parts of its context that OffsetFetch uses."""
 
     def __init__(self) -> None:
         self.security = Security({}, frozenset(RULES), b"")

@@ -1,4 +1,4 @@
-"""A fetch that waits, with a session and without: what changes its answer ends the wait, or is in
+"""A fetch that waits, with a session and without: a change of its answer ends the wait, or is in
 the answer."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def refuse(_datastore: Datastore, context: GatewayContext) -> None:
 
 
 def parked(tmp_path: Path, act: Act, *, has_session: bool) -> dict[tuple[str, int], Any]:
-    """What is answered, by partition, to a fetch that waited before ``act``."""
+    """The answer, by partition, to a fetch that waited before ``act``."""
     found: dict[tuple[str, int], Any] = {}
 
     async def use(gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""SCRAM as RFC 7677 has it, and whatever else a peer may send: an answer, or AuthenticationFailed,
+"""SCRAM as RFC 7677 has it, and all else that a peer may send: an answer, or AuthenticationFailed,
 never another error."""
 
 from __future__ import annotations

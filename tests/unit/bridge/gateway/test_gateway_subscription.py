@@ -1,4 +1,4 @@
-"""What a group's members read, as far as their metadata says."""
+"""The topics that a group's members read, as far as their metadata says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows the logs' ends knows each of them, and is given each shard that changed."""
+"""A follower of the logs' ends knows each of them, and is given each shard that changed."""
 
 from __future__ import annotations
 

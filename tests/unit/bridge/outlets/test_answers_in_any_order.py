@@ -1,6 +1,6 @@
-"""An answer is one that was true at a moment of the look, whatever happens between its reads: cells
-run, are parked, resolved and given up, and operators move the group. No place is said to be passed
-before it is."""
+"""An answer is one that was true at a moment of the look, through all events between its reads:
+cells run, are parked, resolved and given up, and operators move the group. No place is said to be
+passed before it is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPS = st.tuples(
 
 
 class Group:
-    """What really happened to the cells of one shard, beside the entries that say so."""
+    """The real fate of the cells of one shard, beside the entries that record it."""
 
     def __init__(self, state: StateTable, name: str) -> None:
         self.state, self.name = state, name
@@ -162,7 +162,7 @@ def answers(state: StateTable, before: Sequence[Op], during: Sequence[Op], place
 
 
 def said(passed: Passed, places: Places) -> tuple[str, ...]:
-    """What an answer says of each place."""
+    """The answer's word on each place."""
     parked = {each.added_id for each in passed.parked}
     skipped = {added_id for each in passed.skipped for added_id in range(each.first, each.last + 1)}
     assert not parked & skipped

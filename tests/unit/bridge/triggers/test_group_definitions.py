@@ -1,5 +1,5 @@
-"""A group is one trigger's: anybody who comes with another definition is refused with both, on
-whatever host, until an operator has said that it is to change."""
+"""A group is one trigger's: anybody with another definition is refused with both, on every host,
+until an operator has said that it is to change."""
 
 from __future__ import annotations
 

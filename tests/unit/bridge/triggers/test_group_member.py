@@ -1,5 +1,5 @@
 """When a member of a group looks: at its assignment several times in a lease, at once after a poke
-or in a new session; what operators ask once a second; and what it gives back."""
+or in a new session; the questions that operators ask once a second; and what it gives back."""
 
 from __future__ import annotations
 

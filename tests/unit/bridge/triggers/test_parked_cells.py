@@ -1,4 +1,5 @@
-"""The queue of parked cells: what each verb writes, while others run, skip or park a cell."""
+"""The queue of parked cells: the entries that each verb writes, while others run, skip or park a
+cell."""
 
 from __future__ import annotations
 

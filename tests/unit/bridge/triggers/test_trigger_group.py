@@ -1,5 +1,5 @@
-"""A worker's shards of one trigger: what it stops working on is given back, whatever happens on the
-way."""
+"""A worker's shards of one trigger: shards that it stops working on are given back, through all
+events on the way."""
 
 from __future__ import annotations
 

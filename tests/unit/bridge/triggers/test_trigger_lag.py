@@ -292,7 +292,7 @@ def test_while_zookeeper_is_away_a_trigger_is_as_far_as_its_workers_say(
                 "it has told so",
             )
             tree.go_away()
-            # What it told last may be of a moment before the last cells; it continues telling.
+            # Its last report may be of a moment before the last cells; it continues telling.
             wait_until(lambda: read(datastore, mine).cells == 0, "it has told of all cells")
             lag = read(datastore, mine)
             assert lag.away_because.startswith("the coordination is away: ")

@@ -1,4 +1,4 @@
-"""Gauges of triggers: what the lag says, looked up in the background, and nothing old while nobody
+"""Gauges of triggers: the lag's figures, looked up in the background, and nothing old while nobody
 can say."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Order by row key: what is parked of a row key holds its later cells back, and is taken off from
-its front."""
+"""Order by row key: parked cells of a row key keep its later cells back, and are taken off from the
+front."""
 
 from __future__ import annotations
 

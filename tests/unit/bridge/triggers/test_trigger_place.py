@@ -1,5 +1,5 @@
-"""Where the work is, when the coordination is elsewhere and gives no answer: what it may have saved
-does not set the next owner back."""
+"""Where the work is, when the coordination is elsewhere and gives no answer: an offset that it may
+have saved does not set the next owner back."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Elsewhere(StoreCoordinator):
     """Keeps its things elsewhere. The ``applied``-th commit from now on is done but not answered;
     those after it cannot be sent.
 
-    What goes with a commit without an answer is written when the partition is claimed next, as
-    ZooKeeper's coordination does.
+    Entries that go with a commit without an answer are written when the partition is claimed next,
+    as ZooKeeper's coordination does.
     """
 
     keeps_in_store = False

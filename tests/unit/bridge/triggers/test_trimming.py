@@ -118,7 +118,7 @@ def test_shards_are_trimmed_below_an_id_and_it_is_remembered_who_did_it_and_why(
 def test_shards_are_trimmed_by_age(store: Datastore, coordinator: Coordinator) -> None:
     trimming = Trimming(store, coordinator)
     old = store.engine.scan(2, 6, 1)[0].created_at_us
-    # Between two cells, whatever time the test takes: the clock of the plan continues meanwhile, by
+    # Between two cells, with any pace of the test: the clock of the plan continues meanwhile, by
     # less than half a minute.
     assert [plan.below for plan in trimming.plan(range(SHARDS), older_than_s=3_600)] == [0] * SHARDS
     age_s = (store.state.now_us() - old) / SECOND_US

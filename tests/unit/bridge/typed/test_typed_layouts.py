@@ -78,7 +78,7 @@ DECLARED = [
 
 
 class Gateway:
-    """What a gateway that declares the topics makes of a datastore."""
+    """The registry of a gateway that declares the topics over a datastore."""
 
     def __init__(self, datastore: Datastore, *topics: VirtualTopic) -> None:
         config = GatewayConfig(topics=topics)

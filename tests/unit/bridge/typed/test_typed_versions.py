@@ -542,7 +542,7 @@ def test_what_was_exported_as_json_before_a_version_took_it_is_known_as_the_same
 
 @given(st.binary(max_size=60))
 def test_a_typed_record_is_never_taken_for_an_envelope(text: bytes) -> None:
-    """Whatever the body holds: read as an envelope, its text has no or one byte."""
+    """With any body: read as an envelope, its text has no or one byte."""
     state = StateInMemory()
     register(
         state,

@@ -1,5 +1,5 @@
-"""Encrypted backups: no file of theirs shows what users put, any one identity brings it back, and
-whatever needs no content needs no identity."""
+"""Encrypted backups: no file of theirs shows the users' bodies, any one identity brings them back,
+and calls that need no content need no identity."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def planted() -> dict[str, list[bytes]]:
 
 
 def shown(place: Path) -> set[str]:
-    """What of the planted is found in any file below."""
+    """The planted texts that are found in any file below."""
     contents = [each.read_bytes() for each in place.rglob("*") if each.is_file()]
     assert contents
     return {

@@ -1,4 +1,4 @@
-"""A folder of backups holds whatever people and tools put there: only what this program wrote is
+"""A folder of backups has all that people and tools put there: only what this program wrote is
 ever removed, and a dry run says exactly that."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def link_to_folder(place: Path) -> None:
 
 
 def link_to_killed_backup(place: Path) -> None:
-    """What it links to is a rest that the next backup would remove, and lies elsewhere."""
+    """The target of its link is a rest that the next backup would remove, and lies elsewhere."""
     elsewhere = place.with_name(f"{place.name}.elsewhere")
     elsewhere.mkdir()
     (elsewhere / place.name).mkdir()
@@ -74,7 +74,7 @@ def dangling_link(place: Path) -> None:
 
 
 def unmarked_rest(place: Path) -> None:
-    """What a killed backup of an earlier version has left."""
+    """The files that a killed backup of an earlier version has left."""
     place.mkdir()
     (place / "state").write_bytes(b"x")
 

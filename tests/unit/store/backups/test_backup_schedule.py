@@ -81,7 +81,7 @@ def scheduled(
     policy: Policy = ALWAYS,
     reports: list[Report] | None = None,
 ) -> list[Report]:
-    """Runs a schedule of its own, as a process that was just started does; what it reported."""
+    """Runs a schedule of its own, as a process that was just started does; its reports."""
     told = reports if reports is not None else []
     BackupSchedule(folder, lambda: Source(store.engine, belongs), policy, told.append).run(turns)
     return told

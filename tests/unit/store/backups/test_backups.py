@@ -1,4 +1,4 @@
-"""Backups of an embedded datastore: what is in them, what damage does, increments, and restores
+"""Backups of an embedded datastore: their contents, the effects of damage, increments, and restores
 that never give an id out twice."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Erased rows stay erased in whatever is restored: the register knows them, whatever becomes of
-logs, manifests and clocks."""
+"""Erased rows stay erased in every restored store: the register knows them, with any fate of logs,
+manifests and clocks."""
 
 from __future__ import annotations
 

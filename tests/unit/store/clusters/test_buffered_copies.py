@@ -1,5 +1,5 @@
-"""Copies of puts on other clusters: what is removed, what is kept for a person, what may be
-answered ``buffered``. Tables and clusters are values here."""
+"""Copies of puts on other clusters: the copies that are removed, those that are kept for a person,
+and the puts that may be answered ``buffered``. Tables and clusters are values here."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ STEPS: dict[str, tuple[Callable[[Cluster], object], dict[str, int]]] = {
 def step(
     request: pytest.FixtureRequest, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Callable[[Cluster], object], dict[str, int]]:
-    """What a master does with a shard, and how a node's counters report it."""
+    """A master's acts on a shard, and how a node's counters report them."""
     monkeypatch.setattr(cluster_module, "MINION_WAIT_S", 0.05)
     nodes["a"].engine = SimpleNamespace(
         trim=lambda *_: 5, erase=lambda *_: ErasedStep(0, 10, 1, done=True)

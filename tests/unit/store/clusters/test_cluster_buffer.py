@@ -34,7 +34,7 @@ ONE, TWO, OTHER = (
 
 
 class Call(StrEnum):
-    """What becomes of one write."""
+    """The fate of one write."""
 
     DONE = "done"
     FAILED = "definite failure"
@@ -53,7 +53,7 @@ class Call(StrEnum):
 
 
 class Own(StrEnum):
-    """What becomes of one cell in the own log."""
+    """The fate of one cell in the own log."""
 
     STORED = "stored"
     CONFLICT = "conflict"
@@ -85,7 +85,7 @@ class Own(StrEnum):
 
 @dataclass
 class Table:
-    """A buffer table in memory: what waits, and whether it was accepted."""
+    """A buffer table in memory: the waiting cell, and whether it was accepted."""
 
     add_is: Call = Call.DONE
     accept_is: Call = Call.DONE
@@ -156,7 +156,7 @@ class Table:
 
 
 class OwnLog:
-    """The own cluster: what becomes of each cell, whether a group fails as a whole, and what is in
+    """The own cluster: the fate of each cell, whether a group fails as a whole, and the cells of
     the log afterwards."""
 
     name = "own"

@@ -1,4 +1,4 @@
-"""The role: what it remembers of promotions, and which of two is believed."""
+"""The role: its memory of promotions, and which of two is believed."""
 
 from __future__ import annotations
 

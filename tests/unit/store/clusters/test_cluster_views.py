@@ -106,7 +106,7 @@ def test_a_master_is_sure_only_while_too_few_nodes_are_silent_to_have_promoted_a
 
 
 def absent(engine: Any) -> list[Any]:
-    """What a node answers that lacks a cell; the new master b has it."""
+    """The answer of a node that lacks a cell; the new master b has it."""
     return ["there"] if engine == "b" else [None]
 
 

@@ -45,7 +45,7 @@ def view(log: tuple[str, ...]) -> NodeView:
 
 
 def watermark(state: State) -> int:
-    """What the process shows now, by the product's own rule."""
+    """The watermark that the process shows now, by the product's own rule."""
     a, b = (
         Node(name, None if seen is None else view(state.log[:seen]))
         for name, seen in (("a", state.seen_a), ("b", state.seen_b))

@@ -1,4 +1,4 @@
-"""A put over clusters: each cell's result in its place, whatever one cluster or one shard does.
+"""A put over clusters: each cell's result in its place, with any fault of one cluster or one shard.
 Clusters are values here."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Reads of several clusters side by side: who makes them, in which order answers and errors come,
-and what is left when there are no threads."""
+"""Reads of several clusters side by side: the maker of the threads, the order of answers and
+errors, and the way without threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watcher of a storage node: whatever a look ends by, the next one follows, and nobody waits
+"""The watcher of a storage node: after every end of a look the next one follows, and nobody waits
 for ever."""
 
 from __future__ import annotations

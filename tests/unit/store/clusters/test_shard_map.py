@@ -1,4 +1,4 @@
-"""The shard map: merged shard by shard by leader epoch, whatever was written where; and the plan
+"""The shard map: merged shard by shard by leader epoch, from any writes anywhere; and the plan
 that makes clusters even."""
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def test_maps_of_two_histories_are_never_merged() -> None:
 
 
 def maps_of(moves: list[tuple[int, str]]) -> list[ShardMap]:
-    """A map for each move, made of the first one and that move alone: what clusters know that have
-    each heard of one."""
+    """A map for each move, made of the first one and that move alone: the maps of clusters that
+    have each heard of one."""
     return [FIRST.moved(shard, name, epoch) for epoch, (shard, name) in enumerate(moves, 1)]
 
 

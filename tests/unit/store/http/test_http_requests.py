@@ -1,4 +1,4 @@
-"""Request bodies: what is read, and what is refused in which words."""
+"""Request bodies: the bodies that are read, and the words of each refusal."""
 
 from __future__ import annotations
 

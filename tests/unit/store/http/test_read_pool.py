@@ -1,5 +1,5 @@
-"""Reads off the event loop: what is done in turns is done by one thread at a time, and a read that
-takes long holds up nobody but itself."""
+"""Reads off the event loop: work in turns is done by one thread at a time, and a read that takes
+long delays nobody but itself."""
 
 from __future__ import annotations
 

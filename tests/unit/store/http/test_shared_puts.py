@@ -1,5 +1,5 @@
 """Single puts of one client that are made at the same time: which share a request, and that each
-has its own outcome whatever becomes of it."""
+has its own outcome with any fate of the request."""
 
 from __future__ import annotations
 

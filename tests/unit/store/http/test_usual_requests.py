@@ -39,7 +39,7 @@ USUAL = request(*FIELDS)
 
 
 class OneMessage:
-    """What httptools makes of the same bytes."""
+    """The reading of the same bytes by httptools."""
 
     def __init__(self, data: bytes) -> None:
         self.whole = 0

@@ -1,4 +1,4 @@
-"""Encoded values order as the values do, and come back; what is not of its type is unfit."""
+"""Encoded values order as the values do, and come back; a value of another type is unfit."""
 
 from __future__ import annotations
 

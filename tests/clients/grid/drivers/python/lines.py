@@ -49,7 +49,7 @@ def stdin_ends() -> threading.Event:
 
 
 def tell_write(write: Callable[[], object], refusals: type[Exception]) -> None:
-    """What the client says of a write."""
+    """The client's report of a write."""
     try:
         write()
     except refusals as error:

@@ -42,7 +42,7 @@ class System:
         self.write(self._whole())
 
     def write(self, config: Config) -> None:
-        """What is up from the next :meth:`up` on."""
+        """The processes that run from the next :meth:`up` on."""
         self.config = config
         write_config(config, self._config_file)
 

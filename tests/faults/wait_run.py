@@ -210,7 +210,7 @@ class Puts:
 
 
 def run_wait_faults(kind: str, seed: int, directory: Path, scale: WaitScale = FULL) -> FaultRun:
-    """Runs and checks. What is hit, and how, follows from the seed."""
+    """Runs and checks. The target and the fault follow from the seed."""
     chance, result = random.Random(f"{kind}-{seed}"), FaultRun(kind, seed)
     with ExitStack() as stack:
         kafka = Kafka(directory / "kafka")

@@ -20,7 +20,7 @@ EXPORT = Export("out", "127.0.0.1:1", topic="out")
 
 class Cluster:
     """Shows readers of commits one more record of each partition with each question. ``error``:
-    what the next one is answered."""
+    that of the next answer."""
 
     def __init__(self) -> None:
         self.ends = {0: 0, 1: 4}

@@ -19,7 +19,7 @@ from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.bridge.gateway.log.encode import encode_pieces, encode_range
 from cellfeed.store.datastore import Datastore
-from tests.unit.bridge.gateway.test_gateway_blocks import ALL, ENDLESS, EPOCH, fill, records
+from tests.support.block_reads import ALL, ENDLESS, EPOCH, fill, records
 
 SHARDS = 2
 

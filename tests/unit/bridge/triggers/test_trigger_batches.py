@@ -224,7 +224,7 @@ def parts_of(log: Log, size: int, wait_s: float = 0.0, alone: Collection[int] = 
 
 def chunk(parts: Batches, location: int) -> tuple[list[int], int]:
     """The sizes of a chunk's batches and the location behind them. Each batch lies between the
-    locations before and behind it: what comes later is not passed with it."""
+    locations before and behind it: later cells are not passed with it."""
     sizes = []
     for cells, behind in parts.next_chunk(location):
         assert all(location <= cell.added_id < behind for cell in cells)

@@ -36,8 +36,8 @@ from cellfeed.store.backups.schedule import RETRY_FIRST_S, RETRY_MAX_S, BackupSc
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.failpoints import clear_failpoints, watch_failpoint
+from tests.support.backups_made import backed_up, restored_into
 from tests.support.rides import rides
-from tests.unit.store.backups.test_backups import backed_up, restored_into
 
 SHARDS = 4
 ALWAYS = Policy(every_s=0, full_every_s=86_400)

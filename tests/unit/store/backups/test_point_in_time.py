@@ -34,8 +34,8 @@ from cellfeed.store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, ProtectData
+from tests.support.backups_made import backed_up
 from tests.support.rides import ride, rides, row_of
-from tests.unit.store.backups.test_backups import backed_up
 
 SHARDS = 4
 OPERATOR = Operator("a test", "for a test")

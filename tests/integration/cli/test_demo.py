@@ -80,7 +80,7 @@ def suggested(said: str) -> list[str]:
 
 
 def typed(command: str, directory: Path) -> str:
-    """What a command says where the demo was typed; fails where it does not end well."""
+    """The output of a command where the demo was typed; fails where it does not end well."""
     done = subprocess.run(
         command, shell=True, cwd=directory, capture_output=True, text=True, check=False, timeout=100
     )

@@ -1,4 +1,4 @@
-"""What a trainer keeps, evicts and tries again, and which dictionaries are not worth being kept."""
+"""A trainer keeps, evicts and tries again; some dictionaries are not worth keeping."""
 
 from __future__ import annotations
 

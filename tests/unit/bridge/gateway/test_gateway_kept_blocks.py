@@ -1,5 +1,5 @@
-"""Blocks in memory: what was trimmed or erased is not served from them, whatever was being encoded
-meanwhile, and they stay within their bytes."""
+"""Blocks in memory: trimmed and erased cells are
+not served from them, with any encoding under way meanwhile, and they stay within their bytes."""
 
 from __future__ import annotations
 

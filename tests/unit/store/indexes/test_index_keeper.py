@@ -1,4 +1,4 @@
-"""What a keeper reads again after a trim or an erasure, and what it writes of a row."""
+"""The cells that a keeper reads again after a trim or an erasure, and its writes of a row."""
 
 from __future__ import annotations
 

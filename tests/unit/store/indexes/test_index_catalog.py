@@ -20,6 +20,7 @@ from cellfeed.store.indexes.catalog import (
 )
 from cellfeed.store.indexes.definition import IndexDefinition
 from cellfeed.store.indexes.definition_file import parse_definition
+from cellfeed.store.indexes.query import REMEMBERED_S
 from tests.support.state_in_memory import StateInMemory
 
 
@@ -60,6 +61,7 @@ def test_a_version_that_was_replaced_is_kept_for_the_grace_and_no_longer(
         False,
     ]
     assert second.is_kept(end_us)
+    assert GRACE_S > 2 * REMEMBERED_S, "nobody asks it any more by then"
 
 
 def test_a_switch_retires_older_versions_and_none_that_is_newer(catalog: Catalog) -> None:

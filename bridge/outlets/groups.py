@@ -7,7 +7,8 @@ an operator moved the group past it. The start and the group's history say which
 **One moment.** Offsets and parked cells are read one after the other. A reset in between could take
 a parked cell off its queue, and the place would look handled. Every reset writes its entry in the
 history in the commit that decides it. So the history is read before and after; where it has changed
-there is no answer, and the next look reads all of it again.
+there is no answer, and the next look reads all of it again. A cell that is given up between two
+reads counts as parked, as it was at the first.
 """
 
 from __future__ import annotations
@@ -69,14 +70,17 @@ class GroupOutlet:
         given_up = self._parked.within(self._group, topic, places, queue="skipped")
         if history(state, self._group) != deeds:
             return None
+        waiting = [Place(cell.partition, cell.added_id) for cell in parked]
         skipped = {
             PlaceRange(cell.partition, cell.added_id, cell.added_id)
             for cell in given_up
             if not reached_again(cell, deeds)
+            # given up between the two reads: the answer is of the moment of the first
+            and Place(cell.partition, cell.added_id) not in waiting
         } | set(skipped_places(places, starts, deeds))
         return Passed(
             self.title,
-            [Place(cell.partition, cell.added_id) for cell in parked],
+            waiting,
             sorted(skipped, key=lambda each: (each.shard, each.first)),
         )
 

@@ -193,6 +193,14 @@ def test_a_parked_cell_that_is_reached_again_is_never_taken_for_handled(
     answers(state, [("park", 0)], [*waiting, ("move", 0)], Places(SHARD, 0, 0))
 
 
+@pytest.mark.parametrize("pause", range(12))
+def test_a_cell_that_is_given_up_meanwhile_is_parked_or_skipped_and_not_both(
+    state: StateTable, pause: int
+) -> None:
+    waiting: list[Op] = [("resolve", CELLS)] * pause
+    answers(state, [("park", 0)], [*waiting, ("give up", 0)], Places(SHARD, 0, 0))
+
+
 def test_a_group_that_began_later_has_skipped_the_places_before(state: StateTable) -> None:
     name = "began later"
     start = {"start": "latest", "settled_at_us": 1, "locations": [3], "origin_id": ""}

@@ -52,6 +52,7 @@ TASKS = {
     ),
     "store/http/server/follow.py": "wait for the end of one follower, and end with it",
     "store/http/server/put_stream.py": "the halves of one request, in a task group",
+    "store/http/server/wait.py": "wait for the end of one waiter, and end with it",
 }
 """The same for tasks of an event loop."""
 

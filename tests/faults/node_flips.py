@@ -8,8 +8,9 @@ node. Where keys have changed, in the cells or in the index of keys, it changes 
 such a node is made a copy of the master. In the end all nodes have the same rows again.
 
 MariaDB finds a cell by its key in an index of its own. Where a bit of that index has changed on the
-master, the cell is not found by its key: as in an embedded store, such an answer is reported as
-``hidden`` beside what was witnessed, and a check must name the damage.
+master, the cell is not found by its key. Nor may its neighbours be: a search steps from entry to
+entry, and an entry in the wrong order leads it astray. As in an embedded store, such an answer is
+reported as ``hidden`` beside what was witnessed, and a check must name the damage.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
@@ -68,13 +69,6 @@ ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _PAGE_BYTES: Final = 16_384
 _KEY_BYTES: Final = 16 + len("BASE") + 8
 """Of a row key, a column name and a ref key, as they lie in both indexes."""
-
-
-class Flip(NamedTuple):
-    """Bit ``bit`` of a file, in the cell of ``row_key``."""
-
-    bit: int
-    row_key: bytes
 
 
 class Nodes:
@@ -130,16 +124,16 @@ def run_node_flips(kind: str, seed: int, rounds: int = ROUNDS) -> FaultRun:
         stack.callback(nodes.admin.close)
         for where in (BODY, *chance.choices(PARTS, k=rounds - 1)):
             node = chance.choice(NODES)
-            flips = _flipped(nodes, node, where, chance)
-            told = f"{node}: {where}: bits {', '.join(str(flip.bit) for flip in flips)}"
-            _round(nodes, node, flips, told, result)
+            bits = _flipped(nodes, node, where, chance)
+            told = f"{node}: {where}: bits {', '.join(str(bit) for bit in bits)}"
+            _round(nodes, node, told, result)
     return result
 
 
-def _round(nodes: Nodes, node: str, flips: Sequence[Flip], told: str, result: FaultRun) -> None:
+def _round(nodes: Nodes, node: str, told: str, result: FaultRun) -> None:
     master = cluster_role(nodes.admin)[0].master
     in_keys = f": {KEYS}: " in told
-    may_hide = {flip.row_key for flip in flips if in_keys and node == master}
+    may_hide = {cell.row_key for cell in nodes.cells if in_keys and node == master}
     hidden = list[str]()
     for first in Replica:
         with closing(nodes.engine(first)) as engine:
@@ -173,14 +167,14 @@ def _round(nodes: Nodes, node: str, flips: Sequence[Flip], told: str, result: Fa
         result.violations["repair"].append(f"{told}: a copy, and found: {left.found}")
 
 
-def _flipped(nodes: Nodes, node: str, where: str, chance: random.Random) -> list[Flip]:
-    """Stops the server, flips a bit in each of some cells, and starts it again."""
+def _flipped(nodes: Nodes, node: str, where: str, chance: random.Random) -> list[int]:
+    """Stops the server, flips a bit in each of some cells, and starts it again; the bits."""
     server = nodes.servers[node]
     server.sql("SET GLOBAL innodb_fast_shutdown = 0")
     server.stop()
     path = server.directory / "data" / f"{DATASTORE}_{SHARD:04d}" / "cell.ibd"
     data = bytearray(path.read_bytes())
-    flips = [_flip(data, cell, where, chance) for cell in chance.sample(nodes.cells, FLIPS)]
+    bits = [_flip(data, cell, where, chance) for cell in chance.sample(nodes.cells, FLIPS)]
     path.write_bytes(data)
     server.start()
     master = cluster_role(nodes.admin)[0].master
@@ -193,10 +187,10 @@ def _flipped(nodes: Nodes, node: str, where: str, chance: random.Random) -> list
         ),
         "the minions follow",
     )
-    return flips
+    return bits
 
 
-def _flip(data: bytearray, cell: NewCell, where: str, chance: random.Random) -> Flip:
+def _flip(data: bytearray, cell: NewCell, where: str, chance: random.Random) -> int:
     """In one of the places where the file has the cell's row key. The page's checksum fits again:
     the CRC32C of all but its last four bytes (``full_crc32``)."""
     places = {
@@ -216,7 +210,7 @@ def _flip(data: bytearray, cell: NewCell, where: str, chance: random.Random) -> 
         raise RuntimeError("the file's pages have another checksum than full_crc32")
     data[bit // 8] ^= 1 << bit % 8
     data[end - 4 : end] = crc32c(bytes(data[page : end - 4])).to_bytes(4)
-    return Flip(bit, cell.row_key)
+    return bit
 
 
 def _found(data: bytes | bytearray, wanted: bytes) -> list[int]:

@@ -45,9 +45,12 @@ def piece_of(
     head: Head, first: int, cells: int, lengths: Iterable[tuple[int, int]]
 ) -> tuple[Head, Piece]:
     """The ends of a piece of a log, and the piece with its cost. ``lengths``: ids of the cells from
-    ``first`` on, with the stored bytes of their bodies."""
+    ``first`` on, with the stored bytes of their bodies. A damaged file may give ids below
+    ``first``: they are of no piece, so that each one ends behind the one before."""
     count, after = 0, head.next_added_id
     for added_id, body_bytes in lengths:
+        if added_id < first:
+            continue
         count += 1 + body_bytes // UNIT_BYTES
         if count >= cells:
             after = added_id + 1

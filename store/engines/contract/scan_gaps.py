@@ -24,6 +24,11 @@ def refuse_gap(shard: int, location: int, cells: Sequence[StoredCell], end: int,
     """
     expected = location
     for cell in cells:
+        if cell.added_id < expected:
+            raise DataDamaged(
+                f"shard {shard} gives added_id {cell.added_id} where {expected} was asked for: its"
+                f" cells lie in a wrong order. {cure}"
+            )
         if cell.added_id != expected and cell.column_name != RESTORED_COLUMN:
             raise _lost(shard, expected, cell.added_id, cure)
         expected = cell.added_id + 1

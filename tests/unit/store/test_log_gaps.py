@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.store.cells.cell import ERASED_JSON, RESTORED_COLUMN
+from cellfeed.store.cells.cell import ERASED_JSON, RESTORED_COLUMN, StoredCell
 from cellfeed.store.cells.log_gaps import GapCheck, NamedDamage, named, named_damage
 from cellfeed.store.engines.contract.scan_gaps import refuse_gap
 from cellfeed.store.engines.mysql import cells as mysql_cells
@@ -76,3 +76,14 @@ def test_the_ids_that_errors_name_are_read_from_their_text() -> None:
             damaged(4, (12, bytes(16), b"BASE", 1, 1, b"", 5))
         assert named_damage(str(told.value)) == NamedDamage(4, range(12, 13), is_lost=False)
     assert named_damage("the file is damaged") is None
+
+
+@pytest.mark.parametrize("column", ["BASE", RESTORED_COLUMN])
+def test_a_cell_from_below_the_scan_is_damage_and_no_end_of_a_gap(column: str) -> None:
+    """A search that a damaged page leads astray; the cell of a restore explains ids before it."""
+    cells = [
+        StoredCell(added_id, b"r" * 16, column if number == 0 else "BASE", 1, 0, b"{}")
+        for number, added_id in enumerate((146, 147))
+    ]
+    with pytest.raises(DataDamaged, match="gives added_id 146 where 246 was asked for"):
+        refuse_gap(0, 246, cells, 300, "Restore it")

@@ -17,7 +17,7 @@ from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.node import NodeEngine, StorageNode
 from cellfeed.store.engines.contract.values import Head, Look
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
 ROLE = msgspec.json.encode(Role("c1", epoch=1, master="n1", minions=["n2"]))
 HEADS = {0: Head(0, 5, 5, 1, 0, 0)}
@@ -128,3 +128,70 @@ def test_a_greeting_that_no_server_gives_is_a_server_that_is_away(greeting: byte
             pass
         thread.join()
         server.close()
+
+
+class Gated(Scripted):
+    """Each look waits until the test lets it through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered_s: list[float] = []
+        self.passes = threading.Semaphore(0)
+
+    def look(self, *given: object) -> Look:
+        self.entered_s.append(time.monotonic())
+        assert self.passes.acquire(timeout=20)
+        return super().look(*given)
+
+
+@pytest.fixture
+def gated() -> Iterator[tuple[StorageNode, Gated]]:
+    engine = Gated()
+    opened = StorageNode("n1", lambda _: cast("NodeEngine", engine))
+    yield opened, engine
+    engine.passes.release(1_000)
+    opened.close()
+
+
+def test_a_look_under_way_is_not_the_one_that_was_asked_for(
+    gated: tuple[StorageNode, Gated],
+) -> None:
+    """It may have read before the moment that the caller asks about."""
+    node, engine = gated
+    wait_for(lambda: len(engine.entered_s) == 1)
+    ticket = node.ask()
+    waiter = threading.Thread(target=node.wait, args=(ticket, 60.0))
+    waiter.start()
+    engine.passes.release()
+    wait_for(lambda: len(engine.entered_s) == 2)
+    assert waiter.is_alive()
+    engine.passes.release()
+    waiter.join(20)
+    assert not waiter.is_alive()
+    assert engine.looks >= 2
+
+
+def test_a_node_was_heard_when_its_look_began(gated: tuple[StorageNode, Gated]) -> None:
+    """The answer is of some moment since then, perhaps of the first."""
+    node, engine = gated
+    wait_for(lambda: len(engine.entered_s) == 1)
+    time.sleep(0.05)  # the answer takes a while
+    engine.passes.release()
+    wait_for(lambda: node.view is not None)
+    assert node.heard_at_s <= engine.entered_s[-1]
+
+
+def test_damage_is_forgotten_when_the_node_is_away(node: StorageNode, engine: Scripted) -> None:
+    """As while it is made a copy of another one."""
+
+    def damaged(_: object) -> None:
+        raise DataDamaged("page 7 is damaged")
+
+    node.wait(node.ask())
+    with pytest.raises(DataDamaged):
+        node.call(damaged)
+    assert node.is_damaged
+    engine.fails = StorageUnavailable("away")
+    wait_for(lambda: node.why_not == "away")
+    wait_for(lambda: not node.is_damaged)
+    assert node.damaged is None

@@ -72,14 +72,16 @@ class ShownEnds:
         spec: Any = OffsetSpec  # has no types
         wanted = {TopicPartition(self._topic, each): spec.latest() for each in partitions}
         with self._opening:
-            if self._admin is None:
-                self._admin = admin_of(self._export)
+            admin = self._admin = self._admin or admin_of(self._export)
         try:
-            answers = self._admin.list_offsets(
+            answers = admin.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_S
             )
             return {each.partition: got.result().offset for each, got in answers.items()}
         except KafkaException as error:
+            # librdkafka's client asks by the leader epochs that it once learnt, and learns no newer
+            # ones by their refusal: after a restart of the brokers it would be refused for ever.
+            self._admin = None
             raise Unavailable(
                 f"the ends of {self._topic!r} could not be read: {words(error_of(error))}"
             ) from None

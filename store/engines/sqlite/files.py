@@ -270,10 +270,14 @@ class SqliteFile:
             try:
                 self.look()
                 yield connection
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                raise sqlite_error(self.path, "read failed: ", error) from error
-            finally:
-                self._give_back(connection)
+            except BaseException as error:
+                # Its traceback may keep a statement that has more rows. Such a connection would
+                # show the moment of that statement to its next readers.
+                connection.close()
+                if isinstance(error, sqlite3.Error | UnicodeDecodeError):
+                    raise sqlite_error(self.path, "read failed: ", error) from error
+                raise
+            self._give_back(connection)
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         try:

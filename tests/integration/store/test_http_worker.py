@@ -401,6 +401,7 @@ def test_the_document_describes_every_route_and_its_page_needs_no_network(port: 
     assert {path for path in document["paths"] if path.startswith("/v1/")} == {
         f"/v1/{{datastore}}/{route}"
         for route in (
+            "follow",
             "cell",
             "cells",
             "latest",

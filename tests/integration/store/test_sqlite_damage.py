@@ -250,3 +250,24 @@ def test_a_body_that_has_become_a_number_is_an_error_of_ours(place: Path) -> Non
         pytest.raises(DataDamaged, match="added_id 5 of shard 0"),
     ):
         log(engine)
+
+
+def test_an_error_that_somebody_keeps_shows_no_reader_an_old_moment(tmp_path: Path) -> None:
+    """Its traceback has a statement with more rows to come: on that connection every later read
+    would be of the statement's moment, and acknowledged cells not there."""
+    cells = rides(0, 3_000)
+    with closing(SqliteEngine(tmp_path / "trips", "trips", 1)) as engine:
+        engine.put(cells[:2_000])
+        with closing(sqlite3.connect(tmp_path / "trips" / CELLS_FILE)) as file:
+            file.execute("UPDATE cell SET created_at_us = 7 WHERE position = 5")
+            file.commit()
+        kept: list[DataDamaged] = []
+        for number, cell in enumerate(cells[2_000:2_010], 2_000):
+            with pytest.raises(DataDamaged) as error:
+                engine.scan(0, 0, 1_000)
+            kept.append(error.value)
+            engine.put([cell])
+            assert engine.heads()[0].watermark == number + 1
+            assert [each.added_id for each in engine.scan(0, number, 1)] == [number]
+            assert engine.get([cell.triple]) != [None]
+        assert len(kept) == 10

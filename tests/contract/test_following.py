@@ -192,7 +192,8 @@ def test_a_start_below_the_trimmed_head_is_refused_with_the_head(
         for ref_key in range(3):
             store.put_cell(row, "BASE", ref_key, {})
         third = taken(follower, 3)[2]
-    datastore.trim(shard, third.added_id)
+    while datastore.trim(shard, third.added_id) < third.added_id:
+        pass  # another test has filled this shard: a step takes a part of it
     with (
         pytest.raises(Trimmed, match=f"shard {shard} .*begins at {third.added_id}"),
         following(store, start=before, shards=[shard]) as late,

@@ -12,6 +12,7 @@ from cellfeed.store.errors import InvalidRequest, Unavailable
 from cellfeed.store.followed import SILENT_S, FollowedCell
 from cellfeed.store.http.calls.asynchronous import Asynchronous
 from cellfeed.store.http.calls.asynchronous_stream import AsynchronousStream
+from cellfeed.store.http.calls.follower_parts import FollowerParts
 from cellfeed.store.http.calls.follows import FollowCall
 from cellfeed.store.http.calls.wire import AttemptFailed
 
@@ -19,7 +20,7 @@ _FOREIGN: list[AsynchronousStream] = []
 """Streams of a parent process, which are kept and never touched."""
 
 
-class AsyncFollower:
+class AsyncFollower(FollowerParts):
     """Iterates the cells behind a start with ``async for``, waits for new ones, and never ends by
     itself. It begins with the first cell asked for, or with ``async with``, which waits for the
     worker's word on where it begins. One task iterates. A cancelled ``anext`` loses no cell. After
@@ -36,14 +37,10 @@ class AsyncFollower:
         on_bookmark: Callable[[str], object] | None,
         on_wait: Callable[[str], object] | None,
     ) -> None:
-        self._call = call
+        super().__init__(call, on_bookmark, on_wait)
         self._asynchronous = asynchronous
-        self._on_bookmark = on_bookmark
-        self._on_wait = on_wait
-        self._said = ""
         self._stream: AsynchronousStream | None = None
         self._owner: tuple[int, object] = 0, None
-        self._closed = False
 
     @property
     def token(self) -> str:
@@ -84,16 +81,6 @@ class AsyncFollower:
     async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
 
-    def _take(self) -> FollowedCell | None:
-        try:
-            return self._call.take()
-        except Unavailable as failed:
-            self._failed(failed)
-            return None
-        except BaseException:
-            self._drop()
-            raise
-
     async def _receive(self) -> None:
         """Reads lines, of a new stream where there is none."""
         owner = forks.generation, asyncio.get_running_loop()
@@ -122,21 +109,7 @@ class AsyncFollower:
             self._drop()
             raise
 
-    def _failed(self, failed: Exception) -> None:
-        self._drop()
-        self._call.failed(failed)
-
     def _drop(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
-
-    def _call_back(self) -> None:
-        if self._call.because != self._said:
-            self._said = self._call.because
-            if self._said and self._on_wait is not None:
-                self._on_wait(self._said)
-        if self._call.bookmarked:
-            self._call.bookmarked = False
-            if self._on_bookmark is not None:
-                self._on_bookmark(self.token)

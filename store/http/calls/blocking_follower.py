@@ -11,11 +11,12 @@ from cellfeed.store.errors import Unavailable
 from cellfeed.store.followed import SILENT_S, FollowedCell
 from cellfeed.store.http.calls.blocking import Blocking
 from cellfeed.store.http.calls.blocking_stream import BlockingStream
+from cellfeed.store.http.calls.follower_parts import FollowerParts
 from cellfeed.store.http.calls.follows import FollowCall
 from cellfeed.store.http.calls.wire import AttemptFailed
 
 
-class BlockingFollower:
+class BlockingFollower(FollowerParts):
     """As :class:`cellfeed.store.followed.Follower`; made once a worker has said where it begins.
     ``on_bookmark`` is called in the iterating thread with the token, some seconds after places were
     passed without a cell to give. In a child of a ``fork()`` it continues by itself, from the same
@@ -28,14 +29,10 @@ class BlockingFollower:
         on_bookmark: Callable[[str], object] | None,
         on_wait: Callable[[str], object] | None,
     ) -> None:
-        self._call = call
+        super().__init__(call, on_bookmark, on_wait)
         self._blocking = blocking
-        self._on_bookmark = on_bookmark
-        self._on_wait = on_wait
-        self._said = ""
         self._stream: BlockingStream | None = None
         self._generation = forks.generation
-        self._closed = False
         while not call.has_begun:
             self._receive()
             self._call_back()
@@ -69,16 +66,6 @@ class BlockingFollower:
         if getattr(self, "_stream", None) is not None:
             self.close()
 
-    def _take(self) -> FollowedCell | None:
-        try:
-            return self._call.take()
-        except Unavailable as failed:
-            self._failed(failed)
-            return None
-        except BaseException:
-            self._drop()
-            raise
-
     def _receive(self) -> None:
         """Reads lines, of a new stream where there is none."""
         if self._generation != forks.generation:
@@ -100,10 +87,6 @@ class BlockingFollower:
             self._drop()
             raise
 
-    def _failed(self, failed: Exception) -> None:
-        self._drop()
-        self._call.failed(failed)
-
     def _drop(self, *, is_parents: bool = False) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
@@ -111,13 +94,3 @@ class BlockingFollower:
                 stream.leave()
             else:
                 stream.close()
-
-    def _call_back(self) -> None:
-        if self._call.because != self._said:
-            self._said = self._call.because
-            if self._said and self._on_wait is not None:
-                self._on_wait(self._said)
-        if self._call.bookmarked:
-            self._call.bookmarked = False
-            if self._on_bookmark is not None and self._call.has_begun:
-                self._on_bookmark(self.token)

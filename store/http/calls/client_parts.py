@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from cellfeed.store.http.calls.datastore import CALL_TIMEOUT_S, DatastoreCalls
 
 
-class ClientParts:
+class ClientParts(ABC):
     """The base of :class:`cellfeed.store.http.client.Client` and
     :class:`cellfeed.store.http.async_client.AsyncClient`, which describe the
     arguments."""
@@ -25,9 +26,9 @@ class ClientParts:
         self._calls = DatastoreCalls(urls, datastore, timeout_s, history)
         self._make_runner(on_wait, share_requests)
 
+    @abstractmethod
     def _make_runner(self, on_wait: Callable[[str], None] | None, share_requests: bool) -> None:
         """Makes the part that waits for answers."""
-        raise NotImplementedError
 
     @property
     def name(self) -> str:

@@ -254,9 +254,33 @@ class SqliteFile:
         """The writer connection inside a transaction; commits at the end (see
         :func:`write_transaction`)."""
         with self._using(), self._writer_lock:
-            with write_transaction(self._writer, self.path, self.check):
-                yield self._writer
+            under_way = True
+            try:
+                with write_transaction(self._writer, self.path, self.check):
+                    yield self._writer
+                    under_way = False
+            except BaseException:
+                if under_way:
+                    self._renew_writer()
+                raise
             self._checkpoints.after_commit(self._writer)
+
+    def _renew_writer(self) -> None:
+        """After an error within a transaction: its traceback may keep a statement that has more
+        rows. The connection could then begin no transaction behind another process's commit."""
+        try:
+            fresh = self.another()
+        except CellfeedError:
+            return  # it works on with the one that it has, or fails with the reason
+        try:
+            fresh.execute("PRAGMA busy_timeout=0")
+            # opens WAL and shared memory before the old connection lets go of them
+            fresh.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        except sqlite3.Error:
+            fresh.close()
+            return
+        self._writer.close()
+        self._writer = fresh
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:

@@ -271,3 +271,29 @@ def test_an_error_that_somebody_keeps_shows_no_reader_an_old_moment(tmp_path: Pa
             assert [each.added_id for each in engine.scan(0, number, 1)] == [number]
             assert engine.get([cell.triple]) != [None]
         assert len(kept) == 10
+
+
+def test_an_error_that_somebody_keeps_refuses_no_later_write(tmp_path: Path) -> None:
+    """Another process has written since the statement that the error's traceback keeps."""
+    cells = rides(0, 2_010)
+    with (
+        closing(SqliteEngine(tmp_path / "trips", "trips", 1)) as engine,
+        closing(SqliteEngine(tmp_path / "trips", "trips", 1)) as other,
+    ):
+        engine.put(cells[:2_000])
+        kept: list[ValueError] = []
+        for first in range(2_000, 2_010, 2):
+            with pytest.raises(ValueError, match="within the transaction") as error:
+                _fail_in_a_write(engine)
+            kept.append(error.value)
+            assert other.put([cells[first]])[0].outcome is Outcome.STORED
+            assert engine.put([cells[first + 1]])[0].outcome is Outcome.STORED
+        assert len(kept) == 5
+        assert engine.heads()[0].watermark == 2_010
+
+
+def _fail_in_a_write(engine: SqliteEngine) -> None:
+    with engine._file.write() as connection:
+        rows = connection.execute("SELECT * FROM cell")
+        next(rows)
+        raise ValueError("within the transaction")

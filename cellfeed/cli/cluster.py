@@ -1,4 +1,5 @@
-"""cluster init, migrate, status, promote, rejoin, buffer: operations on MariaDB clusters."""
+"""cluster init, migrate, status, promote, buffer: operations on MariaDB clusters. ``rejoin`` is in
+cluster_rejoin.py."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 from rich.table import Table
@@ -27,24 +27,14 @@ from cellfeed.cli.output import (
     console,
     node_advice,
     print_json,
-    progress_bar,
+    print_result,
 )
 from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
-from cellfeed.store.backups.erasures import known_to_state
-from cellfeed.store.backups.register_entries import NOT_DONE
-from cellfeed.store.cells.cell import NewCell, Outcome
-from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.operating.clone import clone, is_half_copied
 from cellfeed.store.clusters.operating.migrate import migrate_cluster
-from cellfeed.store.clusters.operating.never_replicated import NeverReplicated
-from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
-from cellfeed.store.clusters.operating.rejoin import come_back
-from cellfeed.store.datastore import Datastore
-from cellfeed.store.erasures import DONE, PREFIX
-from cellfeed.store.errors import InvalidRequest, ProtectData, RowErased, StorageUnavailable
+from cellfeed.store.errors import InvalidRequest
 
 app = typer.Typer(no_args_is_help=True, help="Make and look after clusters of MariaDB servers.")
 ConfigOption = Annotated[
@@ -52,8 +42,6 @@ ConfigOption = Annotated[
     typer.Option("--config", help="YAML configuration; the run directory's when left out."),
 ]
 ClusterArgument = Annotated[str, typer.Argument(help="A cluster's name in the configuration.")]
-
-_EXTRA_SHOWN = 20
 
 
 @app.command("init")
@@ -76,7 +64,7 @@ def init(
         }
         mode = "semi-synchronously" if done.semi_sync else "asynchronously"
         minions = f", {' and '.join(done.minions)} follow {mode}" if done.minions else ", no minion"
-        _done(
+        print_result(
             as_json,
             fields,
             f"{done.cluster}: {done.master} is"
@@ -98,7 +86,7 @@ def migrate(
         done = migrate_cluster(cluster_servers(checked, cluster.name))
         steps = [{"version": step.version, "title": step.title} for step in done.steps]
         titles = "".join(f"\n  version {step.version}: {step.title}" for step in done.steps)
-        _done(
+        print_result(
             as_json,
             {
                 "cluster": cluster.name,
@@ -109,7 +97,7 @@ def migrate(
             f"{cluster.name}: version {done.version}{titles}",
         )
     history_id = identify_clusters(checked)
-    _done(as_json, {"history_id": history_id}, f"history {history_id}")
+    print_result(as_json, {"history_id": history_id}, f"history {history_id}")
 
 
 @app.command("status")
@@ -120,7 +108,7 @@ def status(
 ) -> None:
     """Show each cluster's master, minions, epochs, watermarks and buffers."""
     checked = checked_config(config, run_dir)
-    with _opened(checked) as datastore:
+    with open_datastore(checked, Path()) as datastore:
         clusters = clusters_status(datastore)
     asked_for = {cluster.name: cluster.semi_sync for cluster in checked.datastore.clusters}
     if as_json:
@@ -188,79 +176,9 @@ def promote_minion(
     done = promote(cluster_servers(checked_config(config, run_dir), cluster), to, give_up or [])
     fenced = "fenced" if done.fenced else "not reached: keep it away until it has rejoined"
     old = f"; the old master {done.old_master} was {fenced}" if done.old_master else ""
-    _done(as_json, asdict(done), f"{cluster}: {done.master} is master in epoch {done.epoch}{old}")
-
-
-@app.command("rejoin")
-def rejoin(
-    cluster: ClusterArgument,
-    node: Annotated[str, typer.Argument(help="The node that rejoins.")],
-    put_again: Annotated[
-        bool,
-        typer.Option(
-            "--put-again",
-            help="Put again the cells that it never replicated, then make it a copy of the master.",
-        ),
-    ] = False,
-    copy: Annotated[
-        bool,
-        typer.Option(
-            "--copy",
-            help=(
-                "Make it a copy of the master, and discard its content (a new or replaced server)."
-            ),
-        ),
-    ] = False,
-    config: ConfigOption = None,
-    run_dir: RunDirOption = DEFAULT_RUN_DIR,
-    as_json: JsonOption = False,
-) -> None:
-    """Bring a node back as a minion: an old master, or an empty server in its place.
-
-    One that holds cells or erasures that were never replicated is refused, and they are listed.
-    When it has only leases or addresses beyond the master, and where a copy was cut off, it is made
-    a copy of the master.
-    """
-    checked = checked_config(config, run_dir)
-    servers = cluster_servers(checked, cluster)
-    role, _ = cluster_role(servers)
-    if copy or is_half_copied(servers, node):
-        _copy(servers, node, as_json)
-        return
-    beyond = come_back(servers, node)
-    if beyond is None:
-        _done(as_json, {"node": node, "follows": role.master}, f"{node} follows {role.master}")
-        return
-    if beyond.nothing:
-        _copy(servers, node, as_json, beyond)
-        return
-    extra = [*beyond.cells, *beyond.buffered]
-    if not put_again:
-        for row_key in beyond.erased[:_EXTRA_SHOWN]:
-            console.print(
-                f"never replicated: the erasure of {UUID(bytes=row_key)}", highlight=False
-            )
-        for cell in extra[:_EXTRA_SHOWN]:
-            console.print(
-                f"never replicated: {cell.row_key.hex()} {cell.column_name} {cell.ref_key},"
-                f" {len(cell.body_json)} bytes",
-                highlight=False,
-            )
-        raise ProtectData(
-            f"{node} holds {beyond} that were never replicated; put them again and make it a copy"
-            f" of {role.master} with --put-again"
-        )
-    with _opened(checked) as datastore:
-        for row_key in beyond.erased:
-            datastore.erase_row(UUID(bytes=row_key))
-        erased = _erased_since(datastore, beyond)
-        for row_key in sorted({cell.row_key for cell in extra} & erased):
-            console.print(
-                f"not put again: row {UUID(bytes=row_key)} was erased since", highlight=False
-            )
-        extra = [cell for cell in extra if cell.row_key not in erased]
-        _put_again(datastore, extra)
-    _copy(servers, node, as_json, beyond, put_again=len(extra))
+    print_result(
+        as_json, asdict(done), f"{cluster}: {done.master} is master in epoch {done.epoch}{old}"
+    )
 
 
 @app.command("buffer")
@@ -271,7 +189,7 @@ def buffer(
 ) -> None:
     """Show buffered cells: on which cluster, for which one, since when: the ledger of cells that
     wait for their own cluster."""
-    with _opened(checked_config(config, run_dir)) as datastore:
+    with open_datastore(checked_config(config, run_dir), Path()) as datastore:
         counts = engine_of(datastore).drain.counts()
     table = Table(
         "on cluster", "for cluster", "cells", "answered for", "in conflict", "oldest", box=None
@@ -302,63 +220,6 @@ def checked_config(config: Path | None, run_dir: Path) -> Config:
             " nothing to look after here"
         )
     return checked
-
-
-def _opened(config: Config) -> Datastore:
-    return open_datastore(config, Path())
-
-
-def _copy(
-    servers: ClusterServers,
-    node: str,
-    as_json: bool,
-    listed: NeverReplicated | None = None,
-    **fields: Any,
-) -> None:
-    with progress_bar() as bar:
-        task = bar.add_task(f"copying to {node}", total=None)
-        copied = clone(servers, node, lambda rows: bar.update(task, completed=rows), listed=listed)
-    _done(
-        as_json,
-        {"node": node, "rows_copied": copied, **fields},
-        f"{node} is a copy of the master ({copied} rows) and follows it",
-    )
-
-
-def _erased_since(datastore: Datastore, beyond: NeverReplicated) -> set[bytes]:
-    """Row keys of rows that were erased since the node left the history of its master. A put
-    refuses them only until a trim has taken the log's cell of the erasure; the state table has each
-    for ever."""
-    entries = [(each.key, each.value) for at in (PREFIX, DONE) for each in datastore.state.list(at)]
-    return {
-        bytes.fromhex(each.row_key)
-        for each in known_to_state(datastore.name, datastore.shards, entries)
-        if each.added_id == NOT_DONE or each.added_id >= beyond.begins.get(each.shard, 0)
-    }
-
-
-def _put_again(datastore: Datastore, cells: list[NewCell]) -> None:
-    results = datastore.put_new_cells(cells)
-    refused = [
-        result
-        for result in results
-        if result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)
-    ]
-    failed = [result for result in results if not result.acknowledged and result not in refused]
-    for each in refused:
-        console.print(f"not put again: {each.error}", highlight=False)
-    if failed:
-        raise StorageUnavailable(
-            f"{len(failed)} of {len(cells)} cells could not be put again; nothing on the node was"
-            f" touched: {failed[0].error}"
-        )
-
-
-def _done(as_json: bool, value: dict[str, Any], text: str) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        console.print(text, highlight=False)
 
 
 def _line(as_json: bool, value: dict[str, Any]) -> None:

@@ -11,19 +11,22 @@ import msgspec
 
 from cellfeed.assembly.clusters import clusters_status
 from cellfeed.assembly.datastore import opened
-from cellfeed.bridge.coordination.contract import Coordinator, Offsets
-from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway, why_stopped
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
 from cellfeed.bridge.gateway.nodes import all_nodes
-from cellfeed.bridge.triggers.offsets.kept_offsets import choices, lost_offsets
 from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import LagReader
-from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.bridge.triggers.program import load_program
 from cellfeed.bridge.typed.rejected_cells import LeftOutOfTopic, left_out
 from cellfeed.bridge.typed.versions import stored_columns
 from cellfeed.cli.group_control import summary
-from cellfeed.cli.records_behind import records_behind, view_of
-from cellfeed.config.model import ChecksConfig, Config, DatastoreConfig, TriggersConfig
+from cellfeed.cli.instance_groups import (
+    GatewayAmongOthers,
+    GroupLag,
+    group_lags,
+    groups_of_program,
+    living_gateways,
+)
+from cellfeed.config.model import ChecksConfig, Config
 from cellfeed.kinds.known import process_names
 from cellfeed.kinds.triggers import trigger_settings
 from cellfeed.run_dir import RunDir
@@ -31,31 +34,7 @@ from cellfeed.store.checks import KEY, passes_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.erasures import UnendedErasure
-from cellfeed.store.errors import CellfeedError, Unavailable
-
-
-@dataclass
-class GroupLag:
-    """How far a group is behind in a topic, in records; ``at_most``: there may be fewer."""
-
-    group: str
-    topic: str
-    behind: int
-    parked: int
-    stopped_because: str | None
-    at_most: bool = False
-
-
-@dataclass
-class GatewayAmongOthers:
-    """A living gateway of the datastore, on any host. ``addresses``: by listener, as clients get
-    them; ``slots`` of groups that it coordinates."""
-
-    name: str
-    node_id: int
-    addresses: dict[str, str]
-    registry: str
-    slots: list[int]
+from cellfeed.store.errors import Unavailable
 
 
 @dataclass
@@ -176,18 +155,18 @@ def _learn_groups(
     triggers = {
         group
         for app in config.triggers
-        for group in _trigger_groups(app, trigger_settings(directory, app))
+        for group in groups_of_program(app, trigger_settings(directory, app))
     }
     try:
         triggers |= set(reader.groups())
         found.triggers = [reader.read(group) for group in sorted(triggers)]
-        found.gateways = _gateways(datastore, coordinator)
+        found.gateways = living_gateways(datastore, coordinator)
         found.consumers_wait = (
             why_stopped(datastore.state, coordinator)
             if found.gateways or any(kind == "gateway" for kind, _ in process_names(config))
             else None
         )
-        found.groups = _lags(coordinator, datastore, config.datastore, triggers, found.heads)
+        found.groups = group_lags(coordinator, datastore, config.datastore, triggers, found.heads)
     except Unavailable as error:
         found.groups, found.coordination_away = [], str(error)
 
@@ -238,62 +217,3 @@ def _check(checks: ChecksConfig, datastore: Datastore) -> dict[str, Any]:
         "unread": of.unread if of is not None else 0,
         "named": of.named if of is not None else [],
     }
-
-
-def _trigger_groups(entry: TriggersConfig, settings: dict[str, Any]) -> list[str]:
-    """The groups of a program, so that one that has not run yet is listed too; none when it cannot
-    be loaded here (its processes say why)."""
-    try:
-        program = load_program(entry.app, settings, entry=entry.name or "")
-        return [trigger.group for trigger in program]
-    except CellfeedError:
-        return []
-
-
-def _gateways(datastore: Datastore, coordinator: Coordinator) -> list[GatewayAmongOthers]:
-    known = all_nodes(datastore.state)
-    return [
-        GatewayAmongOthers(
-            name,
-            known[name].node_id,
-            {
-                listener: f"{host}:{port}"
-                for listener, (host, port) in known[name].listeners.items()
-            },
-            f"{known[name].registry[0]}:{known[name].registry[1]}",
-            slots,
-        )
-        for name, slots in slots_by_gateway(coordinator).items()
-        if name in known
-    ]
-
-
-def _lags(
-    coordinator: Offsets,
-    datastore: Datastore,
-    config: DatastoreConfig,
-    triggers: set[str],
-    heads: dict[int, Head],
-) -> list[GroupLag]:
-    lags = []
-    parked = ParkedCells(datastore.state)
-    for group in sorted({*coordinator.groups(), *triggers}):
-        offsets = coordinator.fetch_offsets(group)
-        for topic in sorted({topic for topic, _ in offsets} or {datastore.name}):
-            committed = {
-                partition: offset.offset
-                for (name, partition), offset in offsets.items()
-                if name == topic
-            }
-            ids = {
-                shard: range(max(committed.get(shard, 0), head.log_start), head.watermark)
-                for shard, head in heads.items()
-            }
-            behind, at_most = records_behind(datastore, view_of(config, topic), ids)
-            stopped = parked.stopped_because(group)
-            if group in triggers and (
-                lost := lost_offsets(datastore.state, coordinator, group, topic)
-            ):
-                stopped = f"{lost}; {choices(group)}"
-            lags.append(GroupLag(group, topic, behind, parked.count(group), stopped, at_most))
-    return lags

@@ -35,7 +35,7 @@ _VERBS: Final = {
     "restore": "restore",
     "erase": "erase",
     "scrub": "scrub",
-    "rebalance": "shard",
+    "rebalance": "rebalance",
     "demo": "demo",
     "run": "lifecycle",
 }
@@ -46,16 +46,16 @@ _GROUPS: Final = {
     "export": ("app", ("export", "export_control")),
     "parked": ("app", ("parked",)),
     "offsets": ("app", ("offsets", "offsets_translate")),
-    "cluster": ("app", ("cluster",)),
+    "cluster": ("app", ("cluster", "cluster_rejoin")),
     "config": ("app", ("config",)),
     "shard": ("app", ("shard",)),
-    "dictionary": ("app", ("dictionary",)),
+    "dictionary": ("app", ("dictionary", "dictionary_kept")),
     "backup": ("app", ("backup",)),
     "users": ("users_app", ("access",)),
     "acls": ("acls_app", ("access",)),
     "warehouse": ("app", ("warehouse",)),
-    "index": ("app", ("index", "index_check")),
-    "schemas": ("app", ("schemas",)),
+    "index": ("app", ("index", "index_query", "index_check")),
+    "schemas": ("app", ("schemas", "schemas_unfit")),
 }
 """First word of several verbs to the Typer that they belong to and its modules; the first one has
 it, all of them add verbs to it."""

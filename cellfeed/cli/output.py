@@ -53,6 +53,14 @@ def print_json(value: Any) -> None:
     )
 
 
+def print_result(as_json: bool, value: Mapping[str, Any], text: str) -> None:
+    """A command's result: ``value`` as one line of JSON for machines, ``text`` for people."""
+    if as_json:
+        print_json(value)
+    else:
+        console.print(text, highlight=False)
+
+
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows of a query as a table. On a terminal it is no wider than that: values that are too long
     end with "…", and rows of many columns stand as records, a line for each value."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import msgspec
 import typer
@@ -17,7 +17,7 @@ from cellfeed.bridge.groups.history import Deed, entry, operator
 from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
 from cellfeed.cli.known_groups import must_exist
-from cellfeed.cli.output import JsonOption, console, errors, print_json
+from cellfeed.cli.output import JsonOption, console, errors, print_json, print_result
 from cellfeed.cli.parked_export import ExportFormat, write_parked
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.errors import InvalidRequest, NotFound
@@ -104,7 +104,7 @@ def retry(
     """Have parked cells tried again now."""
     with _parked(run_dir, group) as parked:
         count = parked.ask_retry(group, cell)
-    _done(as_json, {"to_be_tried_again": count}, f"{count} to be tried again")
+    print_result(as_json, {"to_be_tried_again": count}, f"{count} to be tried again")
 
 
 @app.command()
@@ -120,7 +120,7 @@ def skip(
     """Give a parked cell up for good, with a reason."""
     with _parked(run_dir, group) as parked:
         parked.skip(group, cell, reason)
-    _done(as_json, {"skipped": cell}, f"{cell} skipped")
+    print_result(as_json, {"skipped": cell}, f"{cell} skipped")
 
 
 @app.command()
@@ -150,7 +150,7 @@ def resume(
             to=f"it was stopped: {stopped[:200]}",
         )
         parked.resume(group, entry(deed))
-    _done(as_json, {"resumed": group}, f"{group} has resumed")
+    print_result(as_json, {"resumed": group}, f"{group} has resumed")
 
 
 @app.command()
@@ -184,13 +184,6 @@ def export(
     errors.print(
         f"{count} parked cells of {group}{f' in {output}' if output else ''}", highlight=False
     )
-
-
-def _done(as_json: bool, value: dict[str, Any], text: str) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        console.print(text, highlight=False)
 
 
 def _write_file(path: Path, write: Callable[[TextIO], int]) -> int:

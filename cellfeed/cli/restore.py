@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import Annotated, Final
-
-import typer
 
 from cellfeed.assembly.datastore import restore_target
 from cellfeed.bridge.backups.kept_state import restored, trigger_groups
@@ -18,6 +13,20 @@ from cellfeed.bridge.groups.history import operator
 from cellfeed.cli.backup_options import BackupOption, FolderArgument
 from cellfeed.cli.instance import IdentityOption
 from cellfeed.cli.output import JsonOption, errors, progress_bar
+from cellfeed.cli.restore_options import (
+    NO_REASON,
+    AboveOption,
+    AheadOption,
+    AtOption,
+    DryRunOption,
+    FromHistoryOption,
+    IntoOption,
+    ReasonOption,
+    RowKeyOption,
+    ShardOption,
+    TargetConfigOption,
+    refuse_together,
+)
 from cellfeed.cli.restore_part import part_of, put_part
 from cellfeed.cli.restore_point import Choice
 from cellfeed.cli.restore_readers import ReadersAhead, first_new_ids, ids_read, readers_of_config
@@ -40,103 +49,24 @@ from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import restore as restore_backup
 from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.backups.restore_target import Target
-from cellfeed.store.errors import InvalidRequest, ProtectData
+from cellfeed.store.errors import ProtectData
 from cellfeed.store.histories import History
-
-NO_REASON: Final = "not given"
 
 
 def restore(
     directory: FolderArgument,
-    into: Annotated[
-        Path,
-        typer.Option(
-            "--into",
-            metavar="RUN_DIR",
-            help="The run directory of the instance that gets it; made when it is not there.",
-        ),
-    ],
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            help=(
-                "The YAML configuration of that instance; the run directory's own, or the built-in"
-                " one, when left out."
-            ),
-        ),
-    ] = None,
+    into: IntoOption,
+    config: TargetConfigOption = None,
     backup: BackupOption = None,
     identity: IdentityOption = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at",
-            metavar="TIME",
-            help=(
-                "As it was at this moment, with its zone, such as 2026-03-01T12:00:00Z: each log"
-                " ends before its first later cell."
-            ),
-        ),
-    ] = None,
-    ahead: Annotated[
-        ReadersAhead,
-        typer.Option(
-            "--readers-ahead",
-            help=(
-                "raise-epoch: although readers may have come further than the backup, let the ids"
-                " continue above all of them."
-            ),
-        ),
-    ] = ReadersAhead.REFUSE,
-    above: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--above",
-            metavar="ID",
-            help=(
-                "Somebody whom nobody knows has read ids below this one, of every shard or"
-                " SHARD:ID; may be given several times."
-            ),
-        ),
-    ] = None,
-    reason: Annotated[
-        str, typer.Option("--reason", help="Why; the log shows it where ids are left out.")
-    ] = NO_REASON,
-    row_key: Annotated[
-        str | None,
-        typer.Option(
-            "--row-key",
-            metavar="UUID",
-            help="Only the cells of this row that the store lacks, into a store that has cells.",
-        ),
-    ] = None,
-    shard: Annotated[
-        int | None,
-        typer.Option(
-            "--shard",
-            metavar="N",
-            help="Only the cells of this shard that the store lacks, into a store that has cells.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="With --row-key or --shard: count the cells that would be put; put nothing.",
-        ),
-    ] = False,
-    from_history: Annotated[
-        str | None,
-        typer.Option(
-            "--from-history",
-            metavar="ID",
-            help=(
-                "With --row-key or --shard: the backup is of this history, which the store does not"
-                " know, and its cells belong into the store."
-            ),
-        ),
-    ] = None,
+    at: AtOption = None,
+    ahead: AheadOption = ReadersAhead.REFUSE,
+    above: AboveOption = None,
+    reason: ReasonOption = NO_REASON,
+    row_key: RowKeyOption = None,
+    shard: ShardOption = None,
+    dry_run: DryRunOption = False,
+    from_history: FromHistoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a backup back into empty storage: embedded, or the clusters of a configuration. It is
@@ -170,7 +100,7 @@ def restore(
         "--reason": reason != NO_REASON,
     }
     part_only = {"--dry-run": dry_run, "--from-history": from_history is not None}
-    _refuse_together(row_key, shard, whole_only, part_only)
+    refuse_together(row_key, shard, whole_only, part_only)
     by = operator(reason)
     run_dir = RunDir(into)
     checked = load_config(config or (run_dir.config if run_dir.config.exists() else None))
@@ -271,21 +201,3 @@ def _heir(manifest: Manifest, target: Target, backup: Backup) -> History:
     return History(
         target.begun_history(backup), manifest.history.history_id, manifest.history.origin_id
     )
-
-
-def _refuse_together(
-    row_key: str | None,
-    shard: int | None,
-    whole_only: Mapping[str, object],
-    part_only: Mapping[str, object],
-) -> None:
-    """Raises InvalidRequest for options that do not go together."""
-    if row_key is not None and shard is not None:
-        raise InvalidRequest(
-            "--row-key and --shard exclude each other: a row is in one shard alone"
-        )
-    is_part = row_key is not None or shard is not None
-    if wrong := [name for name, given in (whole_only if is_part else part_only).items() if given]:
-        raise InvalidRequest(
-            f"{wrong[0]} goes {'without' if is_part else 'with'} a --row-key or --shard"
-        )

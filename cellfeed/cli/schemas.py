@@ -1,8 +1,7 @@
-"""schemas list|check|unfit: the Avro schemas of columns' bodies."""
+"""schemas list|check: the Avro schemas of columns' bodies. ``unfit`` is in schemas_unfit.py."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,16 +10,13 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.groups.control import when
 from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility
 from cellfeed.bridge.typed.mismatch import SchemaMismatch
-from cellfeed.bridge.typed.rejected_cells import RejectedCell, TriedAgain, rejected_cells, try_again
 from cellfeed.bridge.typed.schema_files import load_schema
-from cellfeed.bridge.typed.typed_column import TypedColumns
 from cellfeed.bridge.typed.versions import (
     Settings,
     StoredColumn,
@@ -43,13 +39,10 @@ app = typer.Typer(
 
 ColumnOption = Annotated[str | None, typer.Option("--column", help="Only this column's.")]
 
-_SHOWN_MAX: Final = 20
+SHOWN_MAX: Final = 20
 """Cells that are shown one by one; the others are counted."""
 
 _SCAN_CELLS: Final = 1_000
-
-HEARD_S: Final = 5.0
-"""After so long every gateway that is alive has heard of a version: they look once a second."""
 
 
 @app.command("list")
@@ -153,72 +146,6 @@ def check(
         raise typer.Exit(CellfeedError.exit_code)
 
 
-@app.command()
-def unfit(
-    column: ColumnOption = None,
-    retry: Annotated[
-        bool,
-        typer.Option(
-            "--retry",
-            help=(
-                "Try each again with the versions that are there now; those that fit are off the"
-                " list."
-            ),
-        ),
-    ] = False,
-    config: ConfigOption = None,
-    run_dir: RunDirOption = DEFAULT_RUN_DIR,
-    as_json: JsonOption = False,
-) -> None:
-    """List cells that are left out of typed topics because they fit no version (unfit: park), with
-    the reason.
-
-    With --retry those that fit a newer version are off the list: they are shown at their own
-    offsets. Groups that read on behind one before are named.
-    """
-    with opened(run_dir, config) as (_, datastore, coordinator):
-        if not retry:
-            found = list(rejected_cells(datastore.state, column))
-            for cell in found if as_json else found[:_SHOWN_MAX]:
-                _report(cell, as_json)
-            if not as_json:
-                console.print(
-                    f"{len(found)} cells fit no version" if found else "no cell is left out",
-                    highlight=False,
-                )
-            return
-        _wait_until_heard(datastore)
-        done = try_again(datastore.engine, TypedColumns(datastore.state), column)
-        behind = _read_on(coordinator, datastore.name, done)
-    if as_json:
-        fields = {
-            "fit": len(done.fits),
-            "trimmed": len(done.trimmed),
-            "still_unfit": len(done.still_rejected),
-        }
-        print_json(
-            {
-                **fields,
-                "read_on": [
-                    {"group": group, "shard": shard, "added_id": added_id}
-                    for group, shard, added_id in behind
-                ],
-            }
-        )
-        return
-    console.print(
-        f"{len(done.fits)} fit a version now, {len(done.trimmed)} are trimmed,"
-        f" {len(done.still_rejected)} still fit none",
-        highlight=False,
-    )
-    for group, shard, added_id in behind:
-        console.print(
-            f"group {group} has read on behind {shard}/{added_id}: set it back to {added_id} there"
-            " if it needs the cells that were left out",
-            highlight=False,
-        )
-
-
 def _rule(declared: list[ColumnSchema], column: str, stored: StoredColumn) -> Compatibility:
     """The rule that the configuration declares, or the one that the datastore knows."""
     return next(
@@ -242,7 +169,7 @@ def _try_cells(
         reason = _mismatch(encoders, cell)
         if reason is not None:
             rejected += 1
-            if len(mismatches) < _SHOWN_MAX:
+            if len(mismatches) < SHOWN_MAX:
                 mismatches.append(f"{shard}/{cell.added_id}: {reason}")
     return tried, rejected, mismatches
 
@@ -281,57 +208,3 @@ def _cells_of(datastore: Datastore, column: str) -> Iterator[tuple[int, StoredCe
                 for cell in found
                 if cell.column_name == column and not is_erased(cell.body)
             )
-
-
-def _wait_until_heard(datastore: Datastore) -> None:
-    """Waits until gateways know the newest version. A gateway without it still leaves its cells
-    out, and readers that pass them there would not be named."""
-    newest_us = max(
-        (
-            version.at_us
-            for stored in stored_columns(datastore.state).values()
-            for version in stored.versions
-        ),
-        default=0,
-    )
-    time.sleep(min(HEARD_S, max(0.0, HEARD_S - (datastore.state.now_us() - newest_us) / 1e6)))
-
-
-def _read_on(
-    coordinator: Coordinator, datastore: str, done: TriedAgain
-) -> list[tuple[str, int, int]]:
-    """Groups whose offset on any topic lies behind a cell that fits now: the first such cell of
-    each shard."""
-    first: dict[tuple[str, int], int] = {}
-    for group in coordinator.groups():
-        for (topic, partition), offset in coordinator.fetch_offsets(group).items():
-            passed = [
-                cell.added_id
-                for cell in done.fits
-                if cell.shard == partition
-                and cell.added_id < offset.offset
-                and _shows(datastore, topic, cell)
-            ]
-            if passed:
-                first[group, partition] = min(passed)
-    return [(group, shard, added_id) for (group, shard), added_id in sorted(first.items())]
-
-
-def _shows(datastore: str, topic: str, cell: RejectedCell) -> bool:
-    """Whether the topic may have left the cell out. Topics of other columns have no such cell; the
-    topic of all cells has it whether it fits or not. For a view it is unknown, so True."""
-    return topic != datastore and (
-        not topic.startswith(f"{datastore}.")
-        or topic.removesuffix("@latest") == f"{datastore}.{cell.column}"
-    )
-
-
-def _report(cell: RejectedCell, as_json: bool) -> None:
-    if as_json:
-        print_json(cell._asdict())
-    else:
-        console.print(
-            f"{cell.column} {cell.shard}/{cell.added_id} row key {cell.row_key}, ref key"
-            f" {cell.ref_key}: {cell.reason}",
-            highlight=False,
-        )

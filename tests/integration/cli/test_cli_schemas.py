@@ -26,7 +26,7 @@ from cellfeed.bridge.typed.versions import (
     register_declared,
     stored_columns,
 )
-from cellfeed.cli import schemas as verbs
+from cellfeed.cli import schemas_unfit as verbs
 from cellfeed.cli.main import command_line
 from cellfeed.instance.config_file import load_config
 from cellfeed.store.cells.body_codec import decode_body

@@ -19,7 +19,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cellfeed.assembly.clusters import open_clusters
-from cellfeed.cli import schemas as verbs
+from cellfeed.cli import schemas_unfit as verbs
 from cellfeed.instance.config_file import load_config
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.clusters.operating.promote import promote

@@ -20,7 +20,8 @@ from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.cli import instance_status
-from cellfeed.cli.instance_status import GatewayAmongOthers, InstanceStatus, read_status
+from cellfeed.cli.instance_groups import GatewayAmongOthers
+from cellfeed.cli.instance_status import InstanceStatus, read_status
 from cellfeed.cli.output import console
 from cellfeed.cli.status import _print_backups, status
 from cellfeed.config.model import (
@@ -258,12 +259,12 @@ def test_gateways_that_run_are_shown_and_why_their_groups_wait_though_none_is_co
     assert read_status(directory, without).consumers_wait is None
     assert asked == [], "nobody serves consumer groups"
     one = GatewayAmongOthers("g1", 1, {"": "127.0.0.1:9092"}, "127.0.0.1:8081", [3, 5])
-    monkeypatch.setattr(instance_status, "_gateways", lambda *_: [one])
+    monkeypatch.setattr(instance_status, "living_gateways", lambda *_: [one])
     monkeypatch.setattr(instance_status, "clusters_status", lambda _: [{"name": "eu"}])
     found = read_status(directory, without)
     assert (found.gateways, found.consumers_wait) == ([one], "the offsets were lost")
     assert found.clusters == [{"name": "eu"}]
-    monkeypatch.setattr(instance_status, "_gateways", lambda *_: [])
+    monkeypatch.setattr(instance_status, "living_gateways", lambda *_: [])
     assert read_status(directory, CONFIG).consumers_wait == "the offsets were lost"
 
 

@@ -1,0 +1,103 @@
+"""Groups and gateways of an instance, as its status shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cellfeed.bridge.coordination.contract import Coordinator, Offsets
+from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
+from cellfeed.bridge.gateway.nodes import all_nodes
+from cellfeed.bridge.triggers.offsets.kept_offsets import choices, lost_offsets
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.program import load_program
+from cellfeed.cli.records_behind import records_behind, view_of
+from cellfeed.config.model import DatastoreConfig, TriggersConfig
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import CellfeedError
+
+
+@dataclass
+class GroupLag:
+    """How far a group is behind in a topic, in records; ``at_most``: there may be fewer."""
+
+    group: str
+    topic: str
+    behind: int
+    parked: int
+    stopped_because: str | None
+    at_most: bool = False
+
+
+@dataclass
+class GatewayAmongOthers:
+    """A living gateway of the datastore, on any host. ``addresses``: by listener, as clients get
+    them; ``slots`` of groups that it coordinates."""
+
+    name: str
+    node_id: int
+    addresses: dict[str, str]
+    registry: str
+    slots: list[int]
+
+
+def groups_of_program(entry: TriggersConfig, settings: dict[str, Any]) -> list[str]:
+    """The groups of a program, so that one that has not run yet is listed too; none when it cannot
+    be loaded here (its processes say why)."""
+    try:
+        program = load_program(entry.app, settings, entry=entry.name or "")
+        return [trigger.group for trigger in program]
+    except CellfeedError:
+        return []
+
+
+def living_gateways(datastore: Datastore, coordinator: Coordinator) -> list[GatewayAmongOthers]:
+    """The gateways that share the groups now, on any host."""
+    known = all_nodes(datastore.state)
+    return [
+        GatewayAmongOthers(
+            name,
+            known[name].node_id,
+            {
+                listener: f"{host}:{port}"
+                for listener, (host, port) in known[name].listeners.items()
+            },
+            f"{known[name].registry[0]}:{known[name].registry[1]}",
+            slots,
+        )
+        for name, slots in slots_by_gateway(coordinator).items()
+        if name in known
+    ]
+
+
+def group_lags(
+    coordinator: Offsets,
+    datastore: Datastore,
+    config: DatastoreConfig,
+    triggers: set[str],
+    heads: dict[int, Head],
+) -> list[GroupLag]:
+    """Of each group and topic: the records behind, the parked cells, and why it stands still."""
+    lags = []
+    parked = ParkedCells(datastore.state)
+    for group in sorted({*coordinator.groups(), *triggers}):
+        offsets = coordinator.fetch_offsets(group)
+        for topic in sorted({topic for topic, _ in offsets} or {datastore.name}):
+            committed = {
+                partition: offset.offset
+                for (name, partition), offset in offsets.items()
+                if name == topic
+            }
+            ids = {
+                shard: range(max(committed.get(shard, 0), head.log_start), head.watermark)
+                for shard, head in heads.items()
+            }
+            behind, at_most = records_behind(datastore, view_of(config, topic), ids)
+            stopped = parked.stopped_because(group)
+            if group in triggers and (
+                lost := lost_offsets(datastore.state, coordinator, group, topic)
+            ):
+                stopped = f"{lost}; {choices(group)}"
+            lags.append(GroupLag(group, topic, behind, parked.count(group), stopped, at_most))
+    return lags

@@ -1,7 +1,7 @@
 """The calls of a datastore: the same in process (:class:`cellfeed.store.datastore.Datastore`) and
 over HTTP (:class:`cellfeed.store.http.client.Client`).
 
-One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Names follow Uber's
+One contract suite, ``tests/contract/cell_store/``, runs over both. Names follow Uber's
 "Designing Schemaless" (2016): ``put_cell``, ``get_cell``, ``get_cell_latest``,
 ``get_cells_for_shard``.
 

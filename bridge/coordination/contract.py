@@ -1,6 +1,6 @@
 """The promises of coordination: members, leaders, owners of partitions, and offsets of groups.
 
-``tests/contract/test_coordinator.py`` holds every implementation to these numbers.
+``tests/contract/coordinator/`` holds every implementation to these numbers.
 
     C1  A member is alive from ``join`` until ``leave``, or until its lease runs out because it did
         not ``renew`` in time. A lease that ran out is the end of that session: the next ``renew``

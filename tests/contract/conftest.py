@@ -1,4 +1,4 @@
-"""The stores of ``test_cell_store.py``: in process, and each client at a worker of it."""
+"""Stores in process, and each client at a worker of such a store."""
 
 from __future__ import annotations
 

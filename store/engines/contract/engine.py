@@ -1,4 +1,4 @@
-"""The promises of a storage engine. Every engine passes ``tests/contract/test_engine.py``, which
+"""The promises of a storage engine. Every engine passes ``tests/contract/engine/``, which
 cites these numbers.
 
 Writing

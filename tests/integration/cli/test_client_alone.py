@@ -34,12 +34,16 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("packaging")]
 _FILES = {
     "__init__.py": "__init__.py",
     "contract/__init__.py": "contract/__init__.py",
-    "contract/test_cell_store.py": "contract/test_cell_store.py",
+    **{
+        f"contract/cell_store/{path.name}": f"contract/cell_store/{path.name}"
+        for path in (TESTS / "contract" / "cell_store").glob("*.py")
+    },
     "contract/test_following.py": "contract/test_following.py",
     "contract/conftest.py": f"support/{Path(only_clients.__file__).name}",
     "support/__init__.py": "support/__init__.py",
     "support/only_clients.py": f"support/{Path(only_clients.__file__).name}",
     "support/client_in_loop.py": "support/client_in_loop.py",
+    "support/odd_bodies.py": "support/odd_bodies.py",
 }
 """Of the contract suite, where only the client is installed."""
 

@@ -13,10 +13,6 @@ PRODUCT_LINES_MAX, LINES_MAX = 399, 500
 LONGER = {
     "tests/clients/test_beside_kafka.py": 1115,
     "tests/clients/test_gateway_rights.py": 1047,
-    "tests/contract/test_cell_store.py": 578,
-    "tests/contract/test_coordinator.py": 534,
-    "tests/contract/test_engine.py": 1041,
-    "tests/contract/test_index_fences.py": 541,
     "tests/integration/clusters/test_backup_clusters.py": 661,
     "tests/integration/clusters/test_shard_moves.py": 542,
     "tests/integration/indexes/test_indexes.py": 568,

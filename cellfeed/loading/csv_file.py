@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from cellfeed.loading.field_types import CONVERT, NOT_OF_THE_TYPE, Inference, not_of_the_type
-from cellfeed.loading.lines import TextLines
+from cellfeed.loading.lines import LINE_BYTES_MAX, TextLines
 from cellfeed.loading.record import Record
 from cellfeed.store.cells.canonical_json import canonical, canonical_of_decoded
 from cellfeed.store.errors import CellfeedError, InvalidRequest
@@ -36,7 +36,7 @@ def csv_records(
 ) -> Iterator[Record]:
     """The records; of the fields ``key_texts`` each has the text as it stands as well."""
     with path.open("rb") as raw:
-        lines, reader, header = _opened(path, raw)
+        lines, _, header = table = _opened(path, raw)
         if missing := (set(field_types) | set(key_texts)) - set(header):
             raise InvalidRequest(
                 f"{path} has no field {min(missing)!r} to give a type to; it has"
@@ -50,7 +50,7 @@ def csv_records(
         texts = [(name, header.index(name)) for name in key_texts]
         # A field of JSON may hold a value that only a closer look refuses.
         encode = canonical if "json" in field_types.values() else canonical_of_decoded
-        for line, found in _rows(reader, len(header)):
+        for line, found in _rows(table):
             if isinstance(found, CellfeedError):
                 yield Record(line, None, lines.read_bytes, found)
                 continue
@@ -82,9 +82,9 @@ def infer_types(path: Path) -> dict[str, str]:
     """The types that all values of the file agree on; fields that are not named are text. Lines
     that cannot be read say nothing."""
     with path.open("rb") as raw:
-        _, reader, header = _opened(path, raw)
-        inference, rows = Inference(header), []
-        for _, found in _rows(reader, len(header)):
+        table = _opened(path, raw)
+        inference, rows = Inference(table.header), []
+        for _, found in _rows(table):
             if isinstance(found, list):
                 rows.append(found)
                 if len(rows) == _INFERENCE_ROWS:
@@ -97,31 +97,39 @@ def infer_types(path: Path) -> dict[str, str]:
 
 def _opened(path: Path, raw: BinaryIO) -> _Table:
     lines = TextLines(raw)
+    # Python's own limit is far below that of a body. A record is bounded by its lines.
+    csv.field_size_limit(LINE_BYTES_MAX + 1)
     reader = csv.reader(lines, strict=True)
     try:
         header = next(reader, [])
-    except (csv.Error, UnicodeDecodeError) as error:
+    except csv.Error as error:
         raise InvalidRequest(f"{path}: the header is not CSV in UTF-8: {error}") from None
+    if lines.trouble:
+        raise InvalidRequest(f"{path}: the header is not CSV in UTF-8: {lines.trouble}")
     if not header or len(set(header)) != len(header) or "" in header:
         raise InvalidRequest(f"{path}: the header must name every field once, not {header!r:.200}")
     return _Table(lines, reader, header)
 
 
-def _rows(reader: Any, width: int) -> Iterator[tuple[int, list[Any] | CellfeedError]]:
+def _rows(table: _Table) -> Iterator[tuple[int, list[Any] | CellfeedError]]:
     """Lines with their values, or with the error there; empty lines are passed over."""
+    lines, reader, header = table
     for _ in repeat(None):
         line = reader.line_num + 1
+        lines.begin_record()
         try:
             values = next(reader)
         except StopIteration:
             return
-        except (csv.Error, UnicodeDecodeError) as error:
-            yield line, InvalidRequest(f"not CSV in UTF-8: {error}")
+        except csv.Error as error:
+            yield line, InvalidRequest(f"not CSV in UTF-8: {lines.trouble or error}")
             continue
-        if len(values) == width:
+        if lines.trouble:
+            yield line, InvalidRequest(f"not CSV in UTF-8: {lines.trouble}")
+        elif len(values) == len(header):
             yield line, values
         elif values:
             yield (
                 line,
-                InvalidRequest(f"{len(values)} values where the header names {width} fields"),
+                InvalidRequest(f"{len(values)} values where the header names {len(header)} fields"),
             )

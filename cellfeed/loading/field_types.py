@@ -105,24 +105,42 @@ def _is_bool(value: str) -> bool:
 
 
 def _float(value: str) -> float:
-    number = float(value)
+    number = float(_plain(value))
     if not math.isfinite(number):
         raise ValueError(value)
     return number
 
 
 def _integer(value: str) -> int:
-    number = int(value)
+    number = int(_plain(value))
     if not JSON_INTEGER_MIN <= number <= JSON_INTEGER_MAX:
         raise ValueError(value)
     return number
+
+
+def _plain(value: str) -> str:
+    """Python reads ``12_34`` as 1234, and digits of any script."""
+    if "_" in value or not value.isascii():
+        raise ValueError(value)
+    return value
+
+
+def _json(value: str) -> Any:
+    return json.loads(value, object_pairs_hook=_unique_keys)
+
+
+def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
 
 
 CONVERT: Final[Mapping[str, Callable[[str], Any]]] = {
     "int": _integer,
     "float": _float,
     "bool": lambda value: _BOOLS[value.lower()],
-    "json": json.loads,
+    "json": _json,
 }
 """By type, the function that converts a text that is not empty."""
 

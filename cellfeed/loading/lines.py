@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from typing import BinaryIO, Final
 
 from cellfeed.store.limits import BODY_BYTES_MAX
@@ -12,13 +11,24 @@ LINE_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
 
 
 class TextLines:
-    """Lines of UTF-8 text. An iterator and not a generator, because it must continue behind a line
-    that it could not read. ``read_bytes``: how far it is; asking the file costs a system call."""
+    """Lines of UTF-8 text for a reader of CSV.
+
+    A line that cannot be read keeps its place and its quote signs: a value in quotes may have begun
+    before it, and may end behind it. Without them the reader would take the rest of that value for
+    records. ``trouble``: why a line of the record cannot be read. ``read_bytes``: how far it is;
+    asking the file costs a system call."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self.read_bytes = 0
+        self.trouble = ""
         self._raw = raw
+        self._record_bytes = 0
         self._encoding = "utf-8-sig"  # spreadsheets write a byte order mark before the first name
+
+    def begin_record(self) -> None:
+        """The next line begins a record."""
+        self.trouble = ""
+        self._record_bytes = 0
 
     def __iter__(self) -> TextLines:
         return self
@@ -28,11 +38,24 @@ class TextLines:
         if not line:
             raise StopIteration
         self.read_bytes += len(line)
-        if cut_short(line):
-            self.read_bytes += skip_line(self._raw)
-            raise csv.Error(f"line longer than {LINE_BYTES_MAX} bytes")
+        self._record_bytes += len(line)
         encoding, self._encoding = self._encoding, "utf-8"
-        return line.decode(encoding)
+        if cut_short(line) or self._record_bytes > LINE_BYTES_MAX:
+            self.trouble = f"longer than {LINE_BYTES_MAX} bytes"
+            return '"' * ((line.count(b'"') + self._skip_line(line)) % 2)
+        try:
+            return line.decode(encoding)
+        except UnicodeDecodeError as error:
+            self.trouble = self.trouble or str(error)
+            return line.decode(encoding, "replace")
+
+    def _skip_line(self, begun: bytes) -> int:
+        """Passes over the rest of a line; its quote signs."""
+        quotes, piece = 0, begun
+        while cut_short(piece) and (piece := self._raw.readline(LINE_BYTES_MAX)):
+            self.read_bytes += len(piece)
+            quotes += piece.count(b'"')
+        return quotes
 
 
 def cut_short(line: bytes) -> bool:

@@ -304,3 +304,27 @@ def test_cells_of_an_earlier_version_get_a_checksum_on_every_node_unless_they_ar
         assert [cell for shard in range(SHARDS) for cell in engine.scan(shard, 0, 2_000)] == before
     finally:
         engine.close()
+
+
+def test_a_shard_with_a_trim_and_no_erasure_is_scrubbed(pair: TestCluster) -> None:
+    rows = [uuid5(NAMESPACE, str(number)) for number in range(ROWS)]
+    engine = open_engine(pair)
+    try:
+        engine.put([written(row, 1) for row in rows])
+        shard = shard_of(rows[0].bytes, SHARDS)
+        wait_until(lambda: engine.trim_limits([shard])[shard] > 0, "both nodes have them")
+        gone = engine.scan(shard, 0, 1)
+        needles = [each.body[14:44] for each in gone]
+        for server in pair.servers.values():
+            flushed(server)
+            assert found_in(server, needles), "it is there before"
+        engine.trim(shard, 1)
+        done = scrub_cluster(pair.admin)
+        assert [(each.tables, each.left) for each in done] == [(3, []), (3, [])]
+        for server in pair.servers.values():
+            wait_until(
+                lambda server=server: found_in(server, needles) == {},  # type: ignore[misc]  # mypy infers no lambda with a default
+                f"no file of {server.url} has any of it",
+            )
+    finally:
+        engine.close()

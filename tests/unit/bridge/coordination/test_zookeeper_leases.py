@@ -14,6 +14,7 @@ from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
+from tests.support.waiting import wait_until
 
 TTL_S = 600.0
 
@@ -97,3 +98,28 @@ def test_a_lease_that_ran_out_while_zookeeper_was_away_ends_when_it_is_back(
         coordinator.members("billing")
     zookeeper.away = False
     assert coordinator.members("billing") == []
+
+
+def test_a_member_from_before_the_history_changed_joins_the_group_that_is_there_now(
+    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator
+) -> None:
+    """ZooKeeper went back to an earlier disk, which has the member's znode: a member of that group
+    would get no shards, and nobody would see it."""
+    session = coordinator.join("billing", "a", TTL_S)
+    copy = zookeeper.tree.copy()
+    coordinator.claim(session, "trips", [0])
+    before = coordinator.lineage("billing")
+    zookeeper.tree.go_back(copy)
+
+    def noticed() -> bool:
+        try:
+            return coordinator.lineage("billing") != before
+        except Unavailable:
+            return False
+
+    wait_until(noticed, "it is seen that the history is another one")
+    coordinator.join("billing", "b", TTL_S)
+    renewed = coordinator.renew(session)
+    assert renewed.epoch > session.epoch
+    assert coordinator.members("billing") == ["a", "b"]
+    assert set(coordinator.claim(renewed, "trips", [0])) == {0}

@@ -264,6 +264,42 @@ def test_of_two_resets_that_ask_at_once_one_is_refused(
     assert history(state, GROUP) == []
 
 
+def test_the_workers_wait_ends_with_the_decision(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    """And not only when every shard of it was reported to ZooKeeper, or the lease has run out."""
+    put(datastore, range(4))
+    paused: list[Pause | None] = []
+    control = Control(datastore.state, GROUP)
+    watch_failpoint("reset.after_claims", lambda: paused.append(control.current_pause(coordinator)))
+    watch_failpoint(
+        "reset.after_decision", lambda: paused.append(control.current_pause(coordinator))
+    )
+    reset(datastore, coordinator, "earliest")
+    [before, after] = paused
+    assert before is not None
+    assert after is None
+
+
+def test_a_reset_that_was_overtaken_leaves_the_wait_of_the_other_one(
+    datastore: Datastore, coordinator: Coordinator
+) -> None:
+    put(datastore, range(4))
+    state, key = datastore.state, Control(datastore.state, GROUP).reset_key
+    another = msgspec.json.encode(Pause("bob@there", "their bug", 1, "operator bob"))
+
+    def overtake() -> None:
+        state.commit({key: another})
+        raise StaleWriter("its session had ended")
+
+    watch_failpoint("reset.after_claims", overtake)
+    with pytest.raises(StaleWriter):
+        reset(datastore, coordinator, "earliest")
+    entry = state.get(key)
+    assert entry is not None
+    assert entry.value == another
+
+
 @pytest.mark.parametrize(
     ("kind", "failpoint"),
     [

@@ -12,6 +12,7 @@ from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import StoredCell, new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.index_fences import Fences
+from cellfeed.store.failpoints import unwatch_failpoint, watch_failpoint
 from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.version import IndexVersion, RowView
@@ -67,6 +68,28 @@ def test_nothing_of_a_row_comes_into_the_index_once_it_was_erased(store: Datasto
     assert [entry.row_key for entry in store.engine.indexes.walk(VERSION.table, 0, None, 9)] == [
         UUID(int=2).bytes
     ]
+
+
+def test_marks_of_places_that_a_row_left_come_no_later_than_its_erasure(store: Datastore) -> None:
+    """A mark has a value of the row."""
+    put(store, 1, 1, "ann")
+    at_work, indexes = keeper(store), store.engine.indexes
+    at_work.apply(0, store.engine.scan(0, 0, 1))
+    put(store, 1, 2, "bob")
+
+    erased: list[bytes] = []
+
+    def erase() -> None:
+        unwatch_failpoint("index.before_tombstones")
+        erased.append(UUID(int=1).bytes)
+        assert store.engine.erase(UUID(int=1).bytes, 100).done
+        fences = indexes.raise_fences([0])
+        indexes.remove(VERSION.table, {0: indexes.walk(VERSION.table, 0, None, 9)}, fences)
+
+    watch_failpoint("index.before_tombstones", erase)
+    at_work.apply(0, store.engine.scan(0, 1, 1))
+    assert erased == [UUID(int=1).bytes]
+    assert indexes.walk(VERSION.table, 0, None, 9) == []
 
 
 def test_the_writers_of_a_new_version_raise_the_numbers_of_all_shards(store: Datastore) -> None:

@@ -19,11 +19,8 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.history import history
 from cellfeed.bridge.groups.start import recorded_start
 from cellfeed.bridge.outlets.skipped import reached_again, skipped_places
-from cellfeed.bridge.triggers.offsets.kept_offsets import (
-    KeptOffsets,
-    lost_offsets,
-    needs_kept_offsets,
-)
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets, needs_kept_offsets
+from cellfeed.bridge.triggers.offsets.lineage import lost_offsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore

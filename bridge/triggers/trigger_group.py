@@ -29,12 +29,8 @@ from cellfeed.bridge.groups.member import CLAIM_AGAIN_S, GroupMember
 from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.groups.work_threads import WorkThreads
 from cellfeed.bridge.triggers.circuit import Circuit
-from cellfeed.bridge.triggers.offsets.kept_offsets import (
-    changed_lineage,
-    choices,
-    lost_offsets,
-    needs_kept_offsets,
-)
+from cellfeed.bridge.triggers.offsets.kept_offsets import needs_kept_offsets
+from cellfeed.bridge.triggers.offsets.lineage import changed_lineage, choices, lost_offsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.program import Trigger

@@ -22,7 +22,7 @@ from cellfeed.bridge.groups.followed_heads import FollowedHeads
 from cellfeed.bridge.groups.join_and_drain import drain, join
 from cellfeed.bridge.groups.membership import LeaseKeeper
 from cellfeed.bridge.groups.work_threads import WorkThreads
-from cellfeed.bridge.triggers.operate.rename import check_earlier, follow_earlier
+from cellfeed.bridge.triggers.operate.earlier_names import check_earlier, follow_earlier
 from cellfeed.bridge.triggers.process_death.deadlines import TIME_OUT_DRAIN_S, Deadlines
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup

@@ -8,7 +8,7 @@ from typing import Any
 from cellfeed.bridge.coordination.contract import Coordinator, Offsets
 from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
 from cellfeed.bridge.gateway.nodes import all_nodes
-from cellfeed.bridge.triggers.offsets.kept_offsets import choices, lost_offsets
+from cellfeed.bridge.triggers.offsets.lineage import choices, lost_offsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import load_program
 from cellfeed.cli.records_behind import records_behind, view_of

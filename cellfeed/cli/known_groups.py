@@ -7,7 +7,7 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.definition import defined_groups
 from cellfeed.bridge.groups.history import groups_with_history
 from cellfeed.bridge.triggers.operate.lag import LagReader
-from cellfeed.bridge.triggers.operate.rename import has_begun, renamed
+from cellfeed.bridge.triggers.operate.renamed import has_begun, renamed
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.errors import NotFound
 

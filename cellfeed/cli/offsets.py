@@ -11,7 +11,8 @@ from rich.table import Table
 from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
 from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
 from cellfeed.bridge.groups.history import Deed, entry, operator
-from cellfeed.bridge.triggers.offsets.kept_offsets import acceptance, last_known, lost_offsets
+from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
+from cellfeed.bridge.triggers.offsets.lineage import acceptance, lost_offsets
 from cellfeed.bridge.triggers.operate.locations import FORMS, offsets_by_shard, wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened

@@ -16,7 +16,8 @@ from cellfeed.bridge.groups.control import Control, when
 from cellfeed.bridge.groups.definition import let_change
 from cellfeed.bridge.groups.history import Deed, history, operator
 from cellfeed.bridge.triggers.operate.locations import FORMS, wanted_locations
-from cellfeed.bridge.triggers.operate.rename import rename, renamed
+from cellfeed.bridge.triggers.operate.rename import rename
+from cellfeed.bridge.triggers.operate.renamed import renamed
 from cellfeed.bridge.triggers.operate.reset import WAIT_S, Reset
 from cellfeed.cli.group_control import done, resume_group
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened

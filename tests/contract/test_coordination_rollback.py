@@ -20,7 +20,7 @@ from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_z
 from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
 from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims, why_stopped
 from cellfeed.bridge.gateway.nodes import register
-from cellfeed.bridge.triggers.offsets.kept_offsets import accept, changed_lineage
+from cellfeed.bridge.triggers.offsets.lineage import accept, changed_lineage
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 from cellfeed.store.failpoints import FailpointReached, set_failpoint

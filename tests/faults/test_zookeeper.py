@@ -17,7 +17,8 @@ from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordina
 from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 from cellfeed.bridge.groups.division import Division
 from cellfeed.bridge.groups.membership import Membership
-from cellfeed.bridge.triggers.offsets.kept_offsets import accept, last_known, lost_offsets
+from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
+from cellfeed.bridge.triggers.offsets.lineage import accept, lost_offsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable

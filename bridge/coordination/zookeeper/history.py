@@ -31,7 +31,7 @@ the saves of its last moment is not noticed: those cells run again.
 **A new era.** The process that finds a break declares a new era. One transaction then voids every
 claim, session and birth of before, for everybody. Lineages carry the era. So each group that goes
 by its offsets stands still, and says why, until somebody accepts them
-(``bridge/triggers/offsets/kept_offsets.py``).
+(``bridge/triggers/offsets/lineage.py``).
 
 Crash points. A change: the state table first has the old marks and the new one; then ZooKeeper has
 the new one; then the state table has it alone. A death in between leaves two marks, of a change

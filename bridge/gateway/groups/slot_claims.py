@@ -43,7 +43,7 @@ from cellfeed.bridge.gateway.groups.spread import SLOTS, spread
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
 from cellfeed.bridge.gateway.nodes import Node, all_nodes
 from cellfeed.bridge.groups.definition import defined_groups
-from cellfeed.bridge.triggers.offsets.kept_offsets import changed_lineage
+from cellfeed.bridge.triggers.offsets.lineage import changed_lineage
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import StaleWriter, Unavailable
 from cellfeed.store.failpoints import declare, failpoint

@@ -23,36 +23,27 @@ from urllib.parse import unquote
 import msgspec
 
 from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
-from cellfeed.bridge.groups.control import EXPORTS, PREFIX, Pause, by_group, group_prefix
+from cellfeed.bridge.groups.control import EXPORTS, PREFIX, by_group, group_prefix
 from cellfeed.bridge.groups.progress_records import (
-    REPORT_AGAIN_S,
     About,
-    Left,
-    worker_records,
 )
 from cellfeed.bridge.groups.start import recorded_start
-from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets, last_known, lost_offsets
+from cellfeed.bridge.triggers.operate.group_read import read_group, read_while_away
 from cellfeed.bridge.triggers.operate.reasons import (
     NOBODY,
-    GroupSnapshot,
     pauses,
     reason,
     takes_nothing,
-    waits_because,
     workers,
 )
-from cellfeed.bridge.triggers.operate.rename import renamed_groups
+from cellfeed.bridge.triggers.operate.renamed import renamed_groups
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.values import LogRange, StateEntry
+from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.errors import Trimmed, Unavailable
 
 _CELLS_IN_A_READ: Final = 64
 """Each comes with its body."""
-
-_SILENT_S: Final = 3 * REPORT_AGAIN_S
-"""A worker that has reported nothing for so long is not believed to live when the coordination
-cannot be asked."""
 
 
 class ShardLag(msgspec.Struct, frozen=True):
@@ -94,9 +85,6 @@ class GroupLag(msgspec.Struct, frozen=True):
     def without_worker(self) -> int:
         """Shards that no live worker has."""
         return sum(not each.owner for each in self.shards)
-
-
-_Read = tuple[Mapping[int, CommittedOffset], Mapping[int, int], GroupSnapshot]
 
 
 class LagReader:
@@ -143,12 +131,14 @@ class LagReader:
         # After the heads, so that work done meanwhile makes the lag smaller, never larger than it
         # was.
         try:
-            saved, offsets, snapshot = self._asked(group, topic, entries)
+            saved, offsets, snapshot = read_group(
+                self._datastore, self._coordinator, group, entries
+            )
         except Unavailable as away:
             if self._coordinator.keeps_in_store:
                 raise
-            saved, offsets, snapshot = self._while_away(
-                group, topic, entries, f"the coordination is away: {away}"
+            saved, offsets, snapshot = read_while_away(
+                self._datastore, group, entries, f"the coordination is away: {away}"
             )
         starts = recorded_start(state, group, topic) or [0] * len(heads)
         first = {
@@ -199,81 +189,6 @@ class LagReader:
             snapshot.away_because,
         )
 
-    def _asked(self, group: str, topic: str, entries: Mapping[str, StateEntry]) -> _Read:
-        """The group's saved offsets, where each shard continues, and its workers' reports."""
-        state, coordinator = self._datastore.state, self._coordinator
-        saved = {
-            shard: each
-            for (name, shard), each in coordinator.fetch_offsets(group).items()
-            if name == topic
-        }
-        offsets = {shard: each.offset for shard, each in saved.items()}
-        if not coordinator.keeps_in_store:
-            offsets = KeptOffsets(state, group, topic).continues_at(offsets)
-        # An export continues behind its partitions' records: its offsets can be lost and nothing
-        # with them.
-        lost = (
-            None
-            if group.startswith(EXPORTS)
-            else lost_offsets(state, coordinator, group, topic, [(topic, shard) for shard in saved])
-        )
-        members, pause = coordinator.members(group), _pause(entries)
-        if pause is not None and pause.member and pause.member not in members:
-            pause = None
-        owners, assigned = coordinator.owners(group, topic), coordinator.assignment(group)
-        reason = waits_because(group, pause, lost, self._parked.stopped_because(group))
-        return (
-            saved,
-            offsets,
-            GroupSnapshot(
-                state.now_us(),
-                pause,
-                reason,
-                worker_records(entries),
-                _left(entries),
-                members,
-                owners,
-                assigned,
-                start_with=_run_command(group),
-            ),
-        )
-
-    def _while_away(
-        self, group: str, topic: str, entries: Mapping[str, StateEntry], because: str
-    ) -> _Read:
-        """The same as far as the datastore knows: by the offsets kept there, and the reports of
-        workers that have reported lately."""
-        state = self._datastore.state
-        now_us, pause, records = state.now_us(), _pause(entries), worker_records(entries)
-        snapshot = {
-            member: each
-            for member, each in records.items()
-            if now_us - each.at_us < _SILENT_S * 1e6
-        }
-        offsets = last_known(state, group, topic, range(self._datastore.shards))
-        owners = {}
-        for member, record in snapshot.items():
-            for shard, each in record.shards.items():
-                offsets[shard] = max(offsets.get(shard, 0), each.location)
-                owners[shard] = member
-        reason = waits_because(group, pause, None, self._parked.stopped_because(group))
-        return (
-            {},
-            offsets,
-            GroupSnapshot(
-                now_us,
-                pause,
-                reason,
-                records,
-                _left(entries),
-                sorted(snapshot),
-                owners,
-                {},
-                because,
-                _run_command(group),
-            ),
-        )
-
     def _seconds(
         self,
         group: str,
@@ -308,20 +223,3 @@ class LagReader:
                     self._seen[(group, shard)] = first[shard], cell.created_at_us
                     ages[shard] = max(0.0, (now_us - cell.created_at_us) / 1e6)
         return ages
-
-
-def _run_command(group: str) -> str:
-    return (
-        f"cellfeed export run {group.removeprefix(EXPORTS)}"
-        if group.startswith(EXPORTS)
-        else "cellfeed triggers run"
-    )
-
-
-def _pause(entries: Mapping[str, StateEntry]) -> Pause | None:
-    found = entries.get("paused") or entries.get("reset")
-    return msgspec.json.decode(found.value, type=Pause) if found else None
-
-
-def _left(entries: Mapping[str, StateEntry]) -> Left | None:
-    return msgspec.json.decode(entries["left"].value, type=Left) if "left" in entries else None

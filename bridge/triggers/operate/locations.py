@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.triggers.offsets.kept_offsets import last_known, lost_offsets
+from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
+from cellfeed.bridge.triggers.offsets.lineage import lost_offsets
 from cellfeed.store.cells.cell import microseconds
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head

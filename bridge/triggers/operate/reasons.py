@@ -17,7 +17,7 @@ from cellfeed.bridge.groups.progress_records import (
     WorkerRecord,
 )
 from cellfeed.bridge.triggers.circuit import PAUSES
-from cellfeed.bridge.triggers.offsets.kept_offsets import choices
+from cellfeed.bridge.triggers.offsets.lineage import choices
 
 NOBODY: Final = ""
 

@@ -42,11 +42,10 @@ from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.triggers.offsets.kept_offsets import (
     KeptOffsets,
-    acceptance,
     last_known,
-    lost_offsets,
     needs_kept_offsets,
 )
+from cellfeed.bridge.triggers.offsets.lineage import acceptance, lost_offsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, Refused

@@ -13,7 +13,7 @@ from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.triggers.circuit import Circuit
 from cellfeed.bridge.triggers.failure_log import FailureLog
 from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
-from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffset
+from cellfeed.bridge.triggers.offsets.kept_offset import KeptOffset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
 from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardAttempts

@@ -19,15 +19,11 @@ from cellfeed.bridge.groups.definition import definition_key
 from cellfeed.bridge.groups.history import Operator, history
 from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.start import EARLIEST, LATEST, recorded_start
+from cellfeed.bridge.triggers.operate.earlier_names import check_earlier, follow_earlier
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.operate.locations import wanted_locations
-from cellfeed.bridge.triggers.operate.rename import (
-    check_earlier,
-    follow_earlier,
-    has_begun,
-    rename,
-    renamed,
-)
+from cellfeed.bridge.triggers.operate.rename import rename
+from cellfeed.bridge.triggers.operate.renamed import has_begun, renamed
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import RetryPolicy, Trigger, trigger

@@ -9,12 +9,8 @@ import pytest
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.triggers.offsets.kept_offsets import (
-    KeptOffsets,
-    changed_lineage,
-    lineage_key,
-    lost_offsets,
-)
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets
+from cellfeed.bridge.triggers.offsets.lineage import changed_lineage, lineage_key, lost_offsets
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable, Unavailable
 

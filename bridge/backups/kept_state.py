@@ -33,7 +33,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 from cellfeed.bridge.groups.control import EXPORTS, PREFIX
-from cellfeed.bridge.triggers.parked.cells import is_of_rows
+from cellfeed.bridge.triggers.parked.cell import is_of_rows
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.indexes.catalog import INDEXES, restored_index
 from cellfeed.store.indexes.version import index_group

@@ -24,7 +24,7 @@ from cellfeed.bridge.export.limits import (
     TRANSACTION_CELLS_MAX,
 )
 from cellfeed.bridge.export.records import OutRecord, RecordEncoder
-from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head, LogRange

@@ -29,7 +29,7 @@ from cellfeed.bridge.events.record_keys import record_keys
 from cellfeed.bridge.events.views import ViewReader
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.limits import RECORD_OVERHEAD_BYTES
-from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import row_key_text

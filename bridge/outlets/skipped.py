@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cellfeed.bridge.groups.history import Deed
-from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.store.cells.token import Places
 from cellfeed.store.waiting import PlaceRange
 

@@ -6,8 +6,7 @@
     def bill(row_key):
         ...
 
-A program is a module with such functions, a list of them, or a function that makes the list from
-settings. After Uber's "Using Triggers on Schemaless" (2016).
+After Uber's "Using Triggers on Schemaless" (2016).
 
 A trigger's group has the name that its author wrote: ``group=`` in code, else the name of its entry
 in the configuration. Nothing is derived from the name of a function: two functions may share that.
@@ -15,23 +14,14 @@ in the configuration. Nothing is derived from the name of a function: two functi
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from pathlib import Path
-from types import ModuleType
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
-from uuid import UUID
 
 from cellfeed.bridge.groups.definition import Definition, belongs_to_cellfeed
 from cellfeed.bridge.groups.start import EARLIEST, Start, check_start
-from cellfeed.bridge.triggers.async_store import AsyncStore
-from cellfeed.bridge.triggers.coroutines import finished, is_coroutine_function
 from cellfeed.bridge.triggers.retry import (
     DEFAULT_RETRY,
     Retry,
@@ -39,12 +29,13 @@ from cellfeed.bridge.triggers.retry import (
     check_retry,
     policy_for,
 )
+from cellfeed.bridge.triggers.signature import call_of, keywords_of, named
 from cellfeed.store.api import CellStore
-from cellfeed.store.cells.body_codec import cell_from_stored, is_erased
+from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, check_column_name
 from cellfeed.store.errors import InvalidRequest
 
-__all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "load_program", "trigger"]
+__all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "trigger"]
 
 BATCH_CELLS_MAX: Final = 10_000
 """Cells of one batch: a worker holds so many of one shard at a time, and so many run again after a
@@ -141,36 +132,18 @@ class Trigger:
         A body is decoded only for a function that takes the cell. A coroutine function's call ends
         when its coroutine has.
         """
-        function = self.function
-        extras: dict[str, object] = {}
-        if "store" in self._wanted:
-            extras["store"] = AsyncStore(store) if is_coroutine_function(function) else store
-        if self.batch is not None:
-            return lambda cells: finished(
-                function([cell_from_stored(shard, cell) for cell in cells], **extras)
-            )
-        if "cell" in self._wanted:
-            return lambda cells: finished(
-                function(
-                    UUID(bytes=cells[0].row_key), cell=cell_from_stored(shard, cells[0]), **extras
-                )
-            )
-        return lambda cells: finished(function(UUID(bytes=cells[0].row_key), **extras))
+        return call_of(self.function, store, shard, takes_batches=self.batch is not None)
 
     @property
     def function_name(self) -> str:
         """As people see it: ``program.<locals>.bill``."""
-        return str(_named(self.function).__qualname__)
+        return str(named(self.function).__qualname__)
 
     @property
     def definition(self) -> Definition | None:
         """The definition that its group records; None for a group whose name says all of that."""
-        application = f"{_named(self.function).__module__}:{self.function_name}"
+        application = f"{named(self.function).__module__}:{self.function_name}"
         return Definition(sorted(self.columns), application, self.entry)
-
-    @cached_property
-    def _wanted(self) -> list[str]:
-        return _wanted(self.function)
 
 
 def trigger(
@@ -226,7 +199,7 @@ def trigger(
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
-        if batch is not None and "cell" in _wanted(function):
+        if batch is not None and "cell" in keywords_of(function):
             raise InvalidRequest(
                 f"{name} takes batches: it gets a list of cells as its first argument, and no"
                 " keyword 'cell'"
@@ -250,89 +223,3 @@ def trigger(
         return function
 
     return mark
-
-
-def load_program(
-    source: str, settings: Mapping[str, Any] | None = None, *, entry: str = ""
-) -> list[Trigger]:
-    """The triggers of ``module``, ``module:name``, ``file.py`` or ``file.py:name``.
-
-    ``name`` may be one trigger, a list of them, or a function that takes the settings (a dict) and
-    gives the list. ``entry``: the name in the configuration, which is the group of a trigger whose
-    code names none. Raises InvalidRequest with the fault.
-    """
-    place, _, name = source.partition(":")
-    module = _module(place, source)
-    if not name:
-        found = [value for value in vars(module).values() if hasattr(value, _MARK)]
-    else:
-        value = getattr(module, name, None)
-        if value is None:
-            raise InvalidRequest(f"{source}: {place} has no {name!r}")
-        if callable(value) and not hasattr(value, _MARK):
-            value = value(dict(settings or {}))
-        found = list(value) if isinstance(value, Sequence) else [value]
-    if not found or not all(hasattr(value, _MARK) or isinstance(value, Trigger) for value in found):
-        raise InvalidRequest(
-            f"{source}: no triggers found; mark functions with @trigger(column=...)"
-        )
-    marked = [value if isinstance(value, Trigger) else getattr(value, _MARK) for value in found]
-    _check_unnamed([each for each in marked if not each.group], source, entry)
-    triggers = [replace(each, group=each.group or entry, entry=entry) for each in marked]
-    groups = [each.group for each in triggers]
-    if len(set(groups)) != len(groups):
-        raise InvalidRequest(
-            f"{source}: two triggers have the group {max(groups, key=groups.count)!r}; give each"
-            " its own"
-        )
-    return triggers
-
-
-def _check_unnamed(unnamed: Sequence[Trigger], source: str, entry: str) -> None:
-    """Raises InvalidRequest where it is not said which group a trigger has."""
-    if len(unnamed) > 1:
-        raise InvalidRequest(
-            f"{source}: {', '.join(each.function_name for each in unnamed)} have no group; one may"
-            " have the name of the entry, give the others theirs: @trigger(..., group=NAME)."
-            f" Earlier versions called them {', '.join(each.earlier_group for each in unnamed)}"
-        )
-    if unnamed and not entry:
-        raise InvalidRequest(
-            f"{source}: {unnamed[0].function_name} has no group: give its entry under triggers: a"
-            " name (name: NAME; --name NAME for a program without an entry), or name the group in"
-            " code: @trigger(..., group=NAME)"
-        )
-
-
-def _named(function: Any) -> Any:
-    """The object with a function's name: itself, the function of a partial, or the class of a
-    callable object."""
-    while isinstance(function, partial):
-        function = function.func
-    return function if hasattr(function, "__qualname__") else type(function)
-
-
-def _wanted(function: Callable[..., Any]) -> list[str]:
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    return [parameter.name for parameter in parameters if parameter.name in ("cell", "store")]
-
-
-_MOVED: Final = {"consumers.billing.app": "cellfeed.consumers.billing.app"}
-"""Programs of ours that configurations of before name without ``cellfeed``."""
-
-
-def _module(place: str, source: str) -> ModuleType:
-    try:
-        if not place.endswith(".py"):
-            is_ours = place in _MOVED and importlib.util.find_spec(place.partition(".")[0]) is None
-            return importlib.import_module(_MOVED[place] if is_ours else place)
-        path = Path(place).resolve()
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None or not path.is_file():
-            raise InvalidRequest(f"{source}: there is no file {place}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        raise InvalidRequest(f"{source}: {error}") from error
-    return module

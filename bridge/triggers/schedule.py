@@ -25,7 +25,8 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.backoff import Backoff
 from cellfeed.bridge.groups.work_threads import WorkThreads
 from cellfeed.bridge.triggers.circuit import Circuit
-from cellfeed.bridge.triggers.parked.cells import ParkedCells, due
+from cellfeed.bridge.triggers.parked.cell import due
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.shard.run import ShardRun
 from cellfeed.bridge.triggers.shard.sweep import Sweep

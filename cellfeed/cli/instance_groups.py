@@ -8,9 +8,9 @@ from typing import Any
 from cellfeed.bridge.coordination.contract import Coordinator, Offsets
 from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
 from cellfeed.bridge.gateway.nodes import all_nodes
+from cellfeed.bridge.triggers.loading import load_program
 from cellfeed.bridge.triggers.offsets.lineage import choices, lost_offsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.bridge.triggers.program import load_program
 from cellfeed.cli.records_behind import records_behind, view_of
 from cellfeed.config.model import DatastoreConfig, TriggersConfig
 from cellfeed.store.datastore import Datastore

@@ -14,7 +14,8 @@ import typer
 from rich.table import Table
 
 from cellfeed.bridge.groups.history import Deed, entry, operator
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
 from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, errors, print_json, print_result

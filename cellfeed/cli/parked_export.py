@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, TextIO
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.store.api import CellStore
 from cellfeed.store.cells.cell import Cell, moment
 

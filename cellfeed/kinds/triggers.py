@@ -39,7 +39,7 @@ def run_triggers(
     program is loaded, its datastore is open, and its groups are no other trigger's."""
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.datastore import opened
-    from cellfeed.bridge.triggers.program import load_program
+    from cellfeed.bridge.triggers.loading import load_program
     from cellfeed.bridge.triggers.worker import check_groups, run_trigger_worker
 
     program = load_program(

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import UUID
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.store.cells.body_codec import cell_from_stored
 from cellfeed.store.datastore import Datastore

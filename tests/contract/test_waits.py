@@ -17,7 +17,8 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.control import EXPORTS, group_prefix
 from cellfeed.bridge.groups.definition import Definition, check_definition
 from cellfeed.bridge.outlets.find import outlets
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store import outlet_watch, waiting
 from cellfeed.store.api import CellStore
 from cellfeed.store.cells.cell import PutResult

@@ -25,7 +25,8 @@ from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
 from cellfeed.bridge.gateway.groups.slot_claims import ClaimedSlot, SlotClaims
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.nodes import register
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.cell import Outcome, new_cell
 from cellfeed.store.clusters.model.roles import Role, change_role, read_role, write_role
 from cellfeed.store.datastore import Datastore

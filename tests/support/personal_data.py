@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.typed.rejected_cells import note_rejected
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FailpointReached, set_failpoint

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cellfeed.bridge.coordination.open import open_coordinator
-from cellfeed.bridge.triggers.program import load_program
+from cellfeed.bridge.triggers.loading import load_program
 from cellfeed.bridge.triggers.worker import DRAIN_S, run_trigger_worker
 from cellfeed.store.datastore import Datastore
 

@@ -21,7 +21,7 @@ from cellfeed.bridge.triggers.offsets.kept_offsets import (
 )
 from cellfeed.bridge.triggers.offsets.lineage import lineage_key, lost_offsets
 from cellfeed.bridge.triggers.operate.renamed import Renamed, last_report, note_key
-from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.values import StateEntry

@@ -5,27 +5,21 @@ Parking a cell and moving the offset past it is one commit of the coordinator's 
 either still to be run, or parked: never both, never neither (I14). Keys:
 ``parked/<group>/<topic>/<partition>/<added_id>``; skipped ones move to ``skipped/…``; a stopped
 trigger has ``stopped/<group>``.
-
-**In order** (``order_by_row_key``): a cell whose row key has a parked cell is parked too, without
-being run: it is ``held``. The parked cells of a row key are taken off from the front, by the worker
-of the partition: the first one runs (or is skipped by hand), then the next. A row key has no parked
-cell left before a later cell of it is run from the log. All of that follows from the entries, so a
-restart changes nothing of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, unquote
 from uuid import UUID
 
 import msgspec
 
+from cellfeed.bridge.triggers.parked.cell import ParkedCell, decode, fronts, key_of
 from cellfeed.bridge.triggers.process_death.recorded_attempts import ERROR_TEXT_MAX
 from cellfeed.store.cells.token import Places
 from cellfeed.store.engines.contract.engine import StateTable
-from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 _TRIES_MAX: Final = 50
@@ -37,38 +31,6 @@ _PLACES_ALONE: Final = 8
 """Places whose entries are read one by one; for more, or for ranges, the group's are listed."""
 
 
-class ParkedCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A parked cell. Times are microseconds since 1970 UTC; ``retry_asked`` is set by hand to have
-    it tried at once.
-
-    ``ended``: how many of its ``attempts`` ended the process, by a time-out or otherwise.
-    ``in_order``: it was parked by a trigger that keeps the order by row key; ``is_behind``: it has
-    not been run, because an earlier cell of its row key was parked.
-    """
-
-    group: str
-    topic: str
-    partition: int
-    added_id: int
-    row_key: str
-    column_name: str
-    ref_key: int
-    error: str
-    attempts: int
-    parked_at_us: int
-    last_tried_at_us: int
-    retry_asked: bool = False
-    skipped_because: str = ""
-    ended: int = 0
-    in_order: bool = False
-    is_behind: bool = msgspec.field(default=False, name="held")
-
-    @property
-    def cell_id(self) -> str:
-        """How people name it: ``<partition>/<added_id>``."""
-        return f"{self.partition}/{self.added_id}"
-
-
 class ParkedCells:
     """The parked cells of all triggers."""
 
@@ -78,15 +40,15 @@ class ParkedCells:
     def entry(self, cell: ParkedCell) -> Mapping[str, bytes | None]:
         """The state entry that parks a cell; to be committed together with the offset."""
         return {
-            _key_of("parked", cell): msgspec.json.encode(
+            key_of("parked", cell): msgspec.json.encode(
                 msgspec.structs.replace(cell, error=cell.error[-ERROR_TEXT_MAX:])
             )
         }
 
-    def all(self, group: str | None = None) -> list[ParkedCell]:
-        """By group, partition and added_id."""
-        entries = self._state.list(f"parked/{quote(group, safe='')}/" if group else "parked/")
-        return [_decode(entry) for entry in entries]
+    def all(self, group: str | None = None, queue: str = "parked") -> list[ParkedCell]:
+        """By group, partition and added_id (``queue`` ``skipped``: those that were given up)."""
+        name = f"{quote(group, safe='')}/" if group else ""
+        return [decode(entry) for entry in self._state.list(f"{queue}/{name}")]
 
     def entries_of(self, group: str) -> list[str]:
         """The keys of all that is kept of a group's cells: parked, skipped, or why it stopped."""
@@ -117,12 +79,8 @@ class ParkedCells:
 
     def of_partition(self, group: str, topic: str, partition: int) -> list[ParkedCell]:
         """The parked cells of one partition, by added_id."""
-        return [
-            _decode(entry)
-            for entry in self._state.list(
-                f"parked/{quote(group, safe='')}/{quote(topic, safe='')}/{partition}/"
-            )
-        ]
+        prefix = f"parked/{quote(group, safe='')}/{quote(topic, safe='')}/{partition}/"
+        return [decode(entry) for entry in self._state.list(prefix)]
 
     def within(
         self, group: str, topic: str, places: Sequence[Places], queue: str = "parked"
@@ -133,9 +91,9 @@ class ParkedCells:
         alone = len(places) <= _PLACES_ALONE and all(each.first == each.last for each in places)
         if alone:
             found = [self._state.get(f"{prefix}{each.shard}/{each.first:020d}") for each in places]
-            return [_decode(entry) for entry in found if entry is not None]
+            return [decode(entry) for entry in found if entry is not None]
         ranges = {each.shard: each for each in places}
-        cells = map(_decode, self._state.list(prefix))
+        cells = map(decode, self._state.list(prefix))
         return sorted(
             (
                 cell
@@ -155,7 +113,7 @@ class ParkedCells:
             cell for cell in self.all(group) if cell.topic == topic and cell.partition in locations
         ]
         return {
-            _key_of("parked", cell): None
+            key_of("parked", cell): None
             for cell in cells
             if cell.added_id >= locations[cell.partition]
         }
@@ -170,17 +128,7 @@ class ParkedCells:
     def resolved(self, cell: ParkedCell, also: Mapping[str, bytes | None] | None = None) -> bool:
         """Takes a cell that has run off the queue; False when somebody skipped it meanwhile.
         ``also`` is written with it in any case."""
-        key = _key_of("parked", cell)
-        for _ in range(_TRIES_MAX):
-            entry = self._state.get(key)
-            write = {**(also or {}), key: None} if entry else dict(also or {})
-            if (
-                not write
-                or self._state.commit(write, expect={key: entry.version if entry else None})
-                is not None
-            ):
-                return entry is not None
-        raise _too_fast(cell)
+        return self._change(cell, lambda _: None, also)
 
     def failed_again(
         self,
@@ -193,29 +141,41 @@ class ParkedCells:
     ) -> None:
         """Notes more tries that failed, ``ended`` of them with the process. ``also`` is written
         with it in any case."""
-        key = _key_of("parked", cell)
+
+        def tried(before: ParkedCell) -> ParkedCell:
+            return msgspec.structs.replace(
+                before,
+                error=error[-ERROR_TEXT_MAX:],
+                attempts=before.attempts + attempts,
+                last_tried_at_us=self._state.now_us(),
+                retry_asked=False,
+                ended=before.ended + ended,
+                is_behind=False,
+            )
+
+        self._change(cell, tried, also)
+
+    def _change(
+        self,
+        cell: ParkedCell,
+        change: Callable[[ParkedCell], ParkedCell | None],
+        also: Mapping[str, bytes | None] | None,
+    ) -> bool:
+        """Changes the entry, or takes it off the queue (None), in one commit with ``also``. False
+        when it is gone: then ``also`` is written alone. Raises Unavailable."""
+        key = key_of("parked", cell)
         for _ in range(_TRIES_MAX):
-            entry = self._state.get(key)
-            write = dict(also or {})
+            entry, write = self._state.get(key), dict(also or {})
             if entry is not None:
-                before = _decode(entry)
-                again = msgspec.structs.replace(
-                    before,
-                    error=error[-ERROR_TEXT_MAX:],
-                    attempts=before.attempts + attempts,
-                    last_tried_at_us=self._state.now_us(),
-                    retry_asked=False,
-                    ended=before.ended + ended,
-                    is_behind=False,
-                )
-                write[key] = msgspec.json.encode(again)
-            if (
-                not write
-                or self._state.commit(write, expect={key: entry.version if entry else None})
-                is not None
-            ):
-                return
-        raise _too_fast(cell)
+                changed = change(decode(entry))
+                write[key] = msgspec.json.encode(changed) if changed is not None else None
+            expect = {key: entry.version if entry else None}
+            if not write or self._state.commit(write, expect=expect) is not None:
+                return entry is not None
+        raise Unavailable(
+            f"parked cell {cell.cell_id} of group {cell.group!r} could not be written: others are"
+            " faster"
+        )
 
     def ask_retry(self, group: str, cell_id: str | None = None) -> int:
         """Has a parked cell, or all of the group, tried again as soon as the partition's owner
@@ -234,10 +194,10 @@ class ParkedCells:
                     f" key {cells[0].row_key}: retry or skip that one first"
                 )
         for cell in cells:
-            key = _key_of("parked", cell)
+            key = key_of("parked", cell)
             entry = self._state.get(key)
             if entry is not None and cell.cell_id in first:
-                asked = msgspec.structs.replace(_decode(entry), retry_asked=True)
+                asked = msgspec.structs.replace(decode(entry), retry_asked=True)
                 self._state.commit({key: msgspec.json.encode(asked)}, expect={key: entry.version})
         return len(cells)
 
@@ -247,10 +207,10 @@ class ParkedCells:
         if not reason.strip():
             raise InvalidRequest("a parked cell is skipped with a reason")
         cell = self.find(group, cell_id)
-        key = _key_of("parked", cell)
+        key = key_of("parked", cell)
         entry = self._state.get(key)
         skipped = msgspec.json.encode(msgspec.structs.replace(cell, skipped_because=reason))
-        write = {key: None, _key_of("skipped", cell): skipped}
+        write = {key: None, key_of("skipped", cell): skipped}
         if entry is None or self._state.commit(write, expect={key: entry.version}) is None:
             raise NotFound(
                 f"parked cell {cell_id} of group {group!r} ran meanwhile, or is being retried; look"
@@ -258,8 +218,8 @@ class ParkedCells:
             )
 
     def skipped(self, group: str | None = None) -> list[ParkedCell]:
-        entries = self._state.list(f"skipped/{quote(group, safe='')}/" if group else "skipped/")
-        return [_decode(entry) for entry in entries]
+        """Those that were given up, in the same order."""
+        return self.all(group, "skipped")
 
     def forget_row(self, row_key: UUID) -> int:
         """Drops the parked and skipped cells of a row that was erased: the errors may quote its
@@ -268,7 +228,7 @@ class ParkedCells:
             entry
             for queue in ("parked/", "skipped/")
             for entry in self._state.list(queue)
-            if _decode(entry).row_key == str(row_key)
+            if decode(entry).row_key == str(row_key)
         ]
         if entries:
             self._state.commit({entry.key: None for entry in entries})
@@ -287,50 +247,3 @@ class ParkedCells:
     def resume(self, group: str, also: Mapping[str, bytes | None] | None = None) -> None:
         """Lets a stopped trigger resume. ``also`` is written in the same commit."""
         self._state.commit({**(also or {}), f"stopped/{quote(group, safe='')}": None})
-
-
-def is_of_rows(key: str, value: bytes, row_keys: Collection[str]) -> bool:
-    """Whether an entry of the state table is a parked or skipped cell of one of these rows: its
-    error may quote the body."""
-    return (
-        key.startswith(("parked/", "skipped/"))
-        and _decode(StateEntry(key, value, 0)).row_key in row_keys
-    )
-
-
-def fronts(cells: Iterable[ParkedCell]) -> list[ParkedCell]:
-    """Those that may be tried: each one that is not kept in order, and of each row key that is the
-    first. ``cells`` by group, partition and added_id."""
-    seen: set[tuple[str, str, str]] = set()
-    found = []
-    for cell in cells:
-        row = cell.group, cell.topic, cell.row_key
-        if not cell.in_order or row not in seen:
-            found.append(cell)
-        seen.add(row)
-    return found
-
-
-def due(cells: Iterable[ParkedCell], all_due: bool) -> dict[int, bool]:
-    """Partitions with parked cells to be tried again: all of them (True), or only those asked for
-    by hand and those held behind nothing any more."""
-    return {
-        cell.partition: all_due
-        for cell in fronts(cells)
-        if all_due or cell.retry_asked or cell.is_behind
-    }
-
-
-def _too_fast(cell: ParkedCell) -> Unavailable:
-    return Unavailable(
-        f"parked cell {cell.cell_id} of group {cell.group!r} could not be written: others are"
-        " faster"
-    )
-
-
-def _decode(entry: StateEntry) -> ParkedCell:
-    return msgspec.json.decode(entry.value, type=ParkedCell)
-
-
-def _key_of(queue: str, cell: ParkedCell) -> str:
-    return f"{queue}/{quote(cell.group, safe='')}/{quote(cell.topic, safe='')}/{cell.partition}/{cell.added_id:020d}"  # noqa: E501

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, fronts
+from cellfeed.bridge.triggers.parked.cell import ParkedCell, fronts
 from cellfeed.bridge.triggers.retry import ProcessEnded
 from cellfeed.bridge.triggers.shard.attempts import DONE, Attempts, Failed, Stopped
 from cellfeed.bridge.triggers.shard.context import ShardContext

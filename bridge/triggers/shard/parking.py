@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.shard.attempts import Failed
 from cellfeed.bridge.triggers.shard.context import ShardContext
 from cellfeed.bridge.triggers.shard.parked_retry import ParkedRetry

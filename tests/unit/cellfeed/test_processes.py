@@ -198,7 +198,7 @@ def test_trigger_processes_of_one_program_work_under_different_names(
         loaded.append((*arguments, entry))
         return []
 
-    monkeypatch.setattr("cellfeed.bridge.triggers.program.load_program", noted)
+    monkeypatch.setattr("cellfeed.bridge.triggers.loading.load_program", noted)
     started = [run(name, "run_trigger_worker") for name in ("bills-1", "bills-2")]
     assert [each.arguments[3] for each in started] == ["bills-1", "bills-2"]
     assert [each.options for each in started] == [{"lease_s": 3.0, "threads": 8}] * 2

@@ -14,7 +14,8 @@ import pytest
 from cellfeed.bridge.coordination.contract import CommittedOffset, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.store_keys import assignment_key, leader_key
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import StaleWriter

@@ -17,7 +17,8 @@ from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.history import Deed, entry
 from cellfeed.bridge.outlets.groups import GroupOutlet
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable

@@ -14,7 +14,8 @@ from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.outlets.groups import GroupOutlet
 from cellfeed.bridge.triggers.operate.reset import Reset
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard import position
 from cellfeed.store import outlet_watch
 from cellfeed.store.cells.cell import Cell, PutResult

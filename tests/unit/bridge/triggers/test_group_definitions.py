@@ -24,9 +24,10 @@ from cellfeed.bridge.groups.definition import (
     let_change,
 )
 from cellfeed.bridge.groups.history import Operator, history
+from cellfeed.bridge.triggers.loading import load_program
 from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
-from cellfeed.bridge.triggers.program import Trigger, load_program, trigger
+from cellfeed.bridge.triggers.program import Trigger, trigger
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.bridge.triggers.worker import check_groups, run_trigger_worker
 from cellfeed.store.datastore import Datastore

@@ -9,7 +9,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells, due, fronts, is_of_rows
+from cellfeed.bridge.triggers.parked.cell import ParkedCell, due, fronts, is_of_rows
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, due, fronts
+from cellfeed.bridge.triggers.parked.cell import ParkedCell, due, fronts
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy
 from cellfeed.store.cells.cell import Cell

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from cellfeed.bridge.backups.kept_state import restored
-from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.parked.cell import ParkedCell
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.backups.check import dictionaries_known, read_state, verify
 from cellfeed.store.backups.erasures import recorded_in, to_erase
 from cellfeed.store.backups.folder import Backup, BackupFolder

@@ -19,7 +19,8 @@ from cellfeed.bridge.gateway.limits import (
     CONNECTIONS_PER_ADDRESS_MAX,
 )
 from cellfeed.bridge.gateway.security.authentication import Authentication
-from cellfeed.bridge.gateway.security.listeners import Listener, subject_principal, tls_context
+from cellfeed.bridge.gateway.security.listeners import Listener, tls_context
+from cellfeed.bridge.gateway.security.subject import subject_principal
 from cellfeed.bridge.gateway.security.users import ANONYMOUS
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames
 

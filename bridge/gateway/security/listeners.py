@@ -99,25 +99,6 @@ def tls_context(listener: Listener) -> ssl.SSLContext | None:
     return context
 
 
-def subject_principal(certificate: dict[str, object] | None) -> str | None:
-    """The subject of a client's certificate as Kafka writes it (RFC 2253: the last part first,
-    ``CN=billing,O=example``); None without one."""
-    subject = (certificate or {}).get("subject")
-    if not isinstance(subject, tuple) or not subject:
-        return None
-    short = {
-        "commonName": "CN",
-        "organizationName": "O",
-        "organizationalUnitName": "OU",
-        "countryName": "C",
-        "localityName": "L",
-        "stateOrProvinceName": "ST",
-    }
-    return ",".join(
-        f"{short.get(name, name)}={value}" for part in reversed(subject) for name, value in part
-    )
-
-
 def is_loopback(host: str) -> bool:
     """Whether ``host`` is this machine's loopback, without asking a name server."""
     if host == "localhost":

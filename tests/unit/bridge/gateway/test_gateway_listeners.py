@@ -13,7 +13,6 @@ from cellfeed.bridge.gateway.security.listeners import (
     Listener,
     check_listener,
     is_loopback,
-    subject_principal,
     tls_context,
 )
 from cellfeed.store.errors import InvalidRequest, ProtectData
@@ -67,21 +66,6 @@ def test_what_would_show_every_cell_is_refused_with_the_way_out(listener: Listen
 def test_what_does_not_fit_together_is_refused(listener: Listener) -> None:
     with pytest.raises(InvalidRequest, match="listener 'default'"):
         check_listener(listener)
-
-
-def test_a_subject_is_written_as_kafka_writes_it() -> None:
-    assert (
-        subject_principal(
-            {"subject": ((("organizationName", "example"),), (("commonName", "billing"),))}
-        )
-        == "CN=billing,O=example"
-    )
-    assert subject_principal(None) is None
-
-
-@pytest.mark.parametrize("certificate", [None, {}, {"subject": ()}, {"subject": "CN=billing"}])
-def test_who_shows_no_subject_has_none(certificate: dict[str, object] | None) -> None:
-    assert subject_principal(certificate) is None
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1"])

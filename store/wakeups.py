@@ -9,7 +9,6 @@ costs a look at the counters.
 from __future__ import annotations
 
 import ipaddress
-import select
 import socket
 import threading
 import time
@@ -21,6 +20,7 @@ import msgspec
 
 from cellfeed.store import forks
 from cellfeed.store.background import SupervisedThread
+from cellfeed.store.descriptors import is_readable
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import CellfeedError, Unavailable
 
@@ -82,10 +82,10 @@ class Listener:
     def wait(self, timeout_s: float) -> bool:
         """Waits for a poke; True when there was one. Several pokes at once count as one."""
         self.renew()
-        ready, _, _ = select.select([self.sock], [], [], timeout_s)
+        ready = is_readable(self.sock.fileno(), timeout_s)
         if ready:
             self.drain()
-        return bool(ready)
+        return ready
 
     def drain(self) -> None:
         """Takes every datagram that has come."""

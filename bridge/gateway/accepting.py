@@ -1,47 +1,86 @@
-"""Accepts the connections of clients: binds the listeners, and refuses connections beyond the
-limits."""
+"""Accepts the connections of clients: binds the listeners, and keeps their number within limits.
+
+A connection counts from its first packet on: before TLS, before any authentication. A **stranger**
+is one whose peer has not come through both yet. Strangers take at most their own places. When these
+are full, the stranger that has been there longest makes room: an honest peer needs milliseconds for
+its handshake, and a silent one waits for its time-out. So nobody who is not let in keeps others
+out.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from cellfeed.bridge.gateway.connection import Connection
 from cellfeed.bridge.gateway.context import GatewayContext
 from cellfeed.bridge.gateway.limits import (
+    ACCEPT_PAUSE_S,
+    AUTHENTICATION_THREADS,
     AUTHENTICATION_TIMEOUT_S,
     CONNECTIONS_MAX,
     CONNECTIONS_PER_ADDRESS_MAX,
+    DESCRIPTORS_RESERVED,
+    PEER_WARNINGS_MAX,
+    PEER_WARNINGS_S,
+    STRANGERS_MAX,
+    STRANGERS_PER_ADDRESS_MAX,
+    TLS_SHUTDOWN_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.security.authentication import Authentication
+from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.listeners import Listener, tls_context
 from cellfeed.bridge.gateway.security.subject import subject_principal
 from cellfeed.bridge.gateway.security.users import ANONYMOUS
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames
+from cellfeed.store.background import keep_running
+from cellfeed.store.descriptors import descriptors_max
 
 _log = logging.getLogger("cellfeed.gateway")
+_refusals = LimitedWarnings(
+    _log, "connections refused or not let in", PEER_WARNINGS_MAX, PEER_WARNINGS_S
+)
+_BACKLOG: Final = 1_024
 _SEND_BUFFER_BYTES: Final = 4 << 20
 """Bytes that may wait for a slow reader before its next request is looked at."""
 
+_NOTHING_LEFT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
 
 class Acceptor:
-    """See the module. ``context``: None until the gateway is ready to serve.
-    ``authentication_executor`` runs blocking calls while a client authenticates."""
+    """See the module. ``context``: None until the gateway is ready to serve. Used on the event
+    loop."""
 
-    def __init__(
-        self, context: Callable[[], GatewayContext | None], authentication_executor: Executor
-    ) -> None:
+    def __init__(self, context: Callable[[], GatewayContext | None]) -> None:
         self._context = context
-        self._executor = authentication_executor
-        self._servers: list[asyncio.Server] = []
-        self._connections: set[asyncio.Task[None]] = set()
+        self._executor = ThreadPoolExecutor(
+            AUTHENTICATION_THREADS, thread_name_prefix="gateway-passwords"
+        )
+        self._bound: list[tuple[Listener, ssl.SSLContext | None, socket.socket]] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._connections: dict[asyncio.Task[None], None] = {}
         self._by_address: Counter[str] = Counter()
+        self._strangers: dict[asyncio.Task[None], str] = {}
+        """With their addresses; the longest there first."""
+        self._strangers_by_address: dict[str, dict[asyncio.Task[None], None]] = {}
         self._large_frames = LargeFrames()
+        self._connections_max = min(CONNECTIONS_MAX, descriptors_max() - DESCRIPTORS_RESERVED)
+        if self._connections_max < CONNECTIONS_MAX:
+            _log.warning(
+                "at most %d connections, not %d: the process may open %d files (ulimit -n)",
+                self._connections_max,
+                CONNECTIONS_MAX,
+                descriptors_max(),
+            )
         self.ports: dict[str, int] = {}
         """By listener."""
 
@@ -51,85 +90,162 @@ class Acceptor:
         return len(self._connections)
 
     async def bind(self, listener: Listener) -> None:
-        """Takes the listener's port. Nobody is served before :meth:`serve`."""
+        """Takes the listener's port, at each address of its host. Nobody is served before
+        :meth:`serve`. Raises InvalidRequest for certificates that cannot be used, OSError."""
         tls = tls_context(listener)
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._accept(listener, reader, writer)
-
-        handshake_s = AUTHENTICATION_TIMEOUT_S if tls is not None else None
-        server = await asyncio.start_server(
-            accept,
-            listener.host,
-            listener.port,
-            backlog=1024,
-            start_serving=False,
-            ssl=tls,
-            ssl_handshake_timeout=handshake_s,
+        addresses = await asyncio.get_running_loop().getaddrinfo(
+            listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        self._servers.append(server)
-        self.ports[listener.name] = server.sockets[0].getsockname()[1]
+        port = listener.port
+        for family, _, _, _, address in dict.fromkeys(addresses):
+            bound = socket.create_server(
+                (address[0], port, *address[2:]), family=family, backlog=_BACKLOG
+            )
+            bound.setblocking(False)
+            port = bound.getsockname()[1]
+            self._bound.append((listener, tls, bound))
+        self.ports[listener.name] = port
 
-    async def serve(self) -> None:
+    def serve(self) -> None:
         """Begins to accept connections on every listener."""
-        for server in self._servers:
-            await server.start_serving()
+        self._accepting = [
+            asyncio.create_task(
+                keep_running(
+                    f"gateway-{listener.name}", partial(self._accept, listener, tls, bound)
+                )
+            )
+            for listener, tls, bound in self._bound
+        ]
 
     def stop(self) -> None:
         """Accepts no further connections."""
-        for server in self._servers:
-            server.close()
+        for task in self._accepting:
+            task.cancel()
+        for _, _, bound in self._bound:
+            asyncio.get_running_loop().call_soon(bound.close)  # behind the loop's own use of it
 
     async def close(self) -> None:
         """Ends every connection."""
         for task in list(self._connections):
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*self._connections, *self._accepting, return_exceptions=True)
+        self._executor.shutdown(wait=True)
 
     async def _accept(
-        self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, listener: Listener, tls: ssl.SSLContext | None, bound: socket.socket
     ) -> None:
-        host = str((writer.get_extra_info("peername") or ("?",))[0])
-        if (
-            (context := self._context()) is None
-            or len(self._connections) >= CONNECTIONS_MAX
-            or self._by_address[host] >= CONNECTIONS_PER_ADDRESS_MAX
-        ):
-            _log.warning(
-                "a connection from %s was refused: %d are open, %d of them from there",
-                host,
-                len(self._connections),
-                self._by_address[host],
-            )
-            writer.close()
-            return
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        while bound.fileno() >= 0:
+            try:
+                opened, address = await loop.sock_accept(bound)
+            except OSError as error:
+                if error.errno in _NOTHING_LEFT:
+                    _refusals.warn("no connection can be accepted: %s", error)
+                    await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue  # otherwise the peer went while it was accepted
+            host = str(address[0])
+            context = self._context()
+            if context is None or not self._has_room(host):
+                _refusals.warn(
+                    "a connection from %s was refused: %d are open, %d of them from there",
+                    host,
+                    len(self._connections),
+                    self._by_address[host],
+                )
+                opened.close()
+                continue
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = asyncio.create_task(self._serve(context, listener, tls, opened, host))
+            self._connections[task] = None
+            self._by_address[host] += 1
+            self._strangers[task] = host
+            self._strangers_by_address.setdefault(host, {})[task] = None
+            task.add_done_callback(partial(self._ended, host))
+            await asyncio.sleep(
+                0
+            )  # many may wait to be accepted: those before them have their turn
+
+    def _has_room(self, host: str) -> bool:
+        """Whether there is room for one more stranger of the address, or the oldest one made it."""
+        theirs = self._strangers_by_address.get(host, {})
+        if len(theirs) >= STRANGERS_PER_ADDRESS_MAX:
+            self._send_away(next(iter(theirs)))
+        elif len(self._strangers) >= min(STRANGERS_MAX, self._connections_max // 2):
+            self._send_away(next(iter(self._strangers)))
+        return (
+            len(self._connections) < self._connections_max
+            and self._by_address[host] < CONNECTIONS_PER_ADDRESS_MAX
+        )
+
+    def _send_away(self, stranger: asyncio.Task[None]) -> None:
+        host = self._strangers[stranger]
+        _refusals.warn("a connection from %s was not let in soon enough for the next one", host)
+        stranger.cancel()
+        self._known(stranger)
+
+    def _known(self, task: asyncio.Task[None]) -> None:
+        """The connection is none of a stranger any more."""
+        host = self._strangers.pop(task, None)
+        if host is not None:
+            theirs = self._strangers_by_address[host]
+            theirs.pop(task)
+            if not theirs:
+                del self._strangers_by_address[host]
+
+    def _ended(self, host: str, task: asyncio.Task[None]) -> None:
+        self._known(task)
+        self._connections.pop(task, None)
+        self._by_address[host] -= 1
+        if not self._by_address[host]:
+            del self._by_address[host]
+
+    async def _serve(
+        self,
+        context: GatewayContext,
+        listener: Listener,
+        tls: ssl.SSLContext | None,
+        opened: socket.socket,
+        host: str,
+    ) -> None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is None:
             raise RuntimeError("a connection is served by a task")
-        self._connections.add(task)
-        self._by_address[host] += 1
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                opened,
+                ssl=tls,
+                ssl_handshake_timeout=AUTHENTICATION_TIMEOUT_S if tls is not None else None,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S if tls is not None else None,
+            )
+        except (OSError, TimeoutError) as error:
+            _refusals.warn("connection from %s: TLS has failed: %s", host, error)
+            opened.close()
+            return
+        except asyncio.CancelledError:
+            opened.close()
+            raise
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        writer.transport.set_write_buffer_limits(high=_SEND_BUFFER_BYTES)
         authentication = (
             Authentication(listener.mechanisms, lambda: context.security, self._executor, host)
             if listener.has_sasl
             else None
         )
-        principal = subject_principal(writer.get_extra_info("peercert")) or ANONYMOUS
-        writer.transport.set_write_buffer_limits(high=_SEND_BUFFER_BYTES)
+        connection = Connection(
+            context,
+            listener.name,
+            self._large_frames,
+            reader,
+            writer,
+            principal=subject_principal(writer.get_extra_info("peercert")) or ANONYMOUS,
+            authentication=authentication,
+            on_known=lambda: self._known(task),
+        )
         try:
             with suppress(asyncio.CancelledError):
-                connection = Connection(
-                    context,
-                    listener.name,
-                    self._large_frames,
-                    reader,
-                    writer,
-                    principal=principal,
-                    authentication=authentication,
-                )
                 await connection.serve()
         finally:
-            self._connections.discard(task)
-            self._by_address[host] -= 1
-            if not self._by_address[host]:
-                del self._by_address[host]
             writer.close()

@@ -16,6 +16,7 @@ import itertools
 import logging
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from cellfeed.bridge.gateway.apis import (
@@ -34,9 +35,10 @@ from cellfeed.bridge.gateway.limits import (
     FRAME_TIMEOUT_S,
     IDLE_TIMEOUT_S,
     LARGE_FRAME_BYTES,
-    REFUSALS_LOGGED_MAX,
-    REFUSALS_LOGGED_S,
+    PEER_WARNINGS_MAX,
+    PEER_WARNINGS_S,
     SEND_TIMEOUT_S,
+    STOP_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
@@ -55,7 +57,7 @@ from cellfeed.bridge.gateway.wire.request_queue import RequestQueue
 
 _log = logging.getLogger("cellfeed.gateway")
 _refusals = LimitedWarnings(
-    _log, "connections closed for malformed frames", REFUSALS_LOGGED_MAX, REFUSALS_LOGGED_S
+    _log, "connections closed for malformed frames", PEER_WARNINGS_MAX, PEER_WARNINGS_S
 )
 _SMALLEST_FRAME: Final = 10
 _SASL_HANDSHAKE: Final = api_17_sasl_handshake.KEY
@@ -87,7 +89,9 @@ class Connection:
         *,
         principal: str = ANONYMOUS,
         authentication: Authentication | None = None,
+        on_known: Callable[[], object] = lambda: None,
     ) -> None:
+        """``on_known`` is called when the peer may ask for anything."""
         self._context = context
         self._listener = listener
         self._principal = principal
@@ -99,7 +103,8 @@ class Connection:
         self._host = str((writer.get_extra_info("peername") or ("?",))[0])
         self._requests = RequestQueue[_Request]()
         self._answering = False
-        self._is_deaf = False
+        self._farewell_s = SEND_TIMEOUT_S
+        self._on_known = on_known
 
     async def serve(self) -> None:
         """Ends when the connection does; errors of the peer are logged, not raised."""
@@ -109,6 +114,7 @@ class Connection:
                 self._authentication
             ):
                 return
+            self._on_known()
             halves = [
                 asyncio.create_task(self._read_requests()),
                 asyncio.create_task(self._answer_requests()),
@@ -118,6 +124,9 @@ class Connection:
                 half.result()
         except MalformedFrame as error:
             _refusals.warn("connection from %s closed: %s", self._host, error)
+        except asyncio.CancelledError:
+            self._farewell_s = min(self._farewell_s, STOP_TIMEOUT_S)
+            raise
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError) as error:
             _log.debug("connection from %s ended: %s", self._host, error)
         except Exception:
@@ -132,11 +141,11 @@ class Connection:
             await self._close()
 
     async def _close(self) -> None:
-        """Gives the peer SEND_TIMEOUT_S to take the answers; then the socket goes with the unsent
-        bytes, which would be kept for ever otherwise."""
+        """Gives the peer a while to take the answers; then the socket goes with the unsent bytes,
+        which would be kept for ever otherwise."""
         self._writer.close()
         try:
-            async with asyncio.timeout(0 if self._is_deaf else SEND_TIMEOUT_S):
+            async with asyncio.timeout(self._farewell_s):
                 await self._writer.wait_closed()
         except (OSError, TimeoutError):
             pass
@@ -252,7 +261,7 @@ class Connection:
                     async with asyncio.timeout(SEND_TIMEOUT_S):
                         await self._writer.drain()
                 except TimeoutError:
-                    self._is_deaf = True
+                    self._farewell_s = 0.0
                     raise
             self._answering = not self._requests.empty()
 

@@ -89,7 +89,7 @@ class Gateway:
         self._coordination_executor = ThreadPoolExecutor(
             COORDINATION_THREADS, thread_name_prefix="gateway-offsets"
         )
-        self._acceptor = Acceptor(lambda: self.context, self._coordination_executor)
+        self._acceptor = Acceptor(lambda: self.context)
         self._background: list[asyncio.Task[None]] = []
         self._listener: Listener | None = None
         self._registry: RegistryServer | None = None
@@ -165,7 +165,7 @@ class Gateway:
         self._background += [
             asyncio.create_task(keep_running(name, run)) for name, run in loops.items()
         ]
-        await self._acceptor.serve()
+        self._acceptor.serve()
         where = ", ".join(
             f"{each.name} {each.host}:{self.ports[each.name]} ({each.security})"
             for each in self._listeners

@@ -19,6 +19,7 @@ from cellfeed.run_dir import RunDir
 from cellfeed.servers.configured import configured_server
 from cellfeed.servers.life import run_in_place
 from cellfeed.store.background import when_changed
+from cellfeed.store.descriptors import raise_descriptors_max
 from cellfeed.store.errors import NotFound
 
 
@@ -28,6 +29,7 @@ def run_process(run_dir: Path, name: str) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    raise_descriptors_max()
     directory = RunDir(run_dir)
     config = load_config(directory.config)
     stop = threading.Event()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import socket
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from cellfeed.instance.restarts import Restarts
 from cellfeed.instance.supervisor import Say
 from cellfeed.instance.trigger_process import Specification
 from cellfeed.run_dir import STOP_TIMEOUT_S
+from cellfeed.store.descriptors import is_readable
 from cellfeed.store.errors import InvalidRequest
 
 _LOOK_INTERVAL_S: Final = 0.1
@@ -134,8 +134,7 @@ class TriggerFleet:
         if worker.process is None:
             time.sleep(_LOOK_INTERVAL_S)
             return False
-        ready, _, _ = select.select([worker.ready_fd], [], [], _LOOK_INTERVAL_S)
-        if not ready:
+        if not is_readable(worker.ready_fd, _LOOK_INTERVAL_S):
             return False
         begun = os.read(worker.ready_fd, 1) == b"!"
         if not begun:

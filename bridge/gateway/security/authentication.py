@@ -16,7 +16,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.limits import AUTHENTICATION_FAILED_DELAY_S
+from cellfeed.bridge.gateway.limits import (
+    AUTHENTICATION_FAILED_DELAY_S,
+    PEER_WARNINGS_MAX,
+    PEER_WARNINGS_S,
+)
+from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.scram import (
     PLAIN,
     AuthenticationFailed,
@@ -26,7 +31,12 @@ from cellfeed.bridge.gateway.security.scram import (
 )
 from cellfeed.bridge.gateway.security.users import Security
 
-_log = logging.getLogger("cellfeed.gateway")
+_failures = LimitedWarnings(
+    logging.getLogger("cellfeed.gateway"),
+    "failed authentications",
+    PEER_WARNINGS_MAX,
+    PEER_WARNINGS_S,
+)
 _PLAIN_VERIFIED_BY: Final = "SCRAM-SHA-512"
 _NONCE_BYTES: Final = 24
 _FAILED: Final = "Authentication failed: the mechanism, the user or the password is wrong"
@@ -73,7 +83,7 @@ class Authentication:
                 self._plain(token) if self._mechanism == PLAIN else self._scram_step(token)
             )
         except AuthenticationFailed as failed:
-            _log.warning("authentication from %s failed: %s", self._host, failed)
+            _failures.warn("authentication from %s failed: %s", self._host, failed)
             self.has_failed = True
             await asyncio.sleep(AUTHENTICATION_FAILED_DELAY_S)
             return _answer(ErrorCode.sasl_authentication_failed, _FAILED)

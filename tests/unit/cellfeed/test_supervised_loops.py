@@ -40,6 +40,9 @@ THREADS = {
 TASKS = {
     "bridge/gateway/groups/active_groups.py": "forgets one group and ends",
     "bridge/gateway/log/blocks.py": "encodes one block; who waits for it has its error",
+    "bridge/gateway/accepting.py": (
+        "serves one connection and ends; the loops that accept them are supervised"
+    ),
     "bridge/gateway/connection.py": "the halves of one connection, which ends with either",
     "store/following/heads.py": (
         "follows one wake-up and ends; its error is logged, and the poll reads the heads"

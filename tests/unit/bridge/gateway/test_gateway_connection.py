@@ -166,7 +166,7 @@ def test_a_peer_that_leaves_its_answers_unread_is_let_go(
 
     async def use(gateway: Gateway) -> None:
         # Connections have their listener's buffers; a kernel's own take thousands of answers.
-        for listener in gateway._acceptor._servers[0].sockets:
+        for _, _, listener in gateway._acceptor._bound:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         deaf = await connect(gateway, buffer_bytes=4_096)
@@ -198,8 +198,10 @@ def test_beyond_the_most_connections_a_new_one_is_closed_and_those_there_go_on(
     monkeypatch.setattr(accepting, "CONNECTIONS_MAX", 3)
 
     async def use(gateway: Gateway) -> None:
-        inside = [await connect(gateway) for _ in range(3)]
-        assert all([await answered(peer, 1) for peer in inside])
+        inside = []
+        for _ in range(3):
+            inside.append(await connect(gateway))
+            assert await answered(inside[-1], 1)
         refused = await connect(gateway)
         await let_go(refused)
         assert all([await answered(peer, 2) for peer in inside])

@@ -20,7 +20,7 @@ from benchmarks._backups import backed_up, clustered, dump, embedded, folder, me
 from benchmarks._mariadb import mariadb
 from cellfeed.store.backups.folder import Backup
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 
 CELLS = 100_000
 RUNS = 5

@@ -38,7 +38,7 @@ from cellfeed.store.backups.restore import restore as restore_backup
 from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.backups.restore_target import Target
 from cellfeed.store.clusters.model.shard_map import even_map
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from tests.support import local_mariadb
 
 CELLS = 100_000

@@ -32,7 +32,8 @@ from cellfeed.store.engines.mysql.migrations import check_schema
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
-from cellfeed.store.engines.sqlite.open import CELLS_FILE, open_cells
+from cellfeed.store.engines.sqlite.open import open_cells
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import StorageUnavailable
 
 

@@ -30,7 +30,7 @@ from cellfeed.store.engines.sqlite.integrity import (
     last_ids,
 )
 from cellfeed.store.engines.sqlite.mend import SqliteMender
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.indexes.check import IndexCheck
 

@@ -9,7 +9,7 @@ from cellfeed import __version__
 from cellfeed.consumers.warehouse.layout import FORMAT
 from cellfeed.store.backups.sealed import ENCRYPTED, FORMATS, PLAIN
 from cellfeed.store.engines.mysql.schema_steps import SCHEMA_VERSION as CLUSTER_VERSION
-from cellfeed.store.engines.sqlite.open import SCHEMA_VERSION as EMBEDDED_VERSION
+from cellfeed.store.engines.sqlite.tables import SCHEMA_VERSION as EMBEDDED_VERSION
 
 
 def version_lines() -> Iterator[str]:

@@ -26,8 +26,9 @@ from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock, lock_path
 from cellfeed.store.engines.sqlite.left import remove_staged, staged_restore
-from cellfeed.store.engines.sqlite.open import STATE_FILE, open_cells, open_other
+from cellfeed.store.engines.sqlite.open import open_cells, open_other
 from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.engines.sqlite.store_files import STATE_FILE
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.failpoints import declare, failpoint
 

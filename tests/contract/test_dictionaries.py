@@ -34,7 +34,8 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.files import SqliteFile
-from cellfeed.store.engines.sqlite.open import CELLS_FILE, SCHEMA_VERSION
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
+from cellfeed.store.engines.sqlite.tables import SCHEMA_VERSION
 from cellfeed.store.errors import DataDamaged, DictionaryLost, ProtectData
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from tests.support.local_mariadb import MariaDB

@@ -33,8 +33,8 @@ from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.contract.values import LocatedCell, LogRange
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from cellfeed.store.engines.sqlite.piecewise import FilesInPieces
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import CellfeedError
 from tests.faults.invariants import Violations
 from tests.faults.run import FaultRun

@@ -19,7 +19,7 @@ from pathlib import Path
 from uuid import UUID
 
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from tests.faults.embedded_system import Callers, Worker
 from tests.faults.invariants import (
     Seen,

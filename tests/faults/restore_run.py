@@ -32,7 +32,7 @@ from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.replication import is_read_only
-from cellfeed.store.engines.sqlite.open import INDEX_FILE, STATE_FILE
+from cellfeed.store.engines.sqlite.store_files import INDEX_FILE, STATE_FILE
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.indexes.definition_file import parse_definition
 from tests.faults.cluster_faults import until

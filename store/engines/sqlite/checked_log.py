@@ -15,8 +15,8 @@ from cellfeed.store.engines.contract.findings import Findings, OnCells
 from cellfeed.store.engines.contract.log_check import ROWS_CELLS, check_log
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.engines.sqlite.cells import CELL, position_of, stored_cells
-from cellfeed.store.engines.sqlite.files import connect, sqlite_error
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.connect import connect, sqlite_error
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import DataDamaged
 from cellfeed.store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 

@@ -2,7 +2,7 @@
 transaction.
 
 The connection overwrites the space that it frees with zeros (``secure_delete``,
-:mod:`cellfeed.store.engines.sqlite.files`). Crash points: a step is there as a whole after its
+:mod:`cellfeed.store.engines.sqlite.connect`). Crash points: a step is there as a whole after its
 commit, and before it not at all. A step that is run again takes the bodies that are left, and finds
 the entry that marks the erasure.
 """
@@ -16,10 +16,26 @@ from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.engines.contract.values import ErasedStep
 from cellfeed.store.engines.sqlite.cells import INSERT_CELL, counter_of, erase_bodies, row_of
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.engines.sqlite.left import remove_left
+from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.limits import ADDED_ID_MAX
 
+declare("sqlite.erase.before_commit", "sqlite.erase.after_commit")
 
-def erase_step(
+
+def erase(file: SqliteFile, row_key: bytes, shard: int, cells_max: int, now_us: int) -> ErasedStep:
+    """One step, committed. ``now_us``: the storage's clock. Raises as the contract's."""
+    with file.write() as connection:
+        step = _erase_step(connection, row_key, shard, cells_max, now_us)
+        failpoint("sqlite.erase.before_commit")
+    failpoint("sqlite.erase.after_commit")
+    if step.done:
+        remove_left(file.path.parent)
+    return step
+
+
+def _erase_step(
     connection: sqlite3.Connection, row_key: bytes, shard: int, cells_max: int, now_us: int
 ) -> ErasedStep:
     """One step. ``now_us``: the storage's clock."""

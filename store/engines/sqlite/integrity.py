@@ -19,7 +19,8 @@ from cellfeed.store.engines.sqlite.checked_log import check_ids, check_outside, 
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
 from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.engines.sqlite.instance_lock import SharedLock
-from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, SCHEMA_VERSION, STATE_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE, INDEX_FILE, STATE_FILE
+from cellfeed.store.engines.sqlite.tables import SCHEMA_VERSION
 from cellfeed.store.errors import CellfeedError, NotFound
 
 LINES_MAX: Final = 100

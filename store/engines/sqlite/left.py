@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE, INDEX_FILE
 from cellfeed.store.errors import OutcomeUnknown
 from cellfeed.store.failpoints import declare, failpoint
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.log_start import check_scan
-from cellfeed.store.engines.contract.read_bounds import within_scan
+from cellfeed.store.engines.contract.read_bounds import decoded, within_scan
 from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
+from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.engines.sqlite.cells import CELL, CURE, counter_of, position_of, stored_cells
-from cellfeed.store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
 _SCAN_STEP: Final = 500
 _BODY: Final = 5
@@ -34,6 +37,18 @@ def scan(connection: sqlite3.Connection, shard: int, location: int, limit: int) 
         check_scan(shard, location, cells, lambda: start)
         refuse_gap(shard, location, cells, end if ended else location, CURE)
     return cells
+
+
+def scan_many(file: SqliteFile, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+    """:func:`scan` of each range, each of its own moment."""
+    found: list[list[StoredCell]] = []
+    decoded_bytes = 0
+    for shard, location, limit in ranges:
+        is_full = decoded_bytes >= SCAN_DECODED_BYTES_MAX
+        with file.read() as connection:
+            found.append(scan(connection, shard, location, min(limit, 1) if is_full else limit))
+        decoded_bytes += decoded(found[-1])
+    return found
 
 
 def superseded(

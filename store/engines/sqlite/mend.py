@@ -15,7 +15,7 @@ from cellfeed.store.cells.body_codec import without_body
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
 from cellfeed.store.engines.sqlite.cells import INSERT_CELL, counter_of, position_of, row_of
 from cellfeed.store.engines.sqlite.files import SqliteFile
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import StorageUnavailable
 
 

@@ -11,7 +11,7 @@ from cellfeed.store.engines.contract.piecewise import Piece, piece_of
 from cellfeed.store.engines.sqlite.cells import position_of
 from cellfeed.store.engines.sqlite.checked_log import check_ids, check_outside, head_of, reading
 from cellfeed.store.engines.sqlite.integrity import check_identity, check_other
-from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE, INDEX_FILE, STATE_FILE
 from cellfeed.store.limits import ADDED_ID_MAX
 
 _LENGTHS: Final = f"""

@@ -21,9 +21,9 @@ from pathlib import Path
 from cellfeed.store.cells import known_dictionaries
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.engines.sqlite.cells import add_checksums
-from cellfeed.store.engines.sqlite.files import connect
+from cellfeed.store.engines.sqlite.connect import connect
 from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 

@@ -10,13 +10,23 @@ import sqlite3
 
 from cellfeed.store.engines.contract.log_start import check_trim, step_end
 from cellfeed.store.engines.sqlite.cells import counter_of, position_of
+from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.limits import ADDED_ID_MAX
 
-declare("sqlite.trim.before_delete")
+declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
 
 
-def trim_step(connection: sqlite3.Connection, shard: int, below: int, cells_max: int) -> int:
+def trim(file: SqliteFile, shard: int, below: int, cells_max: int) -> int:
+    """One step, committed; where the log starts then. Raises as the contract's."""
+    with file.write() as connection:
+        start = _trim_step(connection, shard, below, cells_max)
+        failpoint("sqlite.trim.before_commit")
+    failpoint("sqlite.trim.after_commit")
+    return start
+
+
+def _trim_step(connection: sqlite3.Connection, shard: int, below: int, cells_max: int) -> int:
     """Where the log starts then. Raises InvalidLocation."""
     start, end = counter_of(connection, shard, "log_start, next_added_id")
     check_trim(shard, below, end)

@@ -14,7 +14,7 @@ from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB,
 from cellfeed.store.cells.cell import Outcome, new_cell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import CellConflict, DataDamaged, ProtectData
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
 from tests.support.engine_steps import SHARDS, Clock, EngineMaker, cell, log, rows_of_shard

@@ -25,7 +25,7 @@ from cellfeed.store.backups.restore_plan import Plan
 from cellfeed.store.cells.body_codec import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import CellfeedError, InvalidRequest, StorageUnavailable
 from cellfeed.store.failpoints import (
     FailpointReached,

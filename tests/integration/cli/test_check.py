@@ -28,8 +28,8 @@ from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.dictionaries.training import Sample, train
 from cellfeed.store.engines.contract.findings import NAMED_MAX
 from cellfeed.store.engines.sqlite.cells import position_of
-from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
 from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE, INDEX_FILE, STATE_FILE
 from cellfeed.store.indexes.definition_file import parse_definition
 from tests.support.kept_index import differences, index_worker, made_index
 from tests.support.rides import rides

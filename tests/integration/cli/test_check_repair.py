@@ -23,7 +23,7 @@ from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.dictionaries.training import Sample, train
 from cellfeed.store.engines.sqlite.cells import position_of
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from tests.integration.cli.test_check import at, check, place, places_of, run
 from tests.support.rides import rides
 

@@ -12,7 +12,7 @@ import pytest
 
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.cells import position_of
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from tests.support.cli_instance import cellfeed, running
 from tests.support.rides import rides
 

@@ -16,7 +16,7 @@ from cellfeed.cli.main import command_line
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.cells import position_of
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import CellfeedError
 from tests.support.rides import rider, rides, row_of
 

@@ -22,7 +22,7 @@ from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import (
     CellfeedError,
     DataDamaged,

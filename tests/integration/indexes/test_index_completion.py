@@ -15,7 +15,7 @@ from cellfeed.bridge.indexes.worker import IndexWorker
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.indexes import Condition, EntrySelect
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.engines.sqlite.open import INDEX_FILE
+from cellfeed.store.engines.sqlite.store_files import INDEX_FILE
 from cellfeed.store.failpoints import (
     FailpointReached,
     clear_failpoints,

@@ -21,7 +21,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.engines.sqlite.cells import position_of
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import DataDamaged, OtherHistory, Overloaded
 from cellfeed.store.followed import FollowedCell, Follower
 from cellfeed.store.following.reading import Piece, read_pieces

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from cellfeed.store.engines.sqlite import checkpoints
-from cellfeed.store.engines.sqlite.files import SqliteFile, connect
+from cellfeed.store.engines.sqlite.connect import connect
+from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.engines.sqlite.wal import Wal, readers
 from cellfeed.store.failpoints import passes, set_failpoint, unwatch_failpoint, watch_failpoint
 from tests.support.waiting import wait_until

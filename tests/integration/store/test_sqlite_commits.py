@@ -36,7 +36,7 @@ store = Datastore.open_embedded(Path(sys.argv[1]), shards={SHARDS})
 table = IndexTable("index_t", ((0,),), (None,))
 store.engine.indexes.create(table)
 store.put_cell(UUID(int=9), "BASE", 1, {{"n": 9}})
-for file in (store.engine._file, store.engine._state_file, store.engine._index_file):
+for file in (store.engine._file, store.engine._state_file, store.engine._index_file.opened):
     kept = file._checkpoints
     if kept._checkpointer is not None:
         kept._checkpointer.close()

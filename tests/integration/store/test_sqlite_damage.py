@@ -19,8 +19,8 @@ from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredC
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LocatedCell
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import CellfeedError, DataDamaged
 from tests.support.rides import rides
 

@@ -24,8 +24,8 @@ from cellfeed.store.cells import sharding
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock, lock_path
-from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
 from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE, INDEX_FILE, STATE_FILE
 from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import (
     FailpointReached,

@@ -24,8 +24,8 @@ from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.contract.piecewise import Piece
 from cellfeed.store.engines.sqlite.cells import position_of
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from cellfeed.store.engines.sqlite.piecewise import FilesInPieces
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.support.hidden_cells import mislead_keys

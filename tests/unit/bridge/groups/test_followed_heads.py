@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cellfeed.bridge.groups.followed_heads import FollowedHeads
 from cellfeed.store.engines.contract.values import Head, HeadChanges
-from cellfeed.store.engines.sqlite import engine as engine_module
+from cellfeed.store.engines.sqlite import heads as heads_module
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.heads import changed_heads
 from cellfeed.store.errors import StorageUnavailable
@@ -67,7 +67,7 @@ def test_each_look_knows_every_cell_from_before_it_and_gives_every_shard_that_ch
                         put(shard)
                     return found
 
-                inside.enter_context(patch.object(engine_module, "changed_heads", around))
+                inside.enter_context(patch.object(heads_module, "changed_heads", around))
                 if step == "put":
                     put(shard)
                 else:

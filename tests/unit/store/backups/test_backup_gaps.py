@@ -23,7 +23,7 @@ from cellfeed.store.cells.log_gaps import GapCheck
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head, LocatedCell, Replica
 from cellfeed.store.engines.sqlite.cells import position_of
-from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX
 from cellfeed.verify.report import verify

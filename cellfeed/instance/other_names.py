@@ -18,7 +18,7 @@ def refuse_fresh_store_beside(directory: RunDir, config: Config) -> None:
     name = config.datastore.name
     if config.datastore.clusters or (parent / name).exists() or not parent.is_dir():
         return
-    from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
+    from cellfeed.store.engines.sqlite.store_files import CELLS_FILE  # up opens no store otherwise
 
     others = sorted(
         path.parent.name for path in parent.glob(f"*/{CELLS_FILE}") if _is_store(path.parent)

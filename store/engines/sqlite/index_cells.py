@@ -1,5 +1,5 @@
-"""The cells that an index of an embedded store reads of its log: what its entries come of, and
-whether rows of an answer are the latest."""
+"""The cells that an index of an embedded store is made of, and the check whether rows of an
+answer are the latest."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _ranges(text: str) -> list[tuple[int, int]]:
     found = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdigit() or not (last or first).isdigit():
+        if not text.isascii() or not first.isdigit() or not (last or first).isdigit():
             raise InvalidRequest(f"config: shards {text!r} is not of the form 0-2047,3000")
         found.append((int(first), int(last or first)))
     return found

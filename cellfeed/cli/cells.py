@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -25,6 +25,9 @@ from cellfeed.store.errors import InvalidLocation, NotFound, Unavailable
 
 RowKeyArgument = Annotated[str, typer.Argument(help="Row key: a UUID.")]
 ColumnArgument = Annotated[str, typer.Argument(help="Column name, for example BASE.")]
+
+_ADDED_ID_DIGITS: Final = 19
+"""No added_id has more."""
 
 
 def put(
@@ -192,7 +195,7 @@ def tail(
 
 
 def _location(text: str) -> int | datetime:
-    if text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= _ADDED_ID_DIGITS:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

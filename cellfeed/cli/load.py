@@ -3,6 +3,7 @@ before it begins."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,9 @@ from cellfeed.loading.report import LoadReport
 from cellfeed.loading.spec import FileCells, LoadSpec, cells_of_file
 from cellfeed.store.api import CellStore
 from cellfeed.store.errors import InvalidRequest
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+"""A ref key; any other text is the name of a field."""
 
 ASKED_COMPARES_MAX: Final = 100_000
 """Cells that are compared with the store before the question; ``--dry-run`` compares all."""
@@ -91,7 +95,7 @@ def load(
         column=column,
         row_key=row_key,
         row_key_from=tuple(filter(None, (row_key_from or "").split(","))),
-        ref_key=int(ref_key) if ref_key.lstrip("-").isdigit() else ref_key,
+        ref_key=int(ref_key) if _NUMBER.fullmatch(ref_key) else ref_key,
         file_format=file_format,
         field_types=_field_types(field_types),
         all_text=all_text,

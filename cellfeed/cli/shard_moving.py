@@ -76,5 +76,10 @@ def shards_named(text: str, shards: int) -> list[int]:
             last and not (last.isascii() and last.isdigit())
         ):
             raise InvalidRequest(f"--shard {text[:80]!r} is not of the form 3,8-15")
-        found += range(check_shard(int(first), shards), check_shard(int(last or first), shards) + 1)
+        begin, end = check_shard(int(first), shards), check_shard(int(last or first), shards)
+        if end < begin:
+            raise InvalidRequest(
+                f"--shard {begin}-{end} names no shard: a range begins with its lowest number"
+            )
+        found += range(begin, end + 1)
     return list(dict.fromkeys(found))

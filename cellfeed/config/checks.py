@@ -23,6 +23,7 @@ from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.errors import InvalidRequest, ProtectData
 
 _DAY_S: Final = 86_400
+_PORT_MAX: Final = 65_535
 
 
 def check_entries(config: Config) -> None:
@@ -127,6 +128,11 @@ def _check_listeners(gateway: GatewayProcessConfig) -> None:
             f"config: {gateway.name} has listeners: port and advertised_* are said for each of them"
         )
     for each in gateway.listeners:
+        if each.advertised and not 1 <= int(each.advertised.rpartition(":")[2]) <= _PORT_MAX:
+            raise InvalidRequest(
+                f"config: {gateway.name}: listener {each.name!r} advertises {each.advertised}: a"
+                f" port is from 1 to {_PORT_MAX}"
+            )
         try:
             check_listener(each.listener())
         except (InvalidRequest, ProtectData) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cellfeed.config.host_port import host_port
 from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
@@ -24,7 +25,8 @@ def worker_urls(run_dir: Path) -> list[str]:
             f" {run_dir}{config_option}"
         )
     return [
-        f"http://{hosts.get(entry.name, '127.0.0.1')}:{entry.ports['http']}" for entry in entries
+        f"http://{host_port(hosts.get(entry.name, '127.0.0.1'), entry.ports['http'])}"
+        for entry in entries
     ]
 
 
@@ -34,5 +36,5 @@ def gateway_address(run_dir: Path) -> str:
     hosts = {gateway.name: gateway.host for gateway in load_config(directory.config).gateways}
     for entry in directory.processes():
         if entry.kind == "gateway":
-            return f"{hosts.get(entry.name, '127.0.0.1')}:{entry.ports['kafka']}"
+            return host_port(hosts.get(entry.name, "127.0.0.1"), entry.ports["kafka"])
     raise NotFound(f"no gateway runs in {run_dir}")

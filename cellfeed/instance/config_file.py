@@ -6,6 +6,8 @@ gateway.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from cellfeed.config.checks import check_entries
 from cellfeed.config.model import Config
 from cellfeed.config.unknown_keys import unknown_keys
 from cellfeed.kinds.known import process_names
+from cellfeed.store.backups.synced import sync_folder
 from cellfeed.store.errors import InvalidRequest
 
 
@@ -68,6 +71,18 @@ def check_config(config: Config) -> Config:
 
 
 def write_config(config: Config, path: Path) -> None:
-    """Writes the configuration in force, defaults included."""
-    path.touch(mode=0o600)  # it may hold passwords
-    path.write_text(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False))
+    """Writes the configuration in force, defaults included. The file is whole, or as it was before:
+    half of one is another configuration, and an empty one is the built-in one."""
+    target = path.resolve()
+    staged = target.with_name(f".{target.name}.staged")
+    staged.unlink(missing_ok=True)
+    # It may hold passwords: others read it only where somebody has allowed it.
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
+    staged.touch(mode=0o600)
+    with staged.open("w") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False))
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(target)
+    sync_folder(target.parent)

@@ -27,7 +27,7 @@ from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
 from cellfeed.servers.configured import SERVER_KINDS, configured_server, own_clusters
 from cellfeed.servers.life import start_server
-from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
+from cellfeed.store.errors import CellfeedError, InvalidRequest, NotFound, Unavailable
 
 _log = logging.getLogger("cellfeed.instance.supervisor")
 _LOOK_INTERVAL_S: Final = 0.2
@@ -155,7 +155,8 @@ def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[]
     """Watches until ``stopping`` says so. Names processes that died, and starts them again where
     the configuration asks for it: at once the first time, after a growing delay when they die again
     or do not start. Servers that never started are tried again in the same way, also without that
-    setting."""
+    setting. An error of a start is reported, and ends no other process: somebody may just be
+    editing the configuration."""
     kinds = dict(process_names(config))
     down: set[str] = set()
     restarts: dict[str, Restarts] = {}
@@ -211,7 +212,7 @@ def _restart(
 ) -> None:
     try:
         started = start_one(directory, entry.name, entry.kind, stopping)
-    except (Unavailable, OSError) as error:
+    except (CellfeedError, OSError) as error:
         say(f"{entry.name} is not started again yet: {error}")
     else:
         say(f"{entry.name} started again (pid {started.pid})")
@@ -222,7 +223,7 @@ def _try_missing(
 ) -> None:
     try:
         started = start_one(directory, name, kind, stopping)
-    except (Unavailable, OSError) as error:
+    except (CellfeedError, OSError) as error:
         if str(error) != reason:
             say(f"{name} has not started yet: {error}")
         directory.say_missing(name, str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from cellfeed.config.host_port import host_port
 from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
 from cellfeed.run_dir import RunDir
@@ -29,7 +30,7 @@ def run(process: Process) -> None:
 
     directory, config, name, stop = process
     warehouse = next(each for each in config.warehouses if each.name == name)
-    bootstrap = warehouse.bootstrap or _first_gateway(directory, config)
+    bootstrap = warehouse.bootstrap or first_gateway(directory, config)
     log = logging.getLogger("cellfeed.warehouse")
     reported: dict[int, str] = {}
 
@@ -63,11 +64,12 @@ def run(process: Process) -> None:
     )
 
 
-def _first_gateway(directory: RunDir, config: Config) -> str:
+def first_gateway(directory: RunDir, config: Config) -> str:
+    """``host:port`` of the first gateway of the configuration. Raises NotFound."""
     if not config.gateways:
         raise NotFound(
             "a warehouse without a bootstrap address needs a gateway in the same configuration"
         )
     gateway = config.gateways[0]
     ready = directory.ready(gateway.name)
-    return f"{gateway.host}:{ready.ports['kafka'] if ready else gateway.port}"
+    return host_port(gateway.host, ready.ports["kafka"] if ready else gateway.port)

@@ -77,6 +77,14 @@ def clusters(*, cluster: str = "c1", node: str = "c1-a", url: str = URL, more: s
             "port and advertised_\\* are said for each of them",
         ),
         (
+            "gateways: [{listeners: [{name: a, port: 9093, advertised: 'h:65536'}]}]",
+            "listener 'a' advertises h:65536: a port is from 1 to 65535",
+        ),
+        (
+            "gateways: [{listeners: [{name: a, port: 9093, advertised: 'h:0'}]}]",
+            "listener 'a' advertises h:0: a port is from 1 to 65535",
+        ),
+        (
             "gateways: [{listeners: [{name: a, port: 9093, security: tls}]}]",
             "config: gateway: listener 'a': security tls needs certificate and key",
         ),
@@ -99,6 +107,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path, text: str, says: 
         "backups: [{directory: b, keep_days: 2, full_every_s: 86400}]",
         clusters(more="backups: [{directory: b, binlogs: true}]"),
         "gateways: [{listeners: [{name: a, port: 9093}, {name: b, port: 9094}]}]",
+        "gateways: [{listeners: [{name: a, port: 9093, advertised: 'h:65535'}]}]",
         "gateways: [{port: 9099, advertised_host: h, advertised_port: 1}]",
     ],
 )

@@ -28,6 +28,7 @@ from cellfeed.run_dir import ProcessEntry, RunDir
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 LOOK_S = supervisor._LOOK_INTERVAL_S
+MISCONFIGURED = -2.0
 
 
 class Instance:
@@ -74,6 +75,8 @@ class Instance:
     ) -> ProcessEntry:
         self.starts[name].append(self.now_s)
         life_s = self.lives[name].pop(0)
+        if life_s == MISCONFIGURED:
+            raise InvalidRequest("config file config.yaml is not YAML")
         if life_s < 0:
             raise Unavailable("its port is taken")
         self.dies_at[name] = self.now_s + life_s
@@ -123,6 +126,19 @@ def test_one_that_does_not_start_is_tried_until_it_does(monkeypatch: pytest.Monk
     assert sum("has died" in line for line in instance.said) == 1
     assert sum("its port is taken" in line for line in instance.said) == 3
     assert "worker started again (pid 2)" in instance.said
+
+
+@pytest.mark.parametrize("has_started", [True, False])
+def test_a_mistake_in_the_configuration_of_a_running_instance_ends_no_other_process(
+    monkeypatch: pytest.MonkeyPatch, has_started: bool
+) -> None:
+    lives = [1.0 if has_started else 0.0, MISCONFIGURED, MISCONFIGURED, 1_000.0]
+    instance = Instance(monkeypatch, {"zookeeper": lives})
+    if not has_started:
+        instance.never_started["zookeeper"] = "its port is taken"
+    instance.watch(30, config=Config(restart=has_started, servers=[ZooKeeperServerConfig()]))
+    assert instance.alive("zookeeper")
+    assert any("config.yaml is not YAML" in line for line in instance.said)
 
 
 def test_one_that_lived_long_enough_is_started_at_once_again(
